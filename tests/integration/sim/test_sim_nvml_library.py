@@ -17,7 +17,7 @@ from lab.driver.symbols import exported
 pytestmark = pytest.mark.integration
 
 FUNCTIONS = ROOT / "tests" / "sim" / "nvml" / "functions.def"
-OF_THE_MACHINE = {"cgpu_sim_create", "cgpu_sim_inject", "cgpu_sim_usage"}
+OF_THE_MACHINE = {"cgpu_sim_create", "cgpu_sim_inject", "cgpu_sim_lose", "cgpu_sim_usage"}
 TWO = (Gpu(), Gpu("NVIDIA A10", 22731, 1, reserved_mib=400))
 
 

@@ -8,6 +8,15 @@ one file per GPU that stands for its device node. Programs use it through ``LD_L
 from __future__ import annotations
 
 from cgpu_sim.directory import make_driver_dir
-from cgpu_sim.machine import TESLA_T4, Fault, Gpu, GpuTime, gpu_times, inject
+from cgpu_sim.machine import TESLA_T4, Fault, Gpu, GpuTime, gpu_times, inject, lose
 
-__all__ = ["TESLA_T4", "Fault", "Gpu", "GpuTime", "gpu_times", "inject", "make_driver_dir"]
+__all__ = [
+    "TESLA_T4",
+    "Fault",
+    "Gpu",
+    "GpuTime",
+    "gpu_times",
+    "inject",
+    "lose",
+    "make_driver_dir",
+]

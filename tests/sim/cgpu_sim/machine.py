@@ -130,3 +130,17 @@ def inject(path: Path, fault: Fault) -> None:
     )
     if status != 0:
         raise ValueError(f"cannot inject a fault into {machine} (status {status})")
+
+
+def lose(path: Path, gpu: int, result: int = 15, *, has_handle: bool = False) -> None:
+    """Let every query of GPU ``gpu`` of the machine at ``path`` give ``result``; 0: it answers.
+
+    By default NVML's error is "GPU is lost". ``has_handle``: its handle is given all the same.
+
+    Raises:
+        ValueError: There is no machine, or it has no such GPU.
+    """
+    machine = _file(path)
+    status = _library().cgpu_sim_lose(bytes(machine), gpu, result, int(has_handle))
+    if status != 0:
+        raise ValueError(f"cannot lose GPU {gpu} of {machine} (status {status})")

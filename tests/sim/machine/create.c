@@ -1,6 +1,6 @@
 /*
- * Making a machine from a text, and telling it to fail. These two are exported by the simulated
- * libcuda for the Python package: the layout of the file is known in C only.
+ * Making a machine from a text, and telling it to fail or to lose a GPU. These are exported by the
+ * simulated libcuda for the Python package: the layout of the file is known in C only.
  *
  *     cuda_version 12040
  *     driver_version 550.163.01
@@ -29,6 +29,7 @@
 EXPORTED int cgpu_sim_create(const char *path, const char *text);
 EXPORTED int cgpu_sim_inject(const char *path, const char *call, int nth, int result,
                              unsigned delay_us, int kill_it, int repeat);
+EXPORTED int cgpu_sim_lose(const char *path, unsigned gpu, int result, int has_handle);
 
 #define MIB(n) ((uint64_t)(n) << 20)
 
@@ -210,6 +211,36 @@ cgpu_sim_inject(const char *path, const char *call, int nth, int result, unsigne
     munmap(state, sizeof *state);
     close(fd);
     return status;
+}
+
+/* From now on, let every query of GPU give RESULT; 0: it answers again. */
+int
+cgpu_sim_lose(const char *path, unsigned gpu, int result, int has_handle)
+{
+    struct state *state;
+    int fd, status = cgpu_machine_map(path, &state, &fd);
+    if (status != CGPU_MACHINE_OK) {
+        return status;
+    }
+    if (gpu < state->gpu_count) {
+        __atomic_store_n(&state->losses[gpu].has_handle, has_handle != 0, __ATOMIC_RELAXED);
+        /* Release: who sees the error sees whether the handle is given. */
+        __atomic_store_n(&state->losses[gpu].result, result, __ATOMIC_RELEASE);
+    } else {
+        status = CGPU_MACHINE_EINVAL;
+    }
+    munmap(state, sizeof *state);
+    close(fd);
+    return status;
+}
+
+int
+cgpu_machine_loss(struct cgpu_machine *machine, uint32_t index, int *has_handle)
+{
+    struct state_loss *loss = &machine->state->losses[machine->visible[index]];
+    int result = __atomic_load_n(&loss->result, __ATOMIC_ACQUIRE);
+    *has_handle = (int)__atomic_load_n(&loss->has_handle, __ATOMIC_RELAXED);
+    return result;
 }
 
 int

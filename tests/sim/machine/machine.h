@@ -147,6 +147,12 @@ int cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object); /
 int cgpu_machine_object_import(struct cgpu_machine *machine, int fd,
                                uint32_t *object); /* with a reference */
 
+/*
+ * NVML's error for a GPU that is lost (see cgpu_sim_lose in create.c); 0: it answers. *HAS_HANDLE:
+ * whether its handle is still given.
+ */
+int cgpu_machine_loss(struct cgpu_machine *machine, uint32_t index, int *has_handle);
+
 /* Faults: what the machine was set to do with this call of CALL (see cgpu_sim_inject in create.c).
  */
 int cgpu_machine_fault(struct cgpu_machine *machine, const char *call);

@@ -9,7 +9,7 @@
 
 enum {
     STATE_MAGIC = 0x4d495347, /* the bytes "GSIM" */
-    STATE_VERSION = 4,
+    STATE_VERSION = 5,
     STATE_RING = 1024,  /* work items in flight per process and GPU, one less than that */
     STATE_BUCKETS = 16, /* history of utilisation, in buckets of BUCKET_NS */
     STATE_OBJECTS = 1024,
@@ -97,6 +97,11 @@ struct state_fault {
     uint32_t in_use;
 };
 
+struct state_loss {
+    int32_t result;      /* NVML's error for the GPU; 0: it answers */
+    uint32_t has_handle; /* its handle is still given */
+};
+
 struct state {
     uint32_t magic, version;
     uint64_t size;
@@ -112,6 +117,7 @@ struct state {
     uint32_t process_high;  /* slots ever used */
     uint32_t object_high;   /* objects ever used */
     struct cgpu_machine_gpu gpus[CGPU_MACHINE_MAX_GPUS];
+    struct state_loss losses[CGPU_MACHINE_MAX_GPUS];
     struct state_timeline timelines[CGPU_MACHINE_MAX_GPUS];
     struct state_fault faults[STATE_FAULTS];
     struct state_object objects[STATE_OBJECTS];

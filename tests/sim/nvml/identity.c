@@ -23,6 +23,19 @@ sim_device(uint32_t index)
     return &devices[index];
 }
 
+/* The handle of the GPU, or why it has none: NONE if there is no such GPU. */
+static enum nvml_return
+give_handle(struct nvml_device *device, enum nvml_return none, struct nvml_device **out)
+{
+    int has_handle = 0;
+    *out = device;
+    if (device == NULL) {
+        return none;
+    }
+    int loss = cgpu_machine_loss(sim_machine(), device->index, &has_handle);
+    return has_handle ? NVML_SUCCESS : (enum nvml_return)loss;
+}
+
 enum nvml_return
 sim_enter_device(const char *call, struct nvml_device *device, const void *out,
                  const struct cgpu_machine_gpu **gpu)
@@ -35,8 +48,9 @@ sim_enter_device(const char *call, struct nvml_device *device, const void *out,
         device >= devices + cgpu_machine_gpu_count(sim_machine())) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
+    int has_handle;
     *gpu = cgpu_machine_gpu(sim_machine(), device->index);
-    return NVML_SUCCESS;
+    return (enum nvml_return)cgpu_machine_loss(sim_machine(), device->index, &has_handle);
 }
 
 void
@@ -82,8 +96,7 @@ NVML_DEFINE(nvmlDeviceGetHandleByIndex_v2, uint32_t index, struct nvml_device **
     if (result) {
         return result;
     }
-    *out = sim_device(index);
-    return *out ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+    return give_handle(sim_device(index), NVML_ERROR_INVALID_ARGUMENT, out);
 }
 
 NVML_DEFINE(nvmlDeviceGetHandleByIndex, uint32_t index, struct nvml_device **out)
@@ -124,8 +137,7 @@ NVML_DEFINE(nvmlDeviceGetHandleByUUID, const char *uuid, struct nvml_device **ou
     if (result) {
         return result;
     }
-    *out = find_device(uuid, sim_format_uuid);
-    return *out ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return give_handle(find_device(uuid, sim_format_uuid), NVML_ERROR_NOT_FOUND, out);
 }
 
 NVML_DEFINE(nvmlDeviceGetHandleBySerial, const char *serial, struct nvml_device **out)
@@ -134,8 +146,7 @@ NVML_DEFINE(nvmlDeviceGetHandleBySerial, const char *serial, struct nvml_device 
     if (result) {
         return result;
     }
-    *out = find_device(serial, format_serial);
-    return *out ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return give_handle(find_device(serial, format_serial), NVML_ERROR_NOT_FOUND, out);
 }
 
 NVML_DEFINE(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, struct nvml_device **out)
@@ -144,11 +155,11 @@ NVML_DEFINE(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, struct nvml_de
     if (result) {
         return result;
     }
-    *out = find_device(bus_id, long_bus_id);
-    if (*out == NULL) {
-        *out = find_device(bus_id, short_bus_id);
+    struct nvml_device *device = find_device(bus_id, long_bus_id);
+    if (device == NULL) {
+        device = find_device(bus_id, short_bus_id);
     }
-    return *out ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return give_handle(device, NVML_ERROR_NOT_FOUND, out);
 }
 
 NVML_DEFINE(nvmlDeviceGetHandleByPciBusId, const char *bus_id, struct nvml_device **out)

@@ -88,6 +88,12 @@ nvmlErrorString(enum nvml_return result)
         return "Driver Not Loaded";
     case NVML_ERROR_FUNCTION_NOT_FOUND:
         return "Function Not Found";
+    case NVML_ERROR_GPU_IS_LOST:
+        return "GPU is lost";
+    case NVML_ERROR_RESET_REQUIRED:
+        return "GPU requires reset";
+    case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return "Driver/library version mismatch";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
         return "Argument version mismatch";
     case NVML_ERROR_UNKNOWN:

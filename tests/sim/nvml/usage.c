@@ -181,16 +181,11 @@ now_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-NVML_DEFINE(nvmlDeviceGetProcessUtilization, struct nvml_device *device,
-            struct nvml_process_sample *out, uint32_t *count, uint64_t last_seen_us)
+/* At most *COUNT samples of DEVICE in OUT, by NVML's size protocol. */
+static enum nvml_return
+list_samples(const struct nvml_device *device, struct nvml_process_sample *out, uint32_t *count)
 {
     struct cgpu_machine_process processes[CGPU_MACHINE_MAX_PROCESSES];
-    const struct cgpu_machine_gpu *gpu;
-    enum nvml_return result = sim_enter_device(__func__, device, count, &gpu);
-    if (result) {
-        return result;
-    }
-    (void)last_seen_us;
     uint32_t room = out ? *count : 0;
     uint32_t found = (uint32_t)read_processes(device, processes, CGPU_MACHINE_MAX_PROCESSES);
     *count = found;
@@ -208,6 +203,15 @@ NVML_DEFINE(nvmlDeviceGetProcessUtilization, struct nvml_device *device,
     return NVML_SUCCESS;
 }
 
+NVML_DEFINE(nvmlDeviceGetProcessUtilization, struct nvml_device *device,
+            struct nvml_process_sample *out, uint32_t *count, uint64_t last_seen_us)
+{
+    const struct cgpu_machine_gpu *gpu;
+    enum nvml_return result = sim_enter_device(__func__, device, count, &gpu);
+    (void)last_seen_us;
+    return result ? result : list_samples(device, out, count);
+}
+
 NVML_DEFINE(nvmlDeviceGetProcessesUtilizationInfo, struct nvml_device *device,
             struct nvml_processes_utilization *info)
 {
@@ -221,7 +225,7 @@ NVML_DEFINE(nvmlDeviceGetProcessesUtilizationInfo, struct nvml_device *device,
     if (info->version != NVML_STRUCT_VERSION(struct nvml_processes_utilization, 1)) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    result = nvmlDeviceGetProcessUtilization(device, samples, &count, info->last_seen_us);
+    result = list_samples(device, samples, &count);
     uint32_t room = info->processes ? info->count : 0;
     info->count = count;
     if (result || count > room) {

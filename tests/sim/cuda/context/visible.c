@@ -43,6 +43,13 @@ format_uuid(const uint8_t *uuid, char *out, size_t size)
     }
 }
 
+static int
+is_lost(uint32_t index)
+{
+    int has_handle;
+    return cgpu_machine_loss(sim_machine(), index, &has_handle) != 0;
+}
+
 /* Index of the only GPU whose UUID starts with the item, or -1. */
 static int
 match_uuid(const char *item)
@@ -87,7 +94,7 @@ parse(const char *text, uint32_t *order, uint32_t *count)
         item += strspn(item, " \t");
         item[strcspn(item, " \t")] = '\0';
         int index = match(item);
-        if (index < 0) {
+        if (index < 0 || is_lost((uint32_t)index)) {
             break;
         }
         for (uint32_t i = 0; i < *count; i++) {
@@ -107,9 +114,13 @@ sim_devices_find(void)
 {
     uint32_t order[CGPU_MACHINE_MAX_GPUS];
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    device_count = cgpu_machine_gpu_count(sim_machine());
     number_devices();
-    memcpy(order, numbered, sizeof order);
+    device_count = 0;
+    for (uint32_t i = 0; i < cgpu_machine_gpu_count(sim_machine()); i++) {
+        if (!is_lost(numbered[i])) {
+            order[device_count++] = numbered[i];
+        }
+    }
     if (visible != NULL) {
         parse(visible, order, &device_count);
     }

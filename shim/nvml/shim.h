@@ -68,9 +68,9 @@ struct cgpu_nvml_scratch {
     struct cgpu_process
         processes[CGPU_NVML_PROCESSES]; /* of the container, with memory on the GPU */
     size_t process_count;
+    struct nvml_process_utilization utilization[CGPU_NVML_PROCESSES];
     union {
         struct nvml_process_sample samples[CGPU_NVML_PROCESSES];
-        struct nvml_process_utilization utilization[CGPU_NVML_PROCESSES];
         uint32_t pids[4 * CGPU_NVML_PROCESSES];
         struct nvml_process_v2 listed[CGPU_NVML_PROCESSES];
     };

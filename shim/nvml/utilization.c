@@ -20,9 +20,54 @@ struct sum {
     uint32_t sm, memory, encoder, decoder;
 };
 
+/* Whether no sample has a figure. */
+static bool
+is_idle(const struct nvml_process_sample *samples, uint32_t count)
+{
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        any |= samples[i].sm | samples[i].memory | samples[i].encoder | samples[i].decoder;
+    }
+    return any == 0;
+}
+
+/*
+ * The container's samples by the function that drivers since 550 have beside the other. SCRATCH and
+ * *OWN stay as they are if it has none.
+ */
+static enum nvml_return
+newer_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
+              uint32_t *own)
+{
+    struct nvml_processes_utilization all = {
+        .version = NVML_STRUCT_VERSION(struct nvml_processes_utilization, 1),
+        .count = CGPU_NVML_PROCESSES,
+        .last_seen_us = last_seen_us,
+        .processes = scratch->utilization};
+    enum nvml_return status = cgpu_nvml_real.nvmlDeviceGetProcessesUtilizationInfo(device, &all);
+    uint32_t found = 0;
+    for (uint32_t i = 0; status == NVML_SUCCESS && i < all.count; i++) {
+        const struct nvml_process_utilization *each = &scratch->utilization[i];
+        if (cgpu_nvml_is_own(scratch, each->pid)) {
+            scratch->samples[found++] =
+                (struct nvml_process_sample){each->pid,    each->timestamp_us, each->sm,
+                                             each->memory, each->encoder,      each->decoder};
+        }
+    }
+    *own = found > 0 ? found : *own;
+    return status;
+}
+
+static bool
+is_answer(enum nvml_return status)
+{
+    return status == NVML_SUCCESS || status == NVML_ERROR_NOT_FOUND;
+}
+
 /*
  * Puts the container's samples newer than LAST_SEEN_US at the start of SCRATCH. "Not found" means
- * that there are none, and is not an error.
+ * that there are none, and is not an error. Of some GPUs (Blackwell, by reports) only the newer
+ * function has figures.
  */
 static enum nvml_return
 own_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
@@ -39,15 +84,16 @@ own_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_
     }
     status = cgpu_nvml_real.nvmlDeviceGetProcessUtilization(device, scratch->samples, &count,
                                                             last_seen_us);
-    if (status != NVML_SUCCESS) {
-        return status == NVML_ERROR_NOT_FOUND ? NVML_SUCCESS : status;
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; status == NVML_SUCCESS && i < count; i++) {
         if (cgpu_nvml_is_own(scratch, scratch->samples[i].pid)) {
             scratch->samples[(*own)++] = scratch->samples[i];
         }
     }
-    return NVML_SUCCESS;
+    if (is_idle(scratch->samples, *own) &&
+        is_answer(newer_samples(device, last_seen_us, scratch, own))) {
+        return NVML_SUCCESS;
+    }
+    return is_answer(status) ? NVML_SUCCESS : status;
 }
 
 static uint64_t

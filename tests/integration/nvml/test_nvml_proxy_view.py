@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_sim import Fault, inject
 from lab.containers.guests import guest_python
 from lab.driver.nvml_base import MIB, T4_MIB, Base, Gpu, Tenant, build_tenant, lay_out, make_machine
 from lab.driver.real_driver import real_nvidia_smi
@@ -139,6 +140,30 @@ def test_utilization_is_that_of_own_processes(used: Base, own: int) -> None:
         "print([p.pid for p in n.nvmlDeviceGetProcessesUtilizationInfo(gpu, 0)])\n"
     )
     assert lines == [f"True [{own}] 0", f"[{own}]"]
+
+
+@pytest.mark.parametrize("result", [3, 6, 13])
+def test_utilization_is_known_where_only_the_newer_function_has_figures(
+    tmp_path: Path, result: int
+) -> None:
+    """As of Blackwell, by reports: the older one supports that no more, or finds nobody."""
+    machine = make_machine(tmp_path / "driver", [Gpu()])
+    inject(machine, Fault("nvmlDeviceGetProcessUtilization", result=result, repeat=True))
+    tenant = Tenant(build_tenant(tmp_path / "tenant"), machine)
+    base = lay_out(tmp_path / "base", machine, [Gpu().limited(6, 15)])
+    with (
+        tenant.running(300, kernel_ms=20) as own,
+        tenant.running(700, kernel_ms=20),
+        base.attach(own) as ledger,
+    ):
+        ledger.charge(0, SMALL_CAP, 300 * MIB)
+        lines = base.view.python(
+            "import time\n"
+            "while not n.nvmlDeviceGetUtilizationRates(gpu).gpu: time.sleep(0.05)\n"
+            "s = n.nvmlDeviceGetProcessUtilization(gpu, 0)\n"
+            "print(n.nvmlDeviceGetUtilizationRates(gpu).gpu < 90, [p.pid for p in s])\n"
+        )
+    assert lines == [f"True [{own}]"]
 
 
 def test_without_own_processes_the_gpu_looks_idle(base: Base, stranger: int) -> None:

@@ -15,12 +15,24 @@ MAX_INDEX = 9999
 _ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
 
 
+class LostError(EnvError):
+    """A container is to have a GPU that does not answer."""
+
+
 class Gpu(NamedTuple):
-    """A GPU of the node; ``total_bytes`` is its memory as the driver reports it."""
+    """A GPU of the node.
+
+    Attributes:
+        index: on this node.
+        uuid: of the GPU; empty if it is not known.
+        total_bytes: its memory as the driver reports it.
+        lost: why it does not answer, and what to do; empty: it answers.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
     total_bytes: int
+    lost: str = ""
 
 
 def check(variable: str, value: str) -> list[str]:
@@ -42,7 +54,7 @@ def select(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     if not gpus:
         raise refused(variable, value, "this node has no GPU")
     if names == ["all"]:
-        return list(gpus)
+        return answering(gpus)
     chosen: list[Gpu] = []
     for name in names:
         gpu = _find(variable, value, name, gpus)
@@ -52,6 +64,24 @@ def select(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     return chosen
 
 
+def answering(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The GPUs that answer.
+
+    Raises:
+        LostError: there are GPUs, and none does.
+    """
+    found = [gpu for gpu in gpus if not gpu.lost]
+    if gpus and not found:
+        raise LostError(f"no GPU of this node can be used: {silent(gpus[0])}")
+    return found
+
+
+def silent(gpu: Gpu) -> str:
+    """The sentence for a GPU that does not answer."""
+    uuid = f" ({gpu.uuid})" if gpu.uuid else ""
+    return f"GPU {gpu.index}{uuid} does not answer: {gpu.lost}"
+
+
 def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
     index = integer(name, MAX_INDEX)
     if index is not None:
@@ -59,6 +89,8 @@ def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
     else:
         found = [gpu for gpu in gpus if _is_prefix(name, gpu.uuid)]
     if len(found) == 1:
+        if found[0].lost:
+            raise LostError(str(refused(variable, value, silent(found[0]))))
         return found[0]
     if found:
         indices = ", ".join(str(gpu.index) for gpu in found)
@@ -73,7 +105,10 @@ def _is_prefix(name: str, uuid: str) -> bool:
 
 
 def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvError:
-    return refused(variable, value, f"no GPU {name[:60]} here; {here(gpu.index for gpu in gpus)}")
+    unnamed = [silent(gpu) for gpu in gpus if gpu.lost and not gpu.uuid]
+    there = "; ".join([here(gpu.index for gpu in gpus), *unnamed])
+    error = refused(variable, value, f"no GPU {name[:60]} here; {there}")
+    return LostError(str(error)) if unnamed else error
 
 
 def here(indices: Iterable[int]) -> str:

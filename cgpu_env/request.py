@@ -11,7 +11,7 @@ whatever else is set, as those expect who move here; ``without_size`` is the war
 
 from __future__ import annotations
 
-from cgpu_env.devices import Gpu, check, select
+from cgpu_env.devices import Gpu, answering, check, select
 from cgpu_env.errors import EnvError, nearest, refused, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import (
@@ -230,7 +230,7 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
         The request, or None if the container is to see no GPU.
 
     Raises:
-        EnvError: as ``parse``.
+        EnvError: as ``parse``; LostError: a GPU that is asked for does not answer.
     """
     env = asked.given
     if (asked.share or asked.sizes) and not gpus:
@@ -272,7 +272,7 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
         return select(VISIBLE, env[VISIBLE], gpus)
     nvidia = env.get(NVIDIA_VISIBLE)
     if nvidia is None:
-        return list(gpus)
+        return answering(gpus)
     if nvidia.strip(BLANKS) in NO_GPU:
         return []
     return select(NVIDIA_VISIBLE, nvidia, gpus)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from cgpu_cli.show.fields import Form
     from cgpu_env.commandline import Parser
+    from cgpu_node.view.view import GpuTotals
 
 _LOOP_SECONDS = 5.0  # as nvidia-smi has it
 _EPILOG = """\
@@ -138,7 +139,7 @@ def _look(given: argparse.Namespace, form: Form) -> None:
             print(f"cgpu-smi: note: {UNSERVED}", file=sys.stderr)
         _print(given.asked.lines(usage, form))
     elif given.list_gpus:
-        _print(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})" for gpu in usage.gpus)
+        _print(map(_listed_gpu, usage.gpus))
     elif given.query:
         from cgpu_cli.show.query import lines
 
@@ -149,6 +150,12 @@ def _look(given: argparse.Namespace, form: Form) -> None:
         if given.loop is not None:
             print(time.strftime("%a %b %d %H:%M:%S %Y"))
         show(usage)
+
+
+def _listed_gpu(gpu: GpuTotals) -> str:
+    if gpu.lost is not None:
+        return f"GPU {gpu.index}: (UUID: {gpu.uuid or 'not known'}) does not answer: {gpu.lost}"
+    return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"
 
 
 def _print(lines: Iterable[str]) -> None:

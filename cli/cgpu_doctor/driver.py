@@ -13,6 +13,7 @@ import cgpu_shim
 from cgpu_doctor.elf import exported, glibc_needed
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
+from cgpu_env.devices import silent
 from cgpu_node import sealed
 from cgpu_node.facts.driver import CUDA, PROXIED
 from cgpu_node.facts.node import load_node
@@ -43,7 +44,7 @@ _SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir D
 def _asked(ground: Ground) -> Node | CgpuError:
     """The driver's answer, or why there is none; a driver may take minutes to fail."""
     try:
-        return load_node(ground.state_dir, ground.driver_dir, keep=False)
+        return load_node(ground.state_dir, ground.driver_dir, refresh=True, keep=False)
     except CgpuError as error:
         return error
 
@@ -64,17 +65,21 @@ def driver(ground: Ground) -> Iterator[Finding]:
         return
     node = _node(ground)
     where = f"driver {node.driver_version} in {node.driver_dir}"
+    answering = [gpu for gpu in node.gpus if not gpu.lost]
     if not node.gpus:
         yield Finding("error", f"{where}: it has no GPU", "0", "nvidia-smi")
     else:
-        names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in node.gpus)
-        yield Finding("ok", f"{where}: {names}", node.driver_version)
+        names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in answering)
+        yield Finding("ok", f"{where}: {names or 'no GPU answers'}", node.driver_version)
+    for gpu in node.lost:
+        what, _, mend = silent(gpu.asked).partition("; ")
+        yield Finding("error", what, str(gpu.index), f"{mend}; then: cgpu probe")
     yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
     for name in rules.strangers(node, node.gpus):
         what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
         yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
     yield from _versions(ground, node)
-    nodes = [*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes)]
+    nodes = [*node.device_nodes, *(n for gpu in answering for n in gpu.device_nodes)]
     missing = [n.host for n in nodes if not os.path.exists(n.host)]
     if missing:
         what = f"device nodes are missing: {', '.join(missing)}"

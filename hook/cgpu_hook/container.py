@@ -90,14 +90,19 @@ def draft(
         if not setting.dry:
             _warn(without_size(variables), name)
         return None
-    node, here, config = _here(config, name, setting, settings)
-    planned = plan(config, asked, node, rootfs(), here)
-    request = planned.request
-    return Draft(config, request, planned, node, here, pod and pod.identity) if request else None
+    from cgpu_node.facts.node import unless_lost
+
+    def planned(*, refresh: bool) -> Draft | None:
+        node, here, own = _here(config, name, setting, settings, refresh=refresh)
+        found = plan(own, asked, node, rootfs(), here)
+        request = found.request
+        return Draft(own, request, found, node, here, pod and pod.identity) if request else None
+
+    return unless_lost(planned)
 
 
 def _here(
-    config: dict[str, Any], name: str, setting: Setting, settings: Config
+    config: dict[str, Any], name: str, setting: Setting, settings: Config, *, refresh: bool
 ) -> tuple[Node, HostFiles, dict[str, Any]]:
     """The node, its files for the container ``name``, and the configuration as nobody edited it."""
     from cgpu_hook.edit import without_earlier_edit
@@ -105,7 +110,9 @@ def _here(
     from cgpu_node.facts.node import load_node
 
     state_dir = state_path(setting.state_dir) if setting.dry else open_state(setting.state_dir)
-    node = load_node(state_dir, setting.driver_dir, config=settings, keep=not setting.dry)
+    node = load_node(
+        state_dir, setting.driver_dir, config=settings, refresh=refresh, keep=not setting.dry
+    )
     here = host_files(name, state_dir, node)
     if state_dir == ROOT_STATE:
         from cgpu_node.sealed import sealed
@@ -131,6 +138,7 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     from cgpu_hook import decided
     from cgpu_hook.edit import edited, is_legacy
     from cgpu_hook.pod import check_asked, decision_of
+    from cgpu_node.facts.node import unless_lost
     from cgpu_node.settings.kubernetes import SHARE
 
     mode = kubernetes.mode
@@ -140,8 +148,12 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
             check_asked(pod, found, state_path(setting.state_dir))
         bare = decided.without_gpus(config)
         return None if bare == config else Unshared(bare)
-    node, here, config = _here(config, name, setting, settings)
-    request = decided.request_of(pod, found, mode, node, here.state_dir)
+
+    def asked(*, refresh: bool) -> tuple[Node, HostFiles, dict[str, Any], Request]:
+        node, here, own = _here(config, name, setting, settings, refresh=refresh)
+        return node, here, own, decided.request_of(pod, found, mode, node, here.state_dir)
+
+    node, here, config, request = unless_lost(asked)
     config = decided.with_variables(config, request.asked.given if request.asked else {})
     if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
         return Unshared(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgpu_env.devices import LostError, silent
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import (
     DISABLE,
@@ -48,7 +49,9 @@ def request_of(pod: Pod, found: Decision, mode: str, node: Node, state_dir: str)
     gpus = {gpu.uuid: gpu for gpu in node.gpus}
     for name, grants in found.containers.items():
         for uuid, grant in grants.items():
-            _check(f"containers.{name}.{uuid}", grant, gpus.get(uuid), mode)
+            if uuid not in gpus:
+                raise _unknown(f"containers.{name}.{uuid}", node)
+            _check(f"containers.{name}.{uuid}", grant, gpus[uuid], mode)
     units = {
         name: {uuid: _units(grant, gpus[uuid]) for uuid, grant in grants.items()}
         for name, grants in found.containers.items()
@@ -56,6 +59,9 @@ def request_of(pod: Pod, found: Decision, mode: str, node: Node, state_dir: str)
     check_generations(pod, found, units)
     check_spec(pod, units, found, state_dir)
     own = found.containers[pod.container]
+    for gpu in (gpus[uuid] for uuid in own):
+        if gpu.lost:
+            raise LostError(f"{ANNOTATION}: containers.{pod.container}: {silent(gpu.asked)}")
     weights = {grant.core // CORE_STEP for grant in own.values()}
     if len(weights) > 1:
         raise _error(f"containers.{pod.container}: expected the same core on each GPU")
@@ -77,9 +83,16 @@ def request_of(pod: Pod, found: Decision, mode: str, node: Node, state_dir: str)
     return Request(shares, weight or 1, high_priority=False, asked=Asked(given))
 
 
-def _check(where: str, grant: Grant, gpu: NodeGpu | None, mode: str) -> None:
-    if gpu is None:
-        raise _error(f"{where}: this node has no such GPU")
+def _unknown(where: str, node: Node) -> CgpuError:
+    """The error for a GPU that is not here; it may be one that was lost before it had a name."""
+    what = f"{where}: this node has no such GPU"
+    unnamed = [silent(gpu.asked) for gpu in node.lost if not gpu.uuid]
+    if not unnamed:
+        return _error(what)
+    return LostError(f"{ANNOTATION}: {'; '.join([what, *unnamed])}")
+
+
+def _check(where: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
     most = gpu.total_bytes // MIB
     if grant.mem > most:
         raise _error(f"{where}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}")

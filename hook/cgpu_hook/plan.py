@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.devices import Gpu
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare, resolve
@@ -143,7 +142,7 @@ def plan(
     Raises:
         CgpuError: one sentence that says why the container must not start.
     """
-    request = resolve(asked, [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus])
+    request = resolve(asked, [gpu.asked for gpu in node.gpus])
     if request is None:
         return Plan()
     return plan_share(config, request, asked.given, node, rootfs, host_files)

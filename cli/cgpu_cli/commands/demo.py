@@ -20,6 +20,7 @@ from cgpu_cli.running import named_driver
 from cgpu_cli.show import table
 from cgpu_cli.show.look import look
 from cgpu_env import CgpuError, program
+from cgpu_env.devices import select
 from cgpu_node.facts.driver import find_driver_dir
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
@@ -54,7 +55,8 @@ class Demo:
             state = open_state(given.state_dir or f"{folder}/state")
             named_driver.check(state, driver)
             stage = Programs(state, driver, given.nvidia_smi)
-            good = play(stage, load_node(state, driver).gpus[0].total_bytes)
+            [gpu] = select("--gpus", "0", [gpu.asked for gpu in load_node(state, driver).gpus])
+            good = play(stage, gpu.total_bytes)
         return 0 if good else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_cli.running import named_driver
+from cgpu_env.devices import silent
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
 
@@ -31,6 +32,9 @@ class Probe:
         for soname, path in {**node.libraries, **node.companions}.items():
             print(f"  {soname} -> {path}")
         for gpu in node.gpus:
+            if gpu.lost:
+                print(silent(gpu.asked))
+                continue
             print(f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}")
             context = gpu.context_bytes / _MIB
             print(f"  {gpu.total_bytes // _MIB} MiB, {context:.1f} MiB for each CUDA context")

@@ -12,10 +12,10 @@ import sys
 
 from cgpu_cli.running import guest, keeper, named_driver, options, visible
 from cgpu_cli.running.session import Session, enter_namespace, set_environment, use_library_path
-from cgpu_env import Gpu, parse_request
+from cgpu_env import parse_request
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.request import Request
-from cgpu_node.facts.node import load_node
+from cgpu_node.facts.node import load_node, unless_lost
 from cgpu_node.paths import node_state, open_state
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
@@ -94,16 +94,14 @@ def _reap(child: int) -> None:
 def _admit(given: Options, environment: dict[str, str]) -> Session:
     state_dir = open_state(given.state_dir)
     named_driver.check(state_dir, given.driver_dir)
-    node = load_node(state_dir, given.driver_dir)
-    uuids = visible.chosen(environment, node, given.gpus)
-    if node.gpus and not uuids:
-        note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
-        return Session("", state_dir, node, Request((), 1, high_priority=False, notes=(note,)))
-    given = given._replace(gpus=",".join(uuids) or given.gpus)
-    if guest.is_possible(given):
+    node, given, request = unless_lost(
+        lambda *, refresh: _asked(given, environment, state_dir, refresh=refresh)
+    )
+    if request is not None and not request.gpus:
+        return Session("", state_dir, node, request)
+    if request is None:
         directory, request = guest.admit(given, node)
         return Session(directory, state_dir, node, request)
-    request = _request(given, node)
     pid = os.getpid()
     directory = Registry(state_dir).admit(
         f"run-{os.urandom(4).hex()}",
@@ -119,12 +117,26 @@ def _admit(given: Options, environment: dict[str, str]) -> Session:
     return Session(directory, state_dir, node, request)
 
 
-def _request(given: Options, node: Node) -> Request:
-    gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
+def _asked(
+    given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
+) -> tuple[Node, Options, Request | None]:
+    """The node, ``given`` with the UUIDs of its GPUs, and the request; None: root's server reads it.
+
+    A request without GPUs is one of which ``CUDA_VISIBLE_DEVICES`` leaves none.
+    """
+    node = load_node(state_dir, given.driver_dir, refresh=refresh)
+    uuids = visible.chosen(environment, node, given.gpus)
+    if node.gpus and not uuids:
+        note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
+        return node, given, Request((), 1, high_priority=False, notes=(note,))
+    given = given._replace(gpus=",".join(uuids) or given.gpus)
+    if guest.is_possible(given):
+        return node, given, None
+    gpus = [gpu.asked for gpu in node.gpus]
     request = parse_request(options.variables(given), gpus, has_units=True)
     if request is None:
         raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")
-    return request
+    return node, given, request
 
 
 def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:

@@ -20,12 +20,12 @@ _LONGEST_FOLDED = 40
 
 
 def show(usage: Usage) -> None:
-    """Print one table for each GPU."""
+    """Print one table for each GPU; a note is enough for one that is lost and has no containers."""
     from cgpu_cli.show.screen import Screen
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Screen(width=width, highlight=False, markup=False)
-    for gpu in usage.gpus:
+    for gpu in (gpu for gpu in usage.gpus if gpu.lost is None or gpu.containers):
         console.print(_table(usage, gpu, is_roomy=width >= _ROOMY), "")
     for note in usage.remarks():
         console.print(f"note: {note}", soft_wrap=True)

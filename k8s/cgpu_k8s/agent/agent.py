@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cgpu_env.devices import Gpu, silent
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
 from cgpu_k8s.agent.audit import Finding, audit
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.agent.pods import Guest
     from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
+    from cgpu_k8s.objects.gpus import Fact
 
 DEVICES = "--resources devices"
 LOOK = 5.0  # seconds between two looks at the GPUs
@@ -98,6 +100,7 @@ class Agent:
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
         self._cluster = Following(client, place.name, self._specs, self._news, report, self._fail)
         self._seen: tuple[Seen, ...] | None = None
+        self._lost: tuple[Seen, ...] = ()
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._silence = ""  # why no GPU answers
         self._held: dict[str, Held] = {}
@@ -166,9 +169,10 @@ class Agent:
             found, silence = (), str(error)
         if found is None:
             return  # what was seen last holds until the driver has begun
-        self._seen, self._silence = found, silence
+        self._seen, self._silence = tuple(gpu for gpu in found if not gpu.lost), silence
+        self._lost = tuple(gpu for gpu in found if gpu.lost)
         self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
-        if self._names.keys() - {gpu.uuid for gpu in self._seen}:
+        if self._lost or self._names.keys() - {gpu.uuid for gpu in self._seen}:
             self._driver.close()  # only a new session of the driver sees a GPU that is back
 
     async def _look_at_shares(self, pods: dict[str, Guest]) -> None:
@@ -211,8 +215,9 @@ class Agent:
         before = offering.known(node)
         kept = frozenset(self._names).union(*(pod.gpus for pod in pods.values()))
         gpus = offering.facts(mode, self._seen, before, kept, self._held)
+        await self._tell_unknown(gpus)
         if not gpus:
-            why = self._silence or "the driver has no GPU with 1 GiB or more"
+            why = self._silence or "the driver has no GPU with 1 GiB or more that answers"
             await self._leave(node, why, sharing)
             return
         self._events.over(NOT_OFFERED)
@@ -297,10 +302,12 @@ class Agent:
 
     async def _tell_health(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
         was = {gpu.uuid: gpu.healthy for gpu in before}
+        causes = {gpu.uuid or gpu.index: gpu.lost for gpu in self._lost}
         for gpu in gpus:
             name = f"GPU {gpu.index} ({gpu.uuid})"
             if not gpu.healthy and was.get(gpu.uuid):
-                why = f": {self._silence}" if self._silence else ""
+                cause = self._silence or causes.get(gpu.uuid) or causes.get(gpu.index)
+                why = f": {cause}" if cause else ""
                 self._events.over(BACK)
                 await self._events.send(
                     LOST, f"{name} does not answer, and gets no more pods until it does{why}"
@@ -308,6 +315,18 @@ class Agent:
             elif gpu.healthy and was.get(gpu.uuid) is False:
                 self._events.over(LOST)
                 await self._events.send(BACK, f"{name} answers again", NORMAL)
+
+    async def _tell_unknown(self, gpus: tuple[Fact, ...]) -> None:
+        """Say which GPUs are lost that the node never offered, and so cannot take back."""
+        known = {name for gpu in gpus for name in (gpu.uuid, gpu.index) if not gpu.healthy}
+        strangers = {
+            silent(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
+            for gpu in self._lost
+            if (gpu.uuid or gpu.index) not in known
+        }
+        self._events.only(LOST, {"", *strangers})
+        for each in sorted(strangers):
+            await self._events.send(LOST, f"not offered to pods: {each}", about=each)
 
     async def _tell_findings(self) -> None:
         sentences = {each.sentence for each in self._findings}

@@ -1,4 +1,4 @@
-"""The GPUs that answer, asked through a child process: the driver may hang or crash."""
+"""The driver's GPUs, asked through a child process: the driver may hang or crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_PATIENCE = 120.0  # a driver without its persistence daemon takes seconds
 
 
 class Driver:
-    """Asks the driver which GPUs answer; the driver is in use until ``close``.
+    """Asks the driver for its GPUs, and which answer; the driver is in use until ``close``.
 
     Args:
         folder: finds the directory of the driver's libraries; it may raise CgpuError.
@@ -32,7 +32,7 @@ class Driver:
         self._opening: asyncio.Future[tuple[Seen, ...]] | None = None
 
     async def gpus(self) -> tuple[Seen, ...] | None:
-        """The GPUs that answer now; None: the driver begins, which may take longer than a look.
+        """Those that there are now; None: the driver begins, which may take longer than a look.
 
         Raises:
             CgpuError: the driver does not answer.
@@ -86,9 +86,13 @@ class Driver:
             answer = b""
         if not answer:
             raise OSError(_last_words(child))
-        return tuple(
-            Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
-            for gpu in json.loads(answer)
+        found = json.loads(answer)
+        return (
+            *(
+                Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
+                for gpu in found["gpus"]
+            ),
+            *(Seen(gpu["uuid"], gpu["index"], "", 0, gpu["lost"]) for gpu in found["lost"]),
         )
 
     def _await_killed(self) -> None:

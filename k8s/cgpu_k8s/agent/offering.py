@@ -33,12 +33,21 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Seen(NamedTuple):
-    """A GPU that answers: the driver's UUID, number and name of it, and its memory in MiB."""
+    """A GPU of the driver's.
+
+    Attributes:
+        uuid: empty if it does not answer, and the driver does not name it any more.
+        index: the driver's number of it.
+        name: the product's; empty if it does not answer.
+        mib: its memory in MiB; then 0.
+        lost: why it does not answer, and what to do; empty: it answers.
+    """
 
     uuid: str
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     name: str
     mib: int
+    lost: str = ""
 
 
 class Offered(NamedTuple):

@@ -35,10 +35,10 @@ def discover(
     path = f"{state_dir}/node.json"
     lock = LockFile(f"{state_dir}/node.lock", f"state directory {state_dir}", patience=_PATIENCE)
     with lock:
-        known = None if refresh else read_facts(path)
-        if known is not None and known["identity"] == identity:
+        known = read_facts(path)
+        if known is not None and known["identity"] == identity and not refresh:
             return known
-        facts = ask(folder, identity)
+        facts = ask(folder, identity, known)
         try:
             write_atomically(path, json.dumps(facts, indent=1).encode())
         except OSError as error:
@@ -46,8 +46,16 @@ def discover(
         return facts
 
 
-def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
+def ask(
+    folder: str, identity: dict[str, Any], before: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What the driver in ``folder`` answers, in the form of ``node.json``.
+
+    Args:
+        folder: of the driver's libraries.
+        identity: of driver and boot.
+        before: earlier facts. Those of the same boot say what a lost GPU is; and a context costs
+            as much as it did for as long as the driver is the same.
 
     Raises:
         CgpuError: it does not answer, or we are root and others could change it.
@@ -56,17 +64,26 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
     libraries = driver.libraries(folder)
     facts, error = _probe("facts", folder)
     if facts is None:
-        raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
-    contexts, error = _probe("contexts", folder)
-    notes = []
-    if contexts is None:
-        notes.append(f"what a CUDA context costs is not known, so none is charged: {error}")
+        what, _, hint = error.partition("; ")
+        raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {what}", hint=hint)
+    known = _known(before, identity)
+    notes, costs, order = [], {}, []
+    if before is not None and before["identity"] == identity:
+        order = before.get("cuda_order", [])
+        costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
+    if not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
+        contexts, error = _probe("contexts", folder)
+        costs |= contexts or {}
+        if not costs.keys() <= {*order}:  # those that are lost keep their number
+            order = [*costs]
+        if contexts is None:
+            notes.append(f"what a CUDA context costs is not known, so none is charged: {error}")
     version = facts["driver_version"]
     manifest = _manifest(folder)
     gpus = []
     for gpu in facts["gpus"]:
         minor = gpu.pop("minor")
-        gpu["context_bytes"] = (contexts or {}).get(gpu["uuid"], 0)
+        gpu["context_bytes"] = costs.get(gpu["uuid"], 0)
         gpu["device_nodes"] = _gpu_nodes(folder, manifest, gpu["index"], minor)
         gpus.append(gpu)
     return {
@@ -75,10 +92,43 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
         "libraries": libraries,
         "companions": driver.companions(folder, version),
         "gpus": gpus,
-        "cuda_order": [*(contexts or ())],
+        "cuda_order": order,
+        "lost": [_lost(gpu, known, gpus, folder, manifest) for gpu in facts["lost"]],
         "device_nodes": _common_nodes(folder, manifest),
         "notes": notes,
     }
+
+
+def _known(before: dict[str, Any] | None, identity: dict[str, Any]) -> list[dict[str, Any]]:
+    """The GPUs that earlier facts describe, if they are of this boot."""
+    if before is None or before["identity"]["boot"] != identity["boot"]:
+        return []
+    return [*before["gpus"], *before.get("lost", ())]
+
+
+def _lost(
+    gpu: dict[str, Any],
+    known: list[dict[str, Any]],
+    answering: list[dict[str, Any]],
+    folder: str,
+    manifest: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """A lost GPU as it was known; else as far as the driver still names it.
+
+    One without a UUID is that of its index: as long as the driver counts it, no index changes. If
+    it was never known, its device nodes are those of no other GPU.
+    """
+    others = {each["uuid"] for each in answering}
+    for each in known:
+        same = each["uuid"] == gpu["uuid"] if gpu["uuid"] else each["index"] == gpu["index"]
+        if same and each["uuid"] and each["uuid"] not in others:
+            return {**each, **gpu, "uuid": each["uuid"]}
+    unknown = {"name": "", "memory_bytes": 0, "context_bytes": 0}
+    if manifest is not None:
+        return {**unknown, **gpu, "device_nodes": _gpu_nodes(folder, manifest, gpu["index"], 0)}
+    taken = [node for each in (*answering, *known) if each["uuid"] for node in each["device_nodes"]]
+    there = ([str(path), str(path)] for path in sorted(Path("/dev").glob("nvidia[0-9]*")))
+    return {**unknown, **gpu, "device_nodes": [node for node in there if node not in taken]}
 
 
 def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:

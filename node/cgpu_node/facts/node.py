@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from cgpu_env.devices import Gpu, LostError
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
@@ -17,9 +18,15 @@ from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Protocol, TypeVar
 
     from cgpu_node.settings.config import Config
+
+    Made_co = TypeVar("Made_co", covariant=True)
+
+    class _Maker(Protocol[Made_co]):
+        def __call__(self, *, refresh: bool) -> Made_co: ...
+
 
 VERSION = 1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -33,7 +40,17 @@ class DeviceNode(NamedTuple):
 
 
 class NodeGpu(NamedTuple):
-    """A GPU; ``device_nodes`` are those of this GPU alone."""
+    """A GPU.
+
+    Attributes:
+        index: as the driver numbers it.
+        uuid: empty if it was lost before anybody asked.
+        name: the product's; likewise.
+        total_bytes: its memory; then 0.
+        context_bytes: what a CUDA context costs; 0: not known.
+        device_nodes: those of this GPU alone.
+        lost: why it does not answer and, after a semicolon, what to do; empty: it answers.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
@@ -41,6 +58,12 @@ class NodeGpu(NamedTuple):
     total_bytes: int
     context_bytes: int
     device_nodes: tuple[DeviceNode, ...]
+    lost: str = ""
+
+    @property
+    def asked(self) -> Gpu:
+        """The same for a request."""
+        return Gpu(self.index, self.uuid, self.total_bytes, self.lost)
 
 
 class Node(NamedTuple):
@@ -51,7 +74,7 @@ class Node(NamedTuple):
         driver_dir: where libcuda.so.1 and libnvidia-ml.so.1 are looked up.
         libraries: SONAME -> real file, for the two libraries that get a proxy.
         companions: SONAME -> real file, of what these two load by name.
-        gpus: in the order of their indices.
+        gpus: in the order of their indices, with those that are lost.
         device_nodes: those that every container with a GPU needs.
         max_inst: containers on a GPU, and the sum of their weights.
         overcommit: whether caps on a GPU may add up to more than its memory.
@@ -75,6 +98,11 @@ class Node(NamedTuple):
     prio_ratio: int = DEFAULT_PRIO_RATIO
     gpu: Mapping[str, Mapping[str, int]] = {}
     cuda_order: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> tuple[NodeGpu, ...]:
+        """The GPUs that do not answer."""
+        return tuple(gpu for gpu in self.gpus if gpu.lost)
 
 
 def load_node(
@@ -108,9 +136,24 @@ def load_node(
         facts = (
             discover(state_dir, folder, identity, refresh=refresh)
             if keep
-            else ask(folder, identity)
+            else ask(folder, identity, read_facts(path))
         )
     return _node(facts, config)
+
+
+def unless_lost(make: _Maker[Made_co]) -> Made_co:
+    """What ``make`` makes of the facts; of new ones if a GPU was lost by those that were known.
+
+    Args:
+        make: takes whether to refresh the facts. It raises LostError for a GPU that is lost.
+
+    Raises:
+        LostError: it is lost still.
+    """
+    try:
+        return make(refresh=False)
+    except LostError:
+        return make(refresh=True)
 
 
 def driver_folder(driver_dir: str | None, config: Config) -> str:
@@ -169,17 +212,19 @@ def _gpu(fields: dict[str, Any]) -> NodeGpu:
         total_bytes=fields["memory_bytes"],
         context_bytes=fields["context_bytes"],
         device_nodes=_device_nodes(fields["device_nodes"]),
+        lost=fields.get("lost", ""),
     )
 
 
 def _node(facts: dict[str, Any], config: Config) -> Node:
-    gpus = [_gpu(fields) for fields in facts["gpus"]]
+    # Those that are lost are apart: releases that do not know of them find the others.
+    gpus = [_gpu(fields) for fields in (*facts["gpus"], *facts.get("lost", ()))]
     return Node(
         driver_version=facts["driver_version"],
         driver_dir=facts["identity"]["driver_dir"],
         libraries=facts["libraries"],
         companions=facts["companions"],
-        gpus=tuple(gpus),
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
         device_nodes=_device_nodes(facts["device_nodes"]),
         max_inst=config.max_inst,
         overcommit=config.overcommit,

@@ -18,7 +18,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    Fields = dict[str, object]
 
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
@@ -29,6 +32,16 @@ _COMPUTE, *_OTHERS = (
     f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
 )
 _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 6, 7, 13
+# Errors of NVML that say something about the call, and nothing about the GPU.
+_OF_CALLS = {1, 2, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND, 25}
+_RESET = "nvidia-smi --gpu-reset -i {}, or reboot"
+_ADVICE = {
+    4: "let this user open its device node",
+    8: "connect its power cables",
+    9: "load the kernel module: modprobe nvidia",
+    18: "reboot, or reload the kernel modules:"
+    " modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia",
+}
 _WINDOW_US = 1_000_000
 
 
@@ -62,6 +75,24 @@ class _Sample(ctypes.Structure):
     )
 
 
+class _Usage(ctypes.Structure):
+    _fields_ = (
+        ("at_us", ctypes.c_uint64),
+        ("pid", ctypes.c_uint),
+        *((name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")),
+        *((name, ctypes.c_uint) for name in ("jpeg", "optical_flow")),
+    )
+
+
+class _Usages(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("count", ctypes.c_uint),
+        ("since_us", ctypes.c_uint64),
+        ("usages", ctypes.POINTER(_Usage)),
+    )
+
+
 class _ProcessV1(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -78,6 +109,14 @@ class _Process(ctypes.Structure):
     )
 
 
+class _FailedError(Exception):
+    """A call of the driver failed, with ``status`` as NVML numbers errors, else 0."""
+
+    def __init__(self, name: str, status: int, words: str) -> None:
+        super().__init__(name, status, words)
+        self.name, self.status, self.words = name, status, words
+
+
 class _Library:
     """A driver library whose calls raise when they fail."""
 
@@ -85,9 +124,17 @@ class _Library:
         self._library = ctypes.CDLL(path, mode=os.RTLD_NOW)
 
     def call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._library, name)(*arguments)
+        status = int(getattr(self._library, name)(*arguments))
         if status != 0:
-            sys.exit(f"{name} gave error {status}")
+            self.fail(name, status)
+
+    def fail(self, name: str, status: int) -> NoReturn:
+        """Raise what the driver calls an error, with its number, which documents have."""
+        words = getattr(self._library, "nvmlErrorString", None)
+        if words is None:
+            raise _FailedError(name, 0, f"error {status}")
+        words.restype = ctypes.c_char_p
+        raise _FailedError(name, status, f"{words(status).decode()} (error {status})")
 
     def status(self, name: str, *arguments: object) -> int:
         """What the driver answers, whether or not it has that call."""
@@ -105,13 +152,29 @@ class _Library:
         return buffer.value.decode()
 
 
-def _handles(nvml: _Library) -> Iterator[tuple[int, ctypes.c_void_p]]:
+def _each(
+    nvml: _Library, read: Callable[[ctypes.c_void_p, str], Fields]
+) -> dict[str, list[Fields]]:
+    """What ``read`` finds out about each GPU by its handle and UUID.
+
+    A GPU that does not answer stops no other one: it is among the ``lost``.
+    """
     count = ctypes.c_uint()
     nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    gpus: list[Fields] = []
+    lost: list[Fields] = []
     for index in range(count.value):
-        handle = ctypes.c_void_p()
-        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-        yield index, handle
+        handle, uuid = ctypes.c_void_p(), ""
+        try:
+            nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            uuid = nvml.text("nvmlDeviceGetUUID", handle)
+            gpus.append({"index": index, "uuid": uuid, **read(handle, uuid)})
+        except _FailedError as error:
+            if error.status in _OF_CALLS:
+                raise
+            why = f"{error.words}; {_ADVICE.get(error.status, _RESET.format(index))}"
+            lost.append({"index": index, "uuid": uuid, "lost": why})
+    return {"gpus": gpus, "lost": lost}
 
 
 def _memory(nvml: _Library, handle: ctypes.c_void_p) -> _Memory:
@@ -120,37 +183,18 @@ def _memory(nvml: _Library, handle: ctypes.c_void_p) -> _Memory:
     return memory
 
 
-def _facts(nvml: _Library) -> dict[str, object]:
-    gpus = []
-    for index, handle in _handles(nvml):
+def _facts(nvml: _Library) -> Fields:
+    def read(handle: ctypes.c_void_p, _: str) -> Fields:
         minor = ctypes.c_uint()
         nvml.call("nvmlDeviceGetMinorNumber", handle, ctypes.byref(minor))
-        gpus.append(
-            {
-                "index": index,
-                "uuid": nvml.text("nvmlDeviceGetUUID", handle),
-                "name": nvml.text("nvmlDeviceGetName", handle),
-                "memory_bytes": _memory(nvml, handle).total,
-                "minor": minor.value,
-            }
-        )
-    return {"driver_version": nvml.text("nvmlSystemGetDriverVersion"), "gpus": gpus}
+        return {**_named(nvml, handle), "minor": minor.value}
+
+    return {"driver_version": nvml.text("nvmlSystemGetDriverVersion"), **_each(nvml, read)}
 
 
-def _answering(nvml: _Library) -> list[dict[str, object]]:
-    """The GPUs that answer now; one that was lost is left out."""
-    count, memory = ctypes.c_uint(), _Memory()
-    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-    gpus: list[dict[str, object]] = []
-    for index in range(count.value):
-        handle, number = ctypes.c_void_p(), ctypes.c_uint(index)
-        failed = nvml.status("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(handle))
-        if failed or nvml.status("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)):
-            continue
-        uuid = nvml.text("nvmlDeviceGetUUID", handle)
-        name = nvml.text("nvmlDeviceGetName", handle)
-        gpus.append({"index": index, "uuid": uuid, "name": name, "memory_bytes": memory.total})
-    return gpus
+def _named(nvml: _Library, handle: ctypes.c_void_p) -> Fields:
+    name = nvml.text("nvmlDeviceGetName", handle)
+    return {"name": name, "memory_bytes": _memory(nvml, handle).total}
 
 
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
@@ -181,7 +225,7 @@ def _listed(nvml: _Library, kind: str, handle: ctypes.c_void_p) -> Sequence[_Pro
     if status in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND} and kind != _COMPUTE:
         return []
     if status != 0:
-        sys.exit(f"{name} gave error {status}")
+        nvml.fail(name, status)
     return processes[: count.value]
 
 
@@ -192,33 +236,28 @@ def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
     if status == _FUNCTION_NOT_FOUND:
         return int(_memory(nvml, handle).used)
     if status != 0:
-        sys.exit(f"nvmlDeviceGetMemoryInfo_v2 gave error {status}")
+        nvml.fail("nvmlDeviceGetMemoryInfo_v2", status)
     return int(memory.used)
 
 
-def _holdings(nvml: _Library, wanted: Sequence[str]) -> list[dict[str, object]]:
+def _holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
     """How much of each GPU is in use, without what the driver keeps, by whom, and how busy it is.
 
     Args:
         nvml: the driver.
         wanted: UUIDs of the GPUs of which also the processes' utilisation is wanted.
     """
-    gpus: list[dict[str, object]] = []
-    for _, handle in _handles(nvml):
-        used = _in_use(nvml, handle)
-        holders = _holders(nvml, handle)
-        uuid = nvml.text("nvmlDeviceGetUUID", handle)
+
+    def read(handle: ctypes.c_void_p, uuid: str) -> Fields:
         busy = _busy(nvml, handle) if uuid in wanted else None
-        gpus.append(
-            {
-                "uuid": uuid,
-                "used_bytes": used,
-                "holders": [*holders.items()],
-                "utilisation": _utilisation(nvml, handle),
-                "busy": None if busy is None else [*busy.items()],
-            }
-        )
-    return gpus
+        return {
+            "used_bytes": _in_use(nvml, handle),
+            "holders": [*_holders(nvml, handle).items()],
+            "utilisation": _utilisation(nvml, handle),
+            "busy": None if busy is None else [*busy.items()],
+        }
+
+    return _each(nvml, read)
 
 
 def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
@@ -230,13 +269,21 @@ def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
 
 def _busy(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int] | None:
     """Process -> percent of its last second or less; idle ones are absent. None: not known."""
-    samples, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
-    since = ctypes.c_uint64(time.time_ns() // 1000 - _WINDOW_US)
+    found, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
+    since = time.time_ns() // 1000 - _WINDOW_US
     name = "nvmlDeviceGetProcessUtilization"
-    status = nvml.status(name, handle, samples, ctypes.byref(count), since)
+    status = nvml.status(name, handle, found, ctypes.byref(count), ctypes.c_uint64(since))
+    samples: Sequence[_Sample | _Usage] = found[: count.value if status == 0 else 0]
+    if not any(each.sm for each in samples):  # of some GPUs only the newer call has figures
+        usages = (_Usage * _FEW_PROCESSES)()
+        version = ctypes.sizeof(_Usages) | 1 << 24
+        all_ = _Usages(version, _FEW_PROCESSES, since, usages)
+        newer = nvml.status("nvmlDeviceGetProcessesUtilizationInfo", handle, ctypes.byref(all_))
+        if newer in {0, _NOT_FOUND}:
+            status, samples = newer, usages[: all_.count if newer == 0 else 0]
     if status not in {0, _NOT_FOUND}:  # it is "not found" if all were idle
         return None
-    valid = [each for each in samples[: count.value if status == 0 else 0] if each.sm <= _WHOLE]
+    valid = [each for each in samples if each.sm <= _WHOLE]
     return {each.pid: each.sm for each in sorted(valid, key=lambda each: each.at_us)}
 
 
@@ -253,33 +300,55 @@ def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
     return found
 
 
-def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
+def _contexts(nvml: _Library, cuda: str) -> Fields:
     """UUID -> bytes that one context costs; by NVML's figure for this process if it gives one.
 
-    In the order in which CUDA numbers the GPUs.
+    In the order in which CUDA numbers the GPUs, or NVML's if one is lost.
     """
-    named = {nvml.text("nvmlDeviceGetUUID", handle): handle for _, handle in _handles(nvml)}
-    uuids = {uuid.removeprefix("GPU-").replace("-", ""): uuid for uuid in named}
-    costs = {}
-    for digits, device in _devices(cuda).items():
-        uuid = uuids.get(digits)
-        if uuid is None:
-            continue
-        handle = named[uuid]
-        before = _memory(nvml, handle).used
-        context = ctypes.c_void_p()
-        cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        cuda.call("cuCtxSetCurrent", context)
-        cuda.call("cuCtxSynchronize")
-        time.sleep(_CONTEXT_SECONDS)
-        after = _memory(nvml, handle).used
-        costs[uuid] = _own_bytes(nvml, handle) or max(0, after - before)
-        cuda.call(cuda.newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450
-    return costs
+    found = _each(nvml, lambda *_: {})
+    if found["lost"]:  # it is not known what CUDA does about a GPU that is lost
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu["uuid"]) for gpu in found["gpus"])
+    library = _Library(cuda)
+    devices = _devices(library)
+
+    def read(handle: ctypes.c_void_p, uuid: str) -> Fields:
+        device = devices.get(_digits(uuid))
+        return {} if device is None else {"cost": _cost(nvml, handle, library, device)}
+
+    costs = {str(gpu["uuid"]): gpu["cost"] for gpu in _each(nvml, read)["gpus"] if "cost" in gpu}
+    numbers = [*devices]
+    return {
+        uuid: costs[uuid] for uuid in sorted(costs, key=lambda each: numbers.index(_digits(each)))
+    }
+
+
+def _digits(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").replace("-", "")
+
+
+def _cost(nvml: _Library, handle: ctypes.c_void_p, cuda: _Library, device: ctypes.c_int) -> int:
+    before = _memory(nvml, handle).used
+    context = ctypes.c_void_p()
+    cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    cuda.call("cuCtxSetCurrent", context)
+    cuda.call("cuCtxSynchronize")
+    time.sleep(_CONTEXT_SECONDS)
+    after = _memory(nvml, handle).used
+    cost = _own_bytes(nvml, handle) or max(0, after - before)
+    cuda.call(cuda.newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450
+    return int(cost)
 
 
 def main(what: str, driver_dir: str) -> None:
     """Print facts, context costs, holdings or GPUs of the driver in ``driver_dir`` as JSON."""
+    try:
+        _print(what, driver_dir)
+    except _FailedError as error:
+        advice = f"; {_ADVICE[error.status]}" if error.status in _ADVICE else ""
+        sys.exit(f"{error.name}: {error.words}{advice}")
+
+
+def _print(what: str, driver_dir: str) -> None:
     from cgpu_node.jsontext import dumps
 
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
@@ -290,13 +359,10 @@ def main(what: str, driver_dir: str) -> None:
         return
     if what == "gpus":
         for _line in sys.stdin:
-            print(dumps(_answering(nvml)), flush=True)  # noqa: T201
+            print(dumps(_each(nvml, lambda handle, _: _named(nvml, handle))), flush=True)  # noqa: T201
         return
-    answer: dict[str, object]
-    if what == "facts":
-        answer = _facts(nvml)
-    else:
-        answer = dict(_contexts(nvml, _Library(f"{driver_dir}/libcuda.so.1")))
+    cuda = f"{driver_dir}/libcuda.so.1"
+    answer = _facts(nvml) if what == "facts" else _contexts(nvml, cuda)
     print(dumps(answer))  # noqa: T201 (its parent reads it)
 
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import cgpu_native
+from cgpu_env.devices import silent
 from cgpu_node.facts.node import Node, load_node
 from cgpu_node.paths import open_state
 from cgpu_node.settings import rules
@@ -61,11 +62,12 @@ def usage_of(
     """
     if node is None:
         return Usage("", "", (), _shown(uses, visible))
-    totals = {gpu.uuid: gpu.total_bytes for gpu in node.gpus}
+    totals = {gpu.uuid: gpu.total_bytes for gpu in node.gpus if gpu.total_bytes}
     bounded = [_bounded(use, totals) for use in uses]
     busy = utilisation or {}
     gpus = tuple(_totals(gpu, bounded, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
-    return Usage(node.driver_version, node.driver_dir, gpus, _shown(bounded, visible), node.notes)
+    notes = (*node.notes, *(silent(gpu.asked) for gpu in node.lost))
+    return Usage(node.driver_version, node.driver_dir, gpus, _shown(bounded, visible), notes)
 
 
 def _shown(uses: Sequence[Use], visible: Collection[str] | None) -> tuple[Use, ...]:
@@ -106,6 +108,7 @@ def _totals(
         weight=sum(use.weight for use, _ in beside),
         others=_together(hidden) if hidden else None,
         utilisation_percent=utilisation.get(gpu.uuid),
+        lost=gpu.lost or None,
     )
 
 

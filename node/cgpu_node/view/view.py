@@ -171,6 +171,7 @@ class GpuTotals(NamedTuple):
         weight: theirs, added up.
         others: those among them that are not shown one by one; None if all are.
         utilisation_percent: the driver's own figure, of all that runs there; None: not known.
+        lost: why it does not answer, and what to do; None: it answers.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -188,6 +189,7 @@ class GpuTotals(NamedTuple):
     weight: int
     others: Others | None = None
     utilisation_percent: float | None = None
+    lost: str | None = None
 
     @property
     def policy_name(self) -> str:

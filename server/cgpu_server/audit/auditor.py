@@ -22,6 +22,7 @@ from cgpu_node.shares.liveness import folder_of
 from cgpu_server.audit.accounts import accounts_of
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import used_by
+from cgpu_server.audit.lost_gpus import LostGpus
 from cgpu_server.audit.process_owners import OwnerTracker, Process, read_process
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
 from cgpu_server.audit.utilisation import Utilisation
@@ -38,7 +39,7 @@ from cgpu_server.audit.verdict import (
     steady,
 )
 from cgpu_server.journal import log
-from cgpu_server.state.limits import limits_of
+from cgpu_server.state.limits import charge_outside, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -73,6 +74,7 @@ class Audit:
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._ended = threading.Event()
         self._probe: DriverProbe | None = None
+        self._lost = LostGpus(state)
         self._failure: str | None = None
         self._not_before = 0.0
         self._before: dict[Tenant, Verdict] = {}
@@ -96,7 +98,8 @@ class Audit:
         due = time.monotonic()
         while not self._ended.is_set():
             config, now = self._state.config, time.monotonic()
-            if config.action == "off" or not (self._state.records or self._state.exclusive):
+            watched = self._state.records or self._state.exclusive or self._lost.seen
+            if config.action == "off" or not watched:
                 self._rest(lift=config.action == "off")
                 due = now + config.interval_seconds
             elif now >= due and now >= self._not_before:
@@ -111,14 +114,15 @@ class Audit:
         if self._probe is not None:
             self._probe.close()
         self._before, self._reported, self._owners = {}, {}, OwnerTracker()
-        self.last = EMPTY
+        self.last, self._lost = EMPTY, LostGpus(self._state)
         for record in self._state.records if lift else ():
             for number, gpu in enumerate(limits_of(record)[0]):
-                _charge(record, number, gpu, 0)
+                charge_outside(record, number, gpu, 0)
 
     def _try_audit(self) -> None:
         try:
             self._audit()
+            self._lost.follow(self._opened().lost)
             if self._failure is not None:
                 log.info("audit_resumes")
             self._failure = None
@@ -157,7 +161,7 @@ class Audit:
                     # the server before us may have charged what is still there
                     before = self._before.get(key, Verdict(gpu.outside_bytes))
                     verdict = steady(before, found[key])
-                    if _charge(record, number, gpu, verdict.outside_bytes):
+                    if charge_outside(record, number, gpu, verdict.outside_bytes):
                         self._log_change(record, gpu, verdict)
                     self._act(record, key, gpu, self._excuse(record, key, gpu, verdict))
         self._before = {**self._before, **found}
@@ -354,17 +358,6 @@ def _verdicts(
         for key, theirs in held.items()
         if key in contexts
     }
-
-
-def _charge(record: Record, number: int, gpu: cgpu_native.LimitsGpu, outside_bytes: int) -> bool:
-    """Count these bytes as used; False if the limits cannot be written."""
-    if gpu.outside_bytes != outside_bytes:
-        path = f"{record.directory}/limits"
-        try:
-            cgpu_native.set_bytes(path, number, "outside_bytes", outside_bytes)
-        except OSError:  # it is ending, or keeps its limits from us
-            return False
-    return True
 
 
 def _program(pid: int) -> str:

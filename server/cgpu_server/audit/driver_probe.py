@@ -11,7 +11,7 @@ import os
 import select
 import subprocess
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_node.facts.discovery import start_probe
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _PATIENCE_SECONDS = 10.0
+_RENEWAL_SECONDS = 30.0  # only a driver that begins anew sees that a lost GPU is back
 _LARGEST_ANSWER = 1 << 22
 
 
@@ -39,11 +40,31 @@ class Reading(NamedTuple):
     busy: dict[int, int] | None = None
 
 
+class LostGpu(NamedTuple):
+    """A GPU that does not answer.
+
+    Attributes:
+        index: as the driver numbers it.
+        uuid: empty if the driver does not name it any more.
+        lost: why, and what to do.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    lost: str
+
+
 class DriverProbe:
-    """Asks the driver in ``folder``, and waits ``patience`` seconds for each answer."""
+    """Asks the driver in ``folder``, and waits ``patience`` seconds for each answer.
+
+    Attributes:
+        lost: the GPUs that did not answer to the last question.
+    """
 
     def __init__(self, folder: str, patience: float = _PATIENCE_SECONDS) -> None:
         self.folder, self.patience = folder, patience
+        self.lost: tuple[LostGpu, ...] = ()
+        self._begun = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
         self._failed_on_busy = False
@@ -61,12 +82,17 @@ class DriverProbe:
         asked = () if self._failed_on_busy else tuple(wanted)
         self._reap()
         try:
-            return _readings(self._ask(asked))
+            answer = json.loads(self._ask(asked))
+            self.lost = tuple(LostGpu(**gpu) for gpu in answer["lost"])
+            readings = _readings(answer["gpus"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             failed_on_busy = self._failed_on_busy or bool(asked)
             self.close()
             self._failed_on_busy = failed_on_busy
             raise CgpuError(f"the driver does not say who holds memory: {error}") from None
+        if self.lost and time.monotonic() - self._begun > _RENEWAL_SECONDS:
+            self.close()
+        return readings
 
     def interrupt(self) -> None:
         """Make ``read`` fail now; any thread may call this."""
@@ -94,6 +120,7 @@ class DriverProbe:
     def _ask(self, wanted: Iterable[str]) -> bytes:
         if self._child is None:
             self._child = start_probe("holdings", self.folder, subprocess.PIPE)
+            self._begun = time.monotonic()
         assert self._child.stdin is not None  # noqa: S101 (a pipe)
         try:
             os.write(self._child.stdin.fileno(), f"{' '.join(wanted)}\n".encode())
@@ -129,7 +156,7 @@ def _last_words(child: subprocess.Popen[bytes]) -> str:
     return lines[-1] if lines else f"exit status {status}"
 
 
-def _readings(answer: bytes) -> dict[str, Reading]:
+def _readings(gpus: Iterable[dict[str, Any]]) -> dict[str, Reading]:
     return {
         gpu["uuid"]: Reading(
             gpu["used_bytes"],
@@ -137,5 +164,5 @@ def _readings(answer: bytes) -> dict[str, Reading]:
             gpu["utilisation"],
             None if gpu["busy"] is None else dict(gpu["busy"]),
         )
-        for gpu in json.loads(answer)
+        for gpu in gpus
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from cgpu_env import CgpuError, Gpu, parse_request
+from cgpu_env import CgpuError, parse_request
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
 from cgpu_node.shares.record import Guest, Owner
@@ -50,8 +50,7 @@ class Guests:
             raise CgpuError("admit: the process that connected has ended")
         registry = self._state.registry
         node = load_node(registry.state_dir, self._state.driver_dir)
-        gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
-        asked = parse_request(variables, gpus, has_units=True)
+        asked = parse_request(variables, [gpu.asked for gpu in node.gpus], has_units=True)
         if asked is None:
             raise CgpuError("admit: the variables ask for nothing")
         name = f"run-{os.urandom(4).hex()}"

@@ -191,6 +191,12 @@ METRICS: tuple[Metric, ...] = (
         *("cgpu_gpu_info", "gauge", (*_GPU, "name", "driver_version"), "Always 1; what it is."),
         _gpu_info,
     ),
+    _gpu(
+        "lost",
+        "gauge",
+        "1 if it does not answer, and is given to no container.",
+        lambda _, gpu: gpu.lost is not None,
+    ),
     _gpu("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.total_bytes),
     _gpu(
         "memory_promised_bytes",

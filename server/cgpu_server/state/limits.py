@@ -30,3 +30,16 @@ def is_measured(record: Record, number: int) -> bool:
     """Whether an arbiter measures the time that the container has of this one of its GPUs."""
     gpus, _ = limits_of(record)
     return number < len(gpus) and bool(gpus[number].metered)
+
+
+def charge_outside(
+    record: Record, number: int, gpu: cgpu_native.LimitsGpu, outside_bytes: int
+) -> bool:
+    """Count these bytes as used; False if the limits cannot be written."""
+    if gpu.outside_bytes != outside_bytes:
+        path = f"{record.directory}/limits"
+        try:
+            cgpu_native.set_bytes(path, number, "outside_bytes", outside_bytes)
+        except OSError:  # it is ending, or keeps its limits from us
+            return False
+    return True

@@ -128,13 +128,22 @@ class ServerState:
             return load_node(self.registry.state_dir, self.driver_dir)
         return None
 
+    def look_again(self) -> Node:
+        """The facts, asked of the driver again, which may hang.
+
+        Raises:
+            CgpuError: it does not answer.
+        """
+        return load_node(self.registry.state_dir, self.driver_dir, refresh=True)
+
     def gpus(self) -> list[GpuShare | NodeGpu]:
-        """The node's GPUs; if the driver does not answer, those that containers have."""
+        """The GPUs that have a UUID; if the driver does not answer, those that containers have."""
         return self.gpus_of(self.node())
 
     def gpus_of(self, node: Node | None) -> list[GpuShare | NodeGpu]:
         """The same by facts that have been read."""
-        found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
+        there = node.gpus if node else ()
+        found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in there if gpu.uuid}
         for record in self.records:
             for share in record.gpus:
                 found.setdefault(share.uuid, share)

@@ -12,7 +12,10 @@ from cgpu_hook import pod
 from cgpu_k8s import names
 from cgpu_node import decision
 from cgpu_node.decision import Grant
+from cgpu_node.facts.node import load_node
+from cgpu_node.settings.config import Config
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM, SHARE
+from cgpu_sim import Gpu, lose, make_driver_dir
 from lab.worlds.hook import LIBDIR, SIX, with_interpreter
 from lab.worlds.pods import GPUS, UID, PodWorld, containerd, crio, decided
 
@@ -77,6 +80,20 @@ def test_k8s_15_variables_are_written_for_the_program_and_never_read(world: PodW
         "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
         "ALIYUN_COM_GPU_MEM_DEV": "14",
     }
+
+
+def test_rel_10_a_container_of_a_lost_gpu_is_refused_until_that_is_back(world: PodWorld) -> None:
+    """REL-10: pods of other GPUs start."""
+    make_driver_dir(world.driver, [Gpu("T4", 15109, uuid) for uuid in GPUS])
+    for lost in (False, True):
+        lose(world.driver, 1, 15 * lost)
+        load_node(str(world.state), str(world.driver), config=Config(), refresh=True)
+    assert world.create(containerd(decided({"main": {GPUS[0]: Grant(2014)}}))).returncode == 0
+    done = world.create(containerd(decided({"main": TWO})))
+    assert done.returncode == 1
+    assert f"containers.main: GPU 1 ({GPUS[1]}) does not answer: GPU is lost" in done.stderr
+    lose(world.driver, 1, 0)
+    assert world.create(containerd(decided({"main": TWO}))).returncode == 0
 
 
 def test_two_gpus_each_have_their_own_cap(world: PodWorld) -> None:

@@ -73,7 +73,7 @@ def test_a_probe_that_stays_loads_no_module_that_it_can_do_without(driver: Path)
     [
         ("for (;;) pause();", "no answer within 1 s"),
         ("*(volatile int *)0 = 1; return 0;", "it died by signal"),
-        ("return 9;", "nvmlInit_v2 gave error 9"),
+        ("return 9;", "nvmlInit_v2: error 9"),
     ],
 )
 def test_a_broken_nvml_is_one_sentence(

@@ -221,8 +221,9 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     assert program.ask("take 100") == 0
     program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
-    inject(world.driver, Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=15, repeat=True))
-    until(lambda: "gave error 15" in world.logged("audit_fails"), "it is logged")
+    inject(world.driver, Fault("nvmlDeviceGetCount_v2", result=999, repeat=True))
+    words = "nvmlDeviceGetCount_v2: Unknown Error (error 999)"
+    until(lambda: words in world.logged("audit_fails"), "it is logged")
     assert program.ask("take 500") == 0
     program.ask("end")
     time.sleep(0.5)

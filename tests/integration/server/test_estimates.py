@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+OLDER, NEWER = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
+
 
 @pytest.fixture
 def world() -> Iterator[Audited]:
@@ -86,12 +88,25 @@ def test_several_that_nobody_measures_have_what_the_driver_says_of_their_process
     until(lambda: _known(estimates(world)) == [False, True], "one of them has none", 60)
 
 
+@pytest.mark.parametrize("result", [3, 6, 13])
+def test_a_driver_whose_older_function_has_no_figures_is_asked_by_the_newer(
+    world: Audited, result: int
+) -> None:
+    """As of Blackwell, by reports: it supports that no more, finds nobody, or has it no more."""
+    inject(world.driver, Fault(OLDER, result=result, repeat=True))
+    world.serve(FAST)
+    for _ in range(2):
+        world.busy("--policy", "5")
+    until(lambda: _known(estimates(world)) == [True, True], "both have a share", 60)
+
+
 @pytest.mark.parametrize("result", [3, 13, 999])
 def test_a_driver_that_says_nothing_of_processes_leaves_the_gpus_figure(
     world: Audited, result: int
 ) -> None:
-    """It does not support that, lacks the function, or fails."""
-    inject(world.driver, Fault("nvmlDeviceGetProcessUtilization", result=result, repeat=True))
+    """It does not support that, lacks the functions, or fails."""
+    for name in (OLDER, NEWER):
+        inject(world.driver, Fault(name, result=result, repeat=True))
     world.serve(FAST)
     for _ in range(2):
         world.busy("--policy", "5")
@@ -103,8 +118,7 @@ def test_a_driver_that_says_nothing_of_processes_leaves_the_gpus_figure(
 
 def test_a_driver_that_hangs_when_asked_of_processes_is_not_asked_again(world: Audited) -> None:
     (uuid,) = DriverProbe(str(world.driver)).read()
-    name = "nvmlDeviceGetProcessUtilization"
-    inject(world.driver, Fault(name, delay_us=600_000_000, repeat=True))
+    inject(world.driver, Fault(OLDER, delay_us=600_000_000, repeat=True))
     probe = DriverProbe(str(world.driver), patience=3)
     with pytest.raises(CgpuError):
         probe.read([uuid])

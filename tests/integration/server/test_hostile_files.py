@@ -145,12 +145,18 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     reading = Reading(1000 * MIB, {os.getpid(): 1000 * MIB})
     nothing = lambda: None  # noqa: E731
     probe = SimpleNamespace(
-        folder="/", read=lambda _: {UUIDS[0]: reading}, close=nothing, interrupt=nothing
+        folder="/",
+        read=lambda _: {UUIDS[0]: reading},
+        lost=(),
+        close=nothing,
+        interrupt=nothing,
     )
     monkeypatch.setattr(auditor, "DriverProbe", lambda _: probe)
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
-    state: Any = SimpleNamespace(config=config, records=[ours], exclusive=(), driver_dir="/")
+    state: Any = SimpleNamespace(
+        config=config, records=[ours], exclusive=(), driver_dir="/", node=nothing
+    )
     looks = auditor.Audit(state)
     looks.start()
     try:

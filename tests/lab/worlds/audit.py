@@ -25,8 +25,8 @@ FAST = "interval_seconds = 0.1"
 class Audited(World):
     """A machine with a server that audits, and programs on it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, gpus: int = 1) -> None:
+        super().__init__(gpus=gpus)
         self.state.mkdir(mode=0o700)
         self.log = self.folder / "log"
         self._ends: list[Bypass] = []

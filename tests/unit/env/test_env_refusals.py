@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_env import EnvError, environment
+from cgpu_env import EnvError, Gpu, environment
 from cgpu_env.request import parse, without_size
-from lab.shares.asked import FOUR, SHORT, env, is_asked, parse_request, refusal
+from lab.shares.asked import FOUR, P100, SHORT, T4, caps, env, is_asked, parse_request, refusal
 
 pytestmark = pytest.mark.unit
 
@@ -254,3 +254,37 @@ def test_env_12_what_is_not_off_is_as_before(given: dict[str, str]) -> None:
 def test_an_environment_of_other_things_than_strings_is_refused(entry: object) -> None:
     with pytest.raises(EnvError, match=r"process\.env"):
         environment(["A=1", entry])  # type: ignore[list-item]
+
+
+WHY = "GPU is lost (error 15); reboot"
+LOST = P100._replace(lost=WHY)
+NAMELESS = Gpu(1, "", 0, WHY)
+
+
+@pytest.mark.parametrize("more", [{}, {"visible": "all"}, {"nvidia": "all"}])
+def test_rel_10_whoever_names_no_gpu_gets_those_that_answer(more: dict[str, str]) -> None:
+    assert len(caps((T4, LOST, FOUR[2]), mem="3", dev="15", **more)) == 2
+
+
+@pytest.mark.parametrize("word", ["1", P100.uuid, "GPU-aaaa2"])
+def test_rel_10_whoever_names_a_lost_gpu_is_refused(word: str) -> None:
+    sentence = f"GPU 1 ({P100.uuid}) does not answer: {WHY}"
+    name = SHORT["visible"]
+    assert refusal((T4, LOST), mem="3", dev="15", visible=word) == f"{name}={word}: {sentence}"
+
+
+def test_rel_10_a_gpu_that_nobody_knows_may_be_one_that_is_lost() -> None:
+    assert refusal((T4, NAMELESS), mem="3", dev="15", visible="GPU-f") == (
+        f"{SHORT['visible']}=GPU-f: no GPU GPU-f here; this node has GPUs 0, 1;"
+        f" GPU 1 does not answer: {WHY}"
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"visible": "all"}])
+def test_rel_10_where_none_answers_a_share_is_refused(more: dict[str, str]) -> None:
+    """REL-10: without its cap the container could have the GPU that is back."""
+    sentence = refusal((NAMELESS, LOST), mem="3", dev="15", **more)
+    assert sentence == f"no GPU of this node can be used: GPU 1 does not answer: {WHY}"
+    with pytest.raises(EnvError, match="no GPU of this node can be used"):
+        parse_request({}, (LOST,), default_memsize=4096)
+    assert parse_request(env(nvidia="none"), (LOST,), default_memsize=4096) is None

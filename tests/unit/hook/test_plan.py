@@ -109,10 +109,11 @@ def decide(
     env: list[str] = SIX,
     mounts: list[dict[str, Any]] | None = None,
     host: dict[str, str] | None = None,
+    node: Node = NODE,
     **section: Any,
 ) -> Plan:
     config = {"process": {"env": env}, "mounts": [DEV, *(mounts or [])], **section}
-    return plan(config, asked(config), NODE, Image(image, host), HOST_FILES)
+    return plan(config, asked(config), node, Image(image, host), HOST_FILES)
 
 
 def bind(destination: str, source: str = "/somewhere") -> dict[str, Any]:
@@ -254,6 +255,14 @@ def test_opencl_is_masked() -> None:
 
 def test_only_the_devices_of_granted_gpus_are_given() -> None:
     result = decide(env=[*SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"])
+    assert [node.host for node in result.devices] == ["/dev/nvidiactl", "/dev/nvidia1"]
+    assert [node.host for node in result.withheld] == ["/dev/nvidia0"]
+
+
+def test_rel_10_the_devices_of_a_lost_gpu_are_withheld() -> None:
+    """REL-10: it may be back while the container runs, which has no cap on it."""
+    result = decide(node=NODE._replace(gpus=(gpu(0)._replace(lost="GPU is lost"), gpu(1))))
+    assert [share.index for share in result.gpus] == [1]
     assert [node.host for node in result.devices] == ["/dev/nvidiactl", "/dev/nvidia1"]
     assert [node.host for node in result.withheld] == ["/dev/nvidia0"]
 

@@ -8,27 +8,21 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_node.facts import discovery, driver
-from cgpu_node.facts.node import DeviceNode, Node, load_node
+from cgpu_node.facts import driver
+from cgpu_node.facts.node import DeviceNode
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import Config, load_config
+from lab.driver.fake_probe import MIB, UUID, FakeDriver, fake_driver, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
-
-MIB = 1 << 20
-UUID = "GPU-00000000-1111-2222-3333-444444444444"
-FACTS = {
-    "driver_version": "535.309.01",
-    "gpus": [{"index": 0, "uuid": UUID, "name": "T4", "memory_bytes": 15109 * MIB, "minor": 3}],
-}
 
 
 @pytest.mark.timeout(60)
@@ -54,42 +48,9 @@ def test_a_configuration_that_is_no_file_is_refused(
     assert str(refusal.value) == f"{path}: {why}{where}"
 
 
-class FakeDriver:
-    """A driver directory, and a probe that answers as told and counts how often it was asked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.answers: dict[str, Any] = {"facts": FACTS, "contexts": {UUID: 100 * MIB}}
-        self.asked: list[str] = []
-        for soname in driver.PROXIED:
-            (folder / f"{soname}.535").write_bytes(b"\x7fELF library")
-            (folder / soname).symlink_to(f"{soname}.535")
-
-    def probe(self, what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
-        assert folder == str(self.folder)
-        self.asked.append(what)
-        answer = self.answers[what]
-        if isinstance(answer, str):
-            return None, answer
-        return json.loads(json.dumps(answer)), ""
-
-
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    folder = tmp_path / "driver"
-    folder.mkdir()
-    (tmp_path / "state").mkdir()
-    made = FakeDriver(folder)
-    monkeypatch.setattr(discovery, "_probe", made.probe)
-    return made
-
-
-def load(fake: FakeDriver, config: str = "", **more: Any) -> Node:
-    path = fake.folder.parent / "config.toml"
-    path.write_text(config)
-    state = str(fake.folder.parent / "state")
-    more.setdefault("driver_dir", str(fake.folder))
-    return load_node(state, config=load_config(str(path)), **more)
+    return fake_driver(tmp_path, monkeypatch)
 
 
 def test_the_driver_is_asked_once_and_then_node_json_answers(fake: FakeDriver) -> None:
@@ -155,10 +116,19 @@ def test_the_driver_is_asked_again_where_other_gpus_may_be_opened(
         assert len(fake.asked) == expected
 
 
-def test_refresh_asks_again(fake: FakeDriver) -> None:
+def test_refresh_asks_again_but_for_what_a_context_costs(fake: FakeDriver) -> None:
+    """To measure that takes memory of GPUs that may be full."""
+    first = load(fake)
+    fake.answers["contexts"] = {}
+    assert load(fake, refresh=True) == first
+    assert fake.asked == ["facts", "contexts", "facts"]
+
+
+def test_what_a_context_costs_is_measured_until_it_is_known(fake: FakeDriver) -> None:
+    fake.answers["contexts"] = "cuInit: error 999"
     load(fake)
-    load(fake, refresh=True)
-    assert fake.asked == ["facts", "contexts"] * 2
+    fake.answers["contexts"] = {UUID: 100 * MIB}
+    assert load(fake, refresh=True).gpus[0].context_bytes == 100 * MIB
 
 
 def test_a_driver_that_does_not_answer_is_one_sentence_and_nothing_is_kept(
@@ -170,12 +140,20 @@ def test_a_driver_that_does_not_answer_is_one_sentence_and_nothing_is_kept(
     assert not (fake.folder.parent / "state" / "node.json").exists()
 
 
+def test_what_to_do_about_a_driver_is_its_hint(fake: FakeDriver) -> None:
+    fake.answers["facts"] = "nvmlInit_v2: Driver/library version mismatch (error 18); reboot"
+    with pytest.raises(CgpuError) as refusal:
+        load(fake)
+    assert str(refusal.value).endswith("nvmlInit_v2: Driver/library version mismatch (error 18)")
+    assert refusal.value.hint == "reboot"
+
+
 def test_an_unknown_context_cost_is_zero_with_a_note(fake: FakeDriver) -> None:
-    fake.answers["contexts"] = "cuInit gave error 999"
+    fake.answers["contexts"] = "cuInit: error 999"
     node = load(fake)
     assert node.gpus[0].context_bytes == 0
     assert node.notes == (
-        "what a CUDA context costs is not known, so none is charged: cuInit gave error 999",
+        "what a CUDA context costs is not known, so none is charged: cuInit: error 999",
     )
 
 

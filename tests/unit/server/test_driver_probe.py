@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
+NONE = '{"gpus": [], "lost": []}'
 PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
 
@@ -30,7 +31,7 @@ class Starved(subprocess.Popen[bytes]):
 def test_a_process_that_dies_late_is_reaped_when_the_server_rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = Starved(["sh", "-c", "read line; echo '[]'; exec sleep 600"], **PIPES)
+    child = Starved(["sh", "-c", f"read line; echo '{NONE}'; exec sleep 600"], **PIPES)
     monkeypatch.setattr(driver_probe, "start_probe", lambda *_: child)
     probe = DriverProbe(str(tmp_path))
     assert probe.read() == {}
@@ -45,7 +46,7 @@ def test_one_that_dies_late_is_reaped_when_the_next_is_asked(
 ) -> None:
     """Which may live as long as the server."""
     late = Starved(["sh", "-c", "read line; exec sleep 600"], **PIPES)
-    following = subprocess.Popen(["sh", "-c", "while read line; do echo '[]'; done"], **PIPES)
+    following = subprocess.Popen(["sh", "-c", f"while read line; do echo '{NONE}'; done"], **PIPES)
     children = iter([late, following])
     monkeypatch.setattr(driver_probe, "start_probe", lambda *_: next(children))
     probe = DriverProbe(str(tmp_path), patience=0.1)
@@ -60,7 +61,7 @@ def test_after_a_rest_the_driver_is_asked_again_for_what_it_failed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been late once, on a busy machine."""
-    answers = 'while read line; do test -z "$line" || exit 1; echo "[]"; done'
+    answers = f"while read line; do test -z $line || exit 1; echo '{NONE}'; done"
     start = ["sh", "-c", answers]
     monkeypatch.setattr(driver_probe, "start_probe", lambda *_: subprocess.Popen(start, **PIPES))
     probe = DriverProbe(str(tmp_path))

@@ -1,0 +1,56 @@
+"""Which GPUs do not answer: logged once each, and the node's facts follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_env.devices import Gpu, silent
+from cgpu_server.journal import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cgpu_server.audit.driver_probe import LostGpu
+    from cgpu_server.state.server_state import ServerState
+
+
+class LostGpus:
+    """The GPUs of ``state`` that are lost, as the audit sees them.
+
+    Attributes:
+        seen: by index, at the last look; None: there was none.
+    """
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self.seen: Mapping[int, LostGpu] | None = None
+
+    def follow(self, lost: Iterable[LostGpu]) -> None:
+        """Take in which GPUs do not answer now.
+
+        If others did not answer before, the driver is asked for the facts again, so that the next
+        container gets none that is lost, and may get one that is back.
+
+        Raises:
+            CgpuError: the driver does not answer to that.
+        """
+        now = {gpu.index: gpu for gpu in lost}
+        known = self._known()
+        if now.keys() != known.keys():
+            node = self._state.look_again()
+            uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
+            for index in sorted(now.keys() - known.keys()):
+                uuid = uuids.get(index) or now[index].uuid
+                error, _, do = now[index].lost.partition("; ")
+                sentence = silent(Gpu(index, uuid, 0, error))
+                log.error("gpu_lost", gpu=uuid or "-", error=sentence, do=do)
+            for index in sorted(known.keys() - now.keys()):
+                log.info("gpu_back", gpu=uuids.get(index) or known[index] or "-")
+        self.seen = now
+
+    def _known(self) -> dict[int, str]:
+        """Those of the last look by index, with their UUIDs; at first, those of the facts."""
+        if self.seen is not None:
+            return {index: gpu.uuid for index, gpu in self.seen.items()}
+        node = self._state.node()
+        return {gpu.index: gpu.uuid for gpu in node.lost} if node else {}

@@ -68,6 +68,30 @@ def test_gpus_are_listed_as_nvidia_smi_lists_them(say: Say) -> None:
     assert say("--list-gpus", "--id=2,0") == [say("-L")[0], say("-L")[2]]
 
 
+def test_a_lost_gpu_is_named_with_what_to_do(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REL-10: its containers are shown; one that was never known is a note."""
+    why = "GPU is lost (error 15); reboot"
+    gpus = (GPUS[0], GPUS[1]._replace(lost=why), NodeGpu(2, "", "", 0, 0, (), why))
+    usage = usage_of(NODE._replace(gpus=gpus), [BOTH], lambda _: Rules())
+    monkeypatch.setattr("cgpu_cli.show.look.look", lambda *_: usage)
+    assert say("-L")[1:] == [
+        f"GPU 1: (UUID: {UUIDS[1]}) does not answer: {why}",
+        f"GPU 2: (UUID: not known) does not answer: {why}",
+    ]
+    table = say()
+    assert [line.split()[1] for line in table if line.startswith("GPU")] == ["0", "1"]
+    assert sum("aa11" in line for line in table) == 2
+    notes = [
+        f"note: GPU 1 ({UUIDS[1]}) does not answer: {why}",
+        f"note: GPU 2 does not answer: {why}",
+    ]
+    assert table[-2:] == notes
+    assert say("-q")[-2:] == notes
+    assert say("--query-gpu=index,uuid,utilization.gpu", "--format=csv,noheader", "-i", "2") == [
+        "2, [N/A], [N/A]"
+    ]
+
+
 def test_fields_of_gpus_are_printed_as_csv(say: Say) -> None:
     query = "--query-gpu=index,name,memory.used,memory.total,utilization.gpu"
     assert say(query, "--format=csv") == [

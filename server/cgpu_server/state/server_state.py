@@ -103,7 +103,7 @@ class ServerState:
         facts = (read_facts(f"{self.registry.state_dir}/node.json") if found else None) or {}
         ids = {
             id_: gpu["uuid"]
-            for gpu in facts.get("gpus", ())
+            for gpu in (*facts.get("gpus", ()), *facts.get("lost", ()))
             for id_ in (gpu["uuid"], str(gpu["index"]))
         }
         having: dict[str, list[Exclusive]] = {}

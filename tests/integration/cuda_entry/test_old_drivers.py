@@ -64,7 +64,7 @@ def test_mem_9_the_audit_sees_who_holds_what(old: Path, tmp_path: Path) -> None:
         probe = discovery.start_probe("holdings", str(old), subprocess.PIPE)
         answer, error = probe.communicate(b"\n", timeout=60)
     assert error == b""
-    assert [(gpu["used_bytes"], gpu["holders"]) for gpu in json.loads(answer)] == [
+    assert [(gpu["used_bytes"], gpu["holders"]) for gpu in json.loads(answer)["gpus"]] == [
         (0, []),
         (300 * MIB, [[pid, 300 * MIB]]),
     ]

@@ -72,7 +72,8 @@ def test_pods_with_whole_gpus_are_known_without_asking_the_driver(
     exclusive.write(str(tmp_path), [first, second])
     state.refresh()
     assert state.exclusive == {}
-    gpus = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
-    (tmp_path / "node.json").write_text(json.dumps({"identity": {"version": 1}, "gpus": gpus}))
+    good, lost = {"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}
+    facts = {"identity": {"version": 1}, "gpus": [good], "lost": [lost]}
+    (tmp_path / "node.json").write_text(json.dumps(facts))
     state.refresh()
     assert state.exclusive == {"GPU-a": first, "GPU-b": second}

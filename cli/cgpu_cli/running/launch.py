@@ -120,7 +120,7 @@ def _admit(given: Options, environment: dict[str, str]) -> Session:
 def _asked(
     given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
 ) -> tuple[Node, Options, Request | None]:
-    """The node, ``given`` with the UUIDs of its GPUs, and the request; None: root's server reads it.
+    """The node, ``given`` with its GPUs as UUIDs, and the request; None: root's server reads it.
 
     A request without GPUs is one of which ``CUDA_VISIBLE_DEVICES`` leaves none.
     """

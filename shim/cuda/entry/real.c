@@ -37,15 +37,12 @@ resolve(void *library, const char *name, void **slot)
     *slot = address != NULL ? address : (void *)cgpu_real_missing;
 }
 
-/*
- * Some programs do without a name that does not exist, but give up if a call to it fails. From
- * driver 525 on they ask cuGetProcAddress_v2, which shows what the driver has.
- */
+/* Some programs do without a name that does not exist, but give up if a call to it fails. */
 void
 cgpu_real_hide_missing(const void *library)
 {
     struct cgpu_own_names own;
-    if (library == NULL || CGPU_REAL_HAS(cuGetProcAddress_v2) || !cgpu_own_names_open(&own)) {
+    if (library == NULL || !cgpu_own_names_open(&own)) {
         return;
     }
     for (unsigned int i = 0; i < cgpu_hook_count; i++) {

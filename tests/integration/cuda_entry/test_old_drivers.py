@@ -84,12 +84,22 @@ def found(base: Path, soname: str, names: set[str]) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.exact
-def test_a_program_finds_exactly_the_names_of_libcuda(old: Path) -> None:
+def libcuda_finds_exactly_the_names_of(driver: Path) -> None:
     """A name that then fails keeps programs from what they do without it."""
     names = {row.name for row in classification()}
-    base = cuda_base.lay_out(old.parent / "base", old / CUDA, SHARES)
-    assert found(base.path, CUDA, names) == exported(old / CUDA) & names
+    base = cuda_base.lay_out(driver.parent / "base", driver / CUDA, SHARES)
+    assert found(base.path, CUDA, names) == exported(driver / CUDA) & names
+
+
+@pytest.mark.exact
+def test_a_program_finds_exactly_the_names_of_libcuda(old: Path) -> None:
+    libcuda_finds_exactly_the_names_of(old)
+
+
+@pytest.mark.exact
+def test_a_program_finds_exactly_the_names_of_a_later_libcuda(tmp_path: Path) -> None:
+    """It may ask cuGetProcAddress_v2 what there is, and some programs ask dlsym alone."""
+    libcuda_finds_exactly_the_names_of(make_driver_dir(tmp_path / "driver", MACHINE))
 
 
 def nvml_finds_exactly_the_names_of(driver: Path) -> None:

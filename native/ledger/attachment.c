@@ -56,14 +56,20 @@ close_quietly(int fd)
     errno = saved;
 }
 
+static bool
+is_ours(const struct cgpu_ledger *ledger, int fd)
+{
+    struct stat found;
+
+    return fstat(fd, &found) == 0 && found.st_dev == ledger->device &&
+           found.st_ino == ledger->inode;
+}
+
 /* FD if it refers to the attachment's file. If not, close it and return -1. */
 static int
 only_ours(const struct cgpu_ledger *ledger, int fd)
 {
-    struct stat found;
-
-    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != ledger->device ||
-                    found.st_ino != ledger->inode)) {
+    if (fd >= 0 && !is_ours(ledger, fd)) {
         close(fd);
         fd = -1;
     }
@@ -274,6 +280,12 @@ cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
     }
     *out = ledger;
     return CGPU_OK;
+}
+
+int
+cgpu_ledger_is_open(const struct cgpu_ledger *observer)
+{
+    return observer != NULL && observer->observing && is_ours(observer, observer->kept);
 }
 
 void

@@ -65,7 +65,7 @@ rest(struct look *look)
     uint64_t ns =
         look->spent_ns < REST_MOST_NS / REST_TIMES ? look->spent_ns * REST_TIMES : REST_MOST_NS;
 
-    look->ledger->rests_until = cgpu_effort_clock(CLOCK_MONOTONIC) + ns;
+    cgpu_ledger_rest(look->ledger, cgpu_effort_clock(CLOCK_MONOTONIC) + ns);
 }
 
 /* Whether the process of slot INDEX is dead; *NS: processor time of the question. */
@@ -97,7 +97,7 @@ lives(struct look *look, uint32_t index)
     if (ledger->file != NULL && index == ledger->slot) {
         return true;
     }
-    if (ledger->rests_until != 0) {
+    if (cgpu_ledger_rests(ledger) != 0) {
         look->unasked += 1;
         return true;
     }
@@ -167,14 +167,16 @@ static int
 walk_file(struct look *look)
 {
     struct cgpu_ledger *ledger = look->ledger;
+    uint64_t until;
     int status;
 
     look->fd = borrow(ledger);
     if (look->fd < 0) {
         return CGPU_EIO;
     }
-    if (ledger->rests_until <= cgpu_effort_clock(CLOCK_MONOTONIC)) {
-        ledger->rests_until = 0;
+    until = cgpu_ledger_rests(ledger);
+    if (until != 0 && until <= cgpu_effort_clock(CLOCK_MONOTONIC)) {
+        cgpu_ledger_rest(ledger, 0);
     }
     status = walk(look);
     if (status == CGPU_OK) {
@@ -365,16 +367,17 @@ cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
     return status;
 }
 
+/* Relaxed: threads may share an observer, and nothing else depends on this time. */
 uint64_t
 cgpu_ledger_rests(const struct cgpu_ledger *ledger)
 {
-    return ledger != NULL ? ledger->rests_until : 0;
+    return ledger != NULL ? __atomic_load_n(&ledger->rests_until, __ATOMIC_RELAXED) : 0;
 }
 
 void
 cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until)
 {
     if (ledger != NULL) {
-        ledger->rests_until = until;
+        __atomic_store_n(&ledger->rests_until, until, __ATOMIC_RELAXED);
     }
 }

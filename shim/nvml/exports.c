@@ -66,6 +66,7 @@ setup(void)
 #undef REJECT
 #undef REAL
     cgpu_nvml_export_table_setup();
+    cgpu_nvml_view_setup();
     if (library != NULL) {
         hide_missing(library);
     }

@@ -59,6 +59,9 @@ struct cgpu_nvml_view {
     uint64_t used_bytes;
 };
 
+/* Find the limits and the ledger. Once, when the library is loaded. */
+void cgpu_nvml_view_setup(void);
+
 /* What the container has of DEVICE now. */
 enum nvml_return cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view);
 

@@ -1,10 +1,10 @@
 /*
  * The container's part of a GPU: its cap from the limits, its use from the ledger.
  *
- * What is kept is found once and never changes: the limits, and the GPU in them that a handle
- * stands for. Both are published by single atomic stores, so no lock is held over a fork. The
- * ledger is opened for every query, so that no descriptor is left for the program to close and
- * reuse for another file.
+ * Limits and ledger are found when the library is loaded: later the program may have changed its
+ * root, or have no free descriptor. The GPU that a handle stands for is found once. It is published
+ * by single atomic stores, so no lock is held over a fork. A program may close the ledger's
+ * descriptor, and use it for another file; then the ledger is opened for every query.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -21,24 +21,12 @@ enum {
 };
 
 static const struct cgpu_limits *limits;
+static struct cgpu_ledger *kept;
 
 static struct {
     struct nvml_device *device;
     int32_t number;
 } handles[HANDLES];
-
-static const struct cgpu_limits *
-open_limits(void)
-{
-    /* Acquire and release: who sees the pointer sees what it was checked for. */
-    const struct cgpu_limits *known = __atomic_load_n(&limits, __ATOMIC_ACQUIRE);
-    if (known == NULL) {
-        known = cgpu_mapped_limits_open();
-        __atomic_store_n(&limits, known,
-                         __ATOMIC_RELEASE); /* a race maps it twice, which is harmless */
-    }
-    return known;
-}
 
 /* NULL if the ledger is missing or broken. */
 static struct cgpu_ledger *
@@ -53,13 +41,28 @@ open_ledger(void)
     return ledger;
 }
 
-static void
-close_ledger(struct cgpu_ledger **ledger)
+void
+cgpu_nvml_view_setup(void)
 {
-    cgpu_ledger_detach(*ledger);
+    limits = cgpu_mapped_limits_open();
+    kept = open_ledger();
 }
 
-#define LEDGER __attribute__((cleanup(close_ledger))) struct cgpu_ledger *
+static struct cgpu_ledger *
+borrow_ledger(void)
+{
+    return cgpu_ledger_is_open(kept) ? kept : open_ledger();
+}
+
+static void
+give_back_ledger(struct cgpu_ledger **ledger)
+{
+    if (*ledger != kept) {
+        cgpu_ledger_detach(*ledger);
+    }
+}
+
+#define LEDGER __attribute__((cleanup(give_back_ledger))) struct cgpu_ledger *
 
 static int
 hex_digit(char c)
@@ -95,7 +98,7 @@ parse_uuid(const char *text, uint8_t uuid[16])
 }
 
 static enum nvml_return
-find_number(const struct cgpu_limits *mapped, struct nvml_device *device, int32_t *number)
+find_number(struct nvml_device *device, int32_t *number)
 {
     char text[NVML_UUID_SIZE];
     uint8_t uuid[16];
@@ -103,7 +106,7 @@ find_number(const struct cgpu_limits *mapped, struct nvml_device *device, int32_
     if (status != NVML_SUCCESS) {
         return status;
     }
-    int found = parse_uuid(text, uuid) ? cgpu_mapped_limits_find(mapped, uuid) : CGPU_ENOTFOUND;
+    int found = parse_uuid(text, uuid) ? cgpu_mapped_limits_find(limits, uuid) : CGPU_ENOTFOUND;
     *number = found >= 0 ? found + 1 : NUMBER_NONE;
     return NVML_SUCCESS;
 }
@@ -128,14 +131,14 @@ remembered(struct nvml_device *device)
 }
 
 static enum nvml_return
-number_of(const struct cgpu_limits *mapped, struct nvml_device *device, int32_t *number)
+number_of(struct nvml_device *device, int32_t *number)
 {
     int32_t *known = remembered(device);
     *number = known != NULL ? __atomic_load_n(known, __ATOMIC_RELAXED) : NUMBER_UNKNOWN;
     if (*number != NUMBER_UNKNOWN) {
         return NVML_SUCCESS;
     }
-    enum nvml_return status = find_number(mapped, device, number);
+    enum nvml_return status = find_number(device, number);
     if (status == NVML_SUCCESS && known != NULL) {
         __atomic_store_n(known, *number, __ATOMIC_RELAXED);
     }
@@ -147,11 +150,10 @@ static enum nvml_return
 find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *outside_bytes)
 {
     int32_t number;
-    const struct cgpu_limits *mapped = open_limits();
-    if (mapped == NULL) {
+    if (limits == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
-    enum nvml_return status = number_of(mapped, device, &number);
+    enum nvml_return status = number_of(device, &number);
     if (status != NVML_SUCCESS) {
         return status;
     }
@@ -159,8 +161,8 @@ find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *o
         return NVML_ERROR_NO_PERMISSION;
     }
     *gpu = (uint32_t)number - 1;
-    *cap_bytes = cgpu_mapped_limits_cap(mapped, *gpu);
-    *outside_bytes = cgpu_mapped_limits_outside(mapped, *gpu);
+    *cap_bytes = cgpu_mapped_limits_cap(limits, *gpu);
+    *outside_bytes = cgpu_mapped_limits_outside(limits, *gpu);
     return NVML_SUCCESS;
 }
 
@@ -174,7 +176,7 @@ cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
     if (status != NVML_SUCCESS) {
         return status;
     }
-    LEDGER ledger = open_ledger();
+    LEDGER ledger = borrow_ledger();
     /* Of the two calls, only the first distinguishes an unreadable ledger from an unused one. */
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
@@ -213,7 +215,7 @@ cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *sc
     if (status != NVML_SUCCESS) {
         return status;
     }
-    LEDGER ledger = open_ledger();
+    LEDGER ledger = borrow_ledger();
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, scratch->processes,
                                                 CGPU_NVML_PROCESSES, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;

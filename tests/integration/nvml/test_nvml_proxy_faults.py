@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.driver.nvml_base import T4_MIB, Base, Gpu, View, lay_out, make_machine
+from lab.driver.nvml_base import MIB, T4_MIB, Base, Gpu, View, lay_out, make_machine
 from lab.driver.real_driver import real_nvidia_smi
 
 pytestmark = pytest.mark.integration
@@ -82,12 +82,49 @@ def test_a_gpu_that_is_not_in_the_limits_is_not_shown(base: Base) -> None:
     assert lines == ["0"]
 
 
-def test_a_ledger_that_goes_away_is_not_an_empty_one(base: Base) -> None:
+def test_a_ledger_that_breaks_is_not_an_empty_one(base: Base) -> None:
     lines = base.view.python(
         "print(n.nvmlDeviceGetMemoryInfo(gpu).used)\n"
-        f"os.unlink({str(base.path / 'ledger')!r}); print(code(n.nvmlDeviceGetMemoryInfo, gpu))\n"
+        f"os.truncate({str(base.path / 'ledger')!r}, 0)\n"
+        "print(code(n.nvmlDeviceGetMemoryInfo, gpu))\n"
     )
     assert lines == ["0", "NVMLError_Unknown"]
+
+
+OF_THE_LEDGER = (
+    "for fd in os.listdir('/proc/self/fd'):\n"
+    "    if os.path.exists(f'/proc/self/fd/{fd}'):\n"
+    "        if os.path.basename(os.readlink(f'/proc/self/fd/{fd}')) == 'ledger':\n"
+    "            "
+)
+CHANGES = {
+    "nothing": "pass",
+    "another root": "os.chroot('/proc')",
+    "no free descriptor": (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "for _ in range(64):\n"
+        "    try:\n        os.dup(0)\n"
+        "    except OSError:\n        pass\n"
+    ),
+    "the descriptor closed": f"{OF_THE_LEDGER}os.close(int(fd))",
+    "the descriptor of another file": (
+        f"other = os.open('/dev/zero', os.O_RDONLY)\n{OF_THE_LEDGER}os.dup2(other, int(fd))"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_mem_4_the_figures_stand_whatever_a_program_does_to_root_and_descriptors(
+    change: str, base: Base
+) -> None:
+    """MEM-4: also if the first question comes after the change."""
+    cap = T4_MIB * MIB * 6 // 15
+    with base.attach(102) as ledger:
+        ledger.charge(0, MIB, MIB)
+        ask = "memory = n.nvmlDeviceGetMemoryInfo(gpu); print(memory.total, memory.used)\n"
+        assert base.view.python(f"{CHANGES[change]}\n{ask}") == [f"{cap} {MIB}"]
+        assert base.view.python(f"{ask}{CHANGES[change]}\n{ask}") == [f"{cap} {MIB}"] * 2
 
 
 def test_without_the_real_library_nothing_loads(base: Base) -> None:

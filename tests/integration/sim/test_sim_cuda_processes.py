@@ -44,6 +44,30 @@ def test_two_processes_share_the_memory_of_a_gpu(driver: Driver) -> None:
     assert driver.check(ASK) == ["105.0"]
 
 
+def test_a_program_without_standard_streams_does_not_write_into_the_machine(
+    driver: Driver,
+) -> None:
+    """Nor does its child."""
+    machine = driver.path / "machine"
+    head = machine.read_bytes()[:12]  # what it is, of which version and size
+    outcome = driver.run("""
+        for fd in range(3):
+            os.close(fd)
+        ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2()
+        start()
+        child = os.fork()
+        for fd in range(3):
+            try:
+                os.write(fd, b"x" * 64)
+            except OSError:
+                continue
+            os._exit(9)
+        os._exit(0 if child == 0 else os.waitpid(child, 0)[1] >> 8)
+    """)
+    assert outcome.code == 0
+    assert machine.read_bytes()[:12] == head
+
+
 def test_memory_of_a_killed_process_returns(driver: Driver) -> None:
     with driver.start(HOLD, "14000") as process:
         assert read(process) == "0"

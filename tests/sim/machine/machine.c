@@ -63,10 +63,23 @@ cgpu_machine_unlock(struct cgpu_machine *machine)
     pthread_mutex_unlock(&machine->mutex);
 }
 
+/* Never use descriptors 0 to 2: a program that closed its output would print into the machine. */
+int
+cgpu_machine_file_open(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return high;
+}
+
 int
 cgpu_machine_map(const char *path, struct state **out, int *fd)
 {
-    *fd = open(path, O_RDWR | O_CLOEXEC);
+    *fd = cgpu_machine_file_open(path);
     if (*fd < 0) {
         return CGPU_MACHINE_ENOMACHINE;
     }
@@ -138,7 +151,7 @@ reopen_in_child(void)
         return;
     }
     close(attachment.fd);
-    attachment.fd = open(attachment.path, O_RDWR | O_CLOEXEC);
+    attachment.fd = cgpu_machine_file_open(attachment.path);
     attachment.slot = -1;
     memset(attachment.references, 0, sizeof attachment.references);
     pthread_mutex_init(&attachment.mutex, NULL);
@@ -155,7 +168,7 @@ cgpu_machine_open(struct cgpu_machine **out)
         find_path(attachment.path, sizeof attachment.path);
         status = cgpu_machine_map(attachment.path, &attachment.state, &attachment.map_fd);
         if (status == CGPU_MACHINE_OK) {
-            attachment.fd = open(attachment.path, O_RDWR | O_CLOEXEC);
+            attachment.fd = cgpu_machine_file_open(attachment.path);
             find_visible(&attachment);
         }
     }

@@ -212,7 +212,7 @@ cgpu_machine_object_gpu(struct cgpu_machine *machine, uint32_t object, uint32_t 
 int
 cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object)
 {
-    int fd = open(machine->path, O_RDWR | O_CLOEXEC);
+    int fd = cgpu_machine_file_open(machine->path);
     if (fd >= 0 && lseek(fd, EXPORT_POSITION + object, SEEK_SET) < 0) {
         close(fd);
         return -1;

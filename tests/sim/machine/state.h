@@ -145,6 +145,7 @@ struct cgpu_machine {
 void cgpu_machine_lock(struct cgpu_machine *machine);
 void cgpu_machine_unlock(struct cgpu_machine *machine);
 
+int cgpu_machine_file_open(const char *path);
 int cgpu_machine_map(const char *path, struct state **out, int *fd);
 int cgpu_machine_file_lock(int fd, long long byte, short type, int wait);
 int cgpu_machine_byte_is_locked(int fd, long long byte);

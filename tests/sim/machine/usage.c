@@ -116,7 +116,7 @@ cgpu_sim_usage(const char *path, uint32_t gpu, char *out, size_t size)
                                 : cgpu_machine_map(path, &reader->state, &reader->map_fd);
     if (status == CGPU_MACHINE_OK) {
         reader->slot = -1;
-        reader->fd = open(path, O_RDWR | O_CLOEXEC);
+        reader->fd = cgpu_machine_file_open(path);
         reader->visible_count = reader->state->gpu_count;
         for (uint32_t i = 0; i < reader->visible_count; i++) {
             reader->visible[i] = i;

@@ -82,10 +82,16 @@ def to_cover(rootfs: View, directory: str, soname: str) -> list[str]:
     An image that once ran with a driver has a link left there, to a file beside it: that file is
     covered. A link to anywhere else is refused.
 
+    Some programs load libcuda.so.1 as libcuda.so. NVIDIA's runtimes make a link of that name, so
+    ours is there too, unless the image has something: a file is covered, and a link stays.
+
     Raises:
         CgpuError: the image has something there that cannot be covered safely.
     """
     present = files(rootfs, [directory], soname)
+    short = stem(soname)
+    if soname.removeprefix(f"{short}.").isdecimal() and rootfs.kind(f"{directory}/{short}") is None:
+        present.append(f"{directory}/{short}")
     path = f"{directory}/{soname}"
     kind = rootfs.kind(path)
     if kind is None:

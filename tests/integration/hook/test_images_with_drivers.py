@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 LOADER, LIBRARIES = "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu"
 NEEDED = ("libc.so.6", "libdl.so.2", "libpthread.so.0", "libm.so.6", "librt.so.1")
-NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+NAMES = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
 COMPAT = "usr/local/cuda-12.4/compat"
 NGC_PATH = (
     "LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
@@ -264,9 +264,16 @@ def test_rel_6_the_images_loader_finds_no_driver_but_ours(
     if layout.make is configured:
         (world.rootfs / "etc/ld.so.cache").unlink()
     after = loaded(world, SIX, layout)
-    assert "brought" not in after.values()
-    assert [after[name] for name, whose in before.items() if whose == "brought"].count("ours")
-    assert after["libcuda.so.1"] == after["libnvidia-ml.so.1"] == "ours"
+    assert after == dict.fromkeys(NAMES, "ours")
+
+
+def test_an_image_without_a_driver_finds_ours_by_the_names_without_a_version_too(
+    world: World,
+) -> None:
+    """As IREE and Halide do."""
+    layout = Layout(lambda _: None)
+    assert set(loaded(world, ["CGPU_DISABLE=1"], layout).values()) == {"none"}
+    assert loaded(world, SIX, layout) == dict.fromkeys(NAMES, "ours")
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])

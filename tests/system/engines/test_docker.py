@@ -88,7 +88,9 @@ def test_the_cap_holds_however_a_program_is_started(
     assert contained.memory_shown(run(*command)) == [(0, 6043)]
 
 
-@pytest.mark.parametrize("path", ["libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"])
+@pytest.mark.parametrize(
+    "path", ["libcuda.so.1", "libcuda.so", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"]
+)
 def test_the_cap_holds_for_the_library_by_name_and_by_path(
     run: Callable[..., Result], path: str
 ) -> None:

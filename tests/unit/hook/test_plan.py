@@ -171,8 +171,11 @@ def test_alone_the_driver_is_put_where_debians_loader_looks() -> None:
         "/dev/cgpu/real/libcuda.so.1": "/usr/lib/drv/libcuda.so.535.1",
         "/dev/cgpu/real/libnvidia-ml.so.1": "/usr/lib/drv/libnvidia-ml.so.535.1",
         f"{DEBIAN}/libcuda.so.1": "/opt/cgpu/libcuda.so.1",
+        f"{DEBIAN}/libcuda.so": "/opt/cgpu/libcuda.so.1",
         f"{DEBIAN}/libnvidia-ml.so.1": "/opt/cgpu/libnvidia-ml.so.1",
+        f"{DEBIAN}/libnvidia-ml.so": "/opt/cgpu/libnvidia-ml.so.1",
         f"{DEBIAN}/{JIT}": "/usr/lib/drv/jit.so.535.1",
+        f"{DEBIAN}/libnvidia-ptxjitcompiler.so": "/usr/lib/drv/jit.so.535.1",
         "/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
     }
 
@@ -209,6 +212,34 @@ def test_the_drivers_file_of_an_earlier_run_is_covered_with_its_versions() -> No
     covered = placed(decide({**DEBIAN_IMAGE, **left}))
     assert covered[f"{DEBIAN}/libcuda.so.470.1"] == "/opt/cgpu/libcuda.so.1"
     assert f"{DEBIAN}/libcuda.so.1" not in covered
+
+
+@pytest.mark.parametrize("name", [CUDA, NVML, JIT])
+@pytest.mark.parametrize(
+    ("text", "is_covered"),
+    [
+        ("", True),
+        ("a stub", True),
+        (f"-> {CUDA}", False),
+        (f"-> {DEBIAN}/{CUDA}", False),
+        ("-> ../nowhere", False),
+        ("/", False),
+    ],
+)
+def test_rel_6_what_an_image_has_under_the_name_without_a_version_is_covered_or_kept(
+    name: str, text: str, *, is_covered: bool
+) -> None:
+    short = f"{DEBIAN}/{name.removesuffix('.1')}"
+    found = placed(decide({**DEBIAN_IMAGE, short: text}))
+    assert found.get(short) == (found[f"{DEBIAN}/{name}"] if is_covered else None)
+
+
+def test_a_library_named_by_the_drivers_version_has_no_name_without_it() -> None:
+    name = "libnvidia-gpucomp.so.535.1"
+    node = NODE._replace(companions={name: f"/usr/lib/drv/{name}"})
+    config = {"process": {"env": SIX}, "mounts": [DEV]}
+    found = placed(plan(config, asked(config), node, Image(DEBIAN_IMAGE), HOST_FILES))
+    assert [path for path in found if "gpucomp" in path] == [f"{DEBIAN}/{name}"]
 
 
 @pytest.mark.parametrize("name", [CUDA, NVML, JIT])

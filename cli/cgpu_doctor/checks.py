@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "configuration": wiring.configuration,
     "driver": driver.driver,
+    "compute mode": driver.compute_mode,
     "entry points": driver.entry_points,
     "glibc": driver.glibc,
     "proxies": driver.proxies,
@@ -37,7 +38,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
 _AS_ROOT = "as root: "
 _OF_ROOT = (
     *("cgpu install", "cgpu upgrade", "systemctl ", "sysctl ", "/etc/cgpu/runtime", "mount -t "),
-    *("apt-get ", "modprobe ", "reboot", "chmod a+r "),
+    *("apt-get ", "modprobe ", "nvidia-smi -i ", "reboot", "chmod a+r "),
 )
 """What only root can do of what the checks advise."""
 

@@ -15,6 +15,7 @@ from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_env.devices import silent
 from cgpu_node import sealed
+from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
@@ -37,6 +38,12 @@ FAMILIES = (
 )  # fmt: skip
 VERBS = ("Alloc", "Import", "Launch")
 _SHOWN = 5
+# By NVML's numbers; 0 is Default.
+_MODES = {
+    1: ("Exclusive Thread", "only one thread at a time can use it"),
+    2: ("Prohibited", "no program can use it"),
+    3: ("Exclusive Process", "while one process uses it, those of all other containers fail"),
+}
 _SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir DIR"
 
 
@@ -103,6 +110,18 @@ def _suffix(path: str, soname: str) -> str:
     """The version in a real library's name: 535.129.03 of libcuda.so.535.129.03."""
     name = os.path.basename(path).removeprefix(soname.removesuffix("1"))
     return name if "." in name else ""
+
+
+def compute_mode(ground: Ground) -> Iterator[Finding]:
+    """Several processes can use each GPU at once."""
+    node = _node(ground)
+    modes = compute_modes(node.driver_dir)
+    found = [(gpu, _MODES[mode]) for gpu in node.gpus if (mode := modes.get(gpu.uuid, 0)) in _MODES]
+    for gpu, (name, effect) in found:
+        what = f"GPU {gpu.index} is in compute mode {name}: {effect}"
+        yield Finding("warning", what, name, f"nvidia-smi -i {gpu.index} -c DEFAULT")
+    if not found:
+        yield Finding("ok", "several processes can use each GPU", "Default")
 
 
 def entry_points(ground: Ground) -> Iterator[Finding]:

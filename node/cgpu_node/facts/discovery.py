@@ -131,6 +131,18 @@ def _lost(
     return {**unknown, **gpu, "device_nodes": [node for node in there if node not in taken]}
 
 
+def compute_modes(folder: str) -> dict[str, int]:
+    """UUID -> compute mode of a GPU as NVML numbers it; it may change at any time.
+
+    Raises:
+        CgpuError: the driver does not answer, or we are root and others could change it.
+    """
+    modes, error = _probe("modes", folder)
+    if modes is None:
+        raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
+    return modes
+
+
 def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
     """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
 

@@ -1,12 +1,12 @@
 """Ask the driver what this node is; run as a program of its own, because the driver may hang.
 
-``python -I -S probe.py facts|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` queries
-NVML and is quick. ``contexts`` creates a CUDA context on each GPU, which is the only way to know
-what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings`` prints which
-process holds how much of each GPU, once for each line that it reads; for the GPUs whose UUIDs are
-on that line, also how busy each process keeps them. ``gpus`` prints, once for each line, the GPUs
-that answer. It needs the standard library and ``cgpu_node.jsontext`` only, so that it can run
-isolated; ``json`` would be a tenth of its memory.
+``python -I -S probe.py facts|modes|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` and
+``modes`` query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, which is the
+only way to know what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings``
+prints which process holds how much of each GPU, once for each line that it reads; for the GPUs
+whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints, once for each
+line, the GPUs that answer. It needs the standard library and ``cgpu_node.jsontext`` only, so that
+it can run isolated; ``json`` would be a tenth of its memory.
 """
 
 from __future__ import annotations
@@ -197,6 +197,17 @@ def _named(nvml: _Library, handle: ctypes.c_void_p) -> Fields:
     return {"name": name, "memory_bytes": _memory(nvml, handle).total}
 
 
+def _modes(nvml: _Library) -> Fields:
+    """UUID -> compute mode as NVML numbers it, of the GPUs that have one."""
+
+    def read(handle: ctypes.c_void_p, _: str) -> Fields:
+        mode = ctypes.c_int()
+        failed = nvml.status("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode))
+        return {} if failed else {"mode": mode.value}
+
+    return {str(gpu["uuid"]): gpu["mode"] for gpu in _each(nvml, read)["gpus"] if "mode" in gpu}
+
+
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
     """What this process holds by NVML's figure; 0 if there is none."""
     return _holders(nvml, handle).get(os.getpid()) or 0
@@ -340,7 +351,7 @@ def _cost(nvml: _Library, handle: ctypes.c_void_p, cuda: _Library, device: ctype
 
 
 def main(what: str, driver_dir: str) -> None:
-    """Print facts, context costs, holdings or GPUs of the driver in ``driver_dir`` as JSON."""
+    """Print what is asked of the driver in ``driver_dir`` as JSON."""
     try:
         _print(what, driver_dir)
     except _FailedError as error:
@@ -361,8 +372,12 @@ def _print(what: str, driver_dir: str) -> None:
         for _line in sys.stdin:
             print(dumps(_each(nvml, lambda handle, _: _named(nvml, handle))), flush=True)  # noqa: T201
         return
-    cuda = f"{driver_dir}/libcuda.so.1"
-    answer = _facts(nvml) if what == "facts" else _contexts(nvml, cuda)
+    if what == "facts":
+        answer = _facts(nvml)
+    elif what == "modes":
+        answer = _modes(nvml)
+    else:
+        answer = _contexts(nvml, f"{driver_dir}/libcuda.so.1")
     print(dumps(answer))  # noqa: T201 (its parent reads it)
 
 

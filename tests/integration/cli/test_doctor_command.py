@@ -55,7 +55,10 @@ def findings(node: Node, *checks: str) -> list[dict[str, Any]]:
 
 def test_a_good_driver_is_in_order_and_nothing_is_made(node: Node) -> None:
     """MEM-2 needs each entry point, so a driver of which one is unknown must show up here."""
-    checks = ("driver", "entry points", "glibc", "state directory", "leftovers", "server")
+    checks = (
+        *("driver", "compute mode", "entry points", "glibc"),
+        *("state directory", "leftovers", "server"),
+    )
     found = findings(node, *checks)
     assert [(f["check"], f["level"]) for f in found] == [(check, "ok") for check in checks]
     assert not node.state.exists()

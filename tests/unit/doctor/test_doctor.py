@@ -135,6 +135,8 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     monkeypatch.setattr(driver, "glibc_needed", lambda _: (2, 17))
     libraries = {name: f"/x/{name[:-1]}550.1" for name in driver.PROXIED}
 
+    monkeypatch.setattr(driver, "compute_modes", lambda _: {GPU.uuid: 0})
+
     def answer(**different: object) -> None:
         good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, overcommit=False)
         monkeypatch.setattr(driver, "_asked", lambda _: good._replace(**different))
@@ -145,8 +147,8 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 
 def test_a_good_driver_is_in_order(ground: Ground, node: Callable[..., None]) -> None:
     node()
-    checks = (driver.driver, driver.entry_points, driver.glibc)
-    assert [f.level for check in checks for f in check(ground)] == ["ok"] * 3
+    checks = (driver.driver, driver.compute_mode, driver.entry_points, driver.glibc)
+    assert [f.level for check in checks for f in check(ground)] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,24 @@ def test_another_kernel_module_than_library_is_an_error(
     assert wrong(driver.driver(ground)) == []
     write(Path(ground.machine.at(driver.MODULE)), line.format("535.129.03"))
     assert wrong(driver.driver(ground)) == [("error", "535.129.03", "reboot")]
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(1, "Exclusive Thread"), (2, "Prohibited"), (3, "Exclusive Process")]
+)
+def test_a_compute_mode_that_keeps_others_from_a_gpu_is_a_warning(
+    ground: Ground,
+    node: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    name: str,
+) -> None:
+    node()
+    monkeypatch.setattr(driver, "compute_modes", lambda _: {GPU.uuid: number})
+    [found] = driver.compute_mode(ground)
+    assert (found.level, found.value) == ("warning", name)
+    assert found.what.startswith(f"GPU 0 is in compute mode {name}: ")
+    assert found.mend == "nvidia-smi -i 0 -c DEFAULT"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ set -eu
 
 base="gcc libc6-dev python3-dev python3-venv git"
 demo="$base docker.io runc containerd"
-test="$base debootstrap busybox-static musl-tools docker.io runc crun containerd podman fuse-overlayfs fuse3 systemd prometheus zsh fish debhelper lintian qemu-user-static man-db etcd-server containernetworking-plugins rsync"
+test="$base debootstrap busybox-static musl-tools docker.io runc crun containerd podman fuse-overlayfs fuse3 systemd prometheus zsh fish debhelper lintian qemu-user-static man-db etcd-server containernetworking-plugins rsync bubblewrap"
 
 missing() {
     for package in $1; do

@@ -36,6 +36,9 @@ _LOADER_DIRECTORIES = (
 )
 _MASKED = "masked"
 _SHARED = ("limits", "ledger")
+# A link of a base directory to itself, in the path by which a proxy needs the real library. In a
+# sandbox that lacks the directory, the loader prints that path, and no code of ours can run.
+_ADVICE = "bind-this-directory-into-the-sandbox"
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 
@@ -190,7 +193,7 @@ def _proxies(base: str) -> dict[str, bytes]:
     try:
         for soname in driver.PROXIED:
             with open(library(soname), "rb") as file:
-                found[soname] = relocate(file.read(), base)
+                found[soname] = relocate(file.read(), f"{base}/{_ADVICE}")
     except (OSError, ValueError) as error:
         raise CgpuError(str(error)) from None
     return found
@@ -198,6 +201,7 @@ def _proxies(base: str) -> dict[str, bytes]:
 
 def _fill(base: str, proxies: dict[str, bytes], session: Session) -> None:
     """Make ``lib/`` with the proxies, and ``real/``."""
+    os.symlink(".", f"{base}/{_ADVICE}")
     os.mkdir(f"{base}/lib")
     os.mkdir(f"{base}/real")
     for soname, data in proxies.items():

@@ -145,7 +145,8 @@ def test_a_state_directory_with_too_long_a_name_is_refused() -> None:
     long = world.state / ("x" * 200)
     done = world.run_command(world.command("--state-dir", long, *SHARE, "true"))
     assert done.returncode == 2
-    assert done.stderr == f"cgpu-run: base directory {long}: longer than 209 bytes\n"
+    assert done.stderr.startswith(f"cgpu-run: base directory {long}/")
+    assert done.stderr.endswith(": longer than 209 bytes\n")
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])
@@ -195,7 +196,8 @@ def test_another_session_and_the_state_directory_are_out_of_sight(world: World) 
     (name,) = world.sessions()
     look = f"ls {world.state}; find {world.folder} /dev /run -name '{name}*'"
     done = world.run(*SHARE, "sh", "-c", f"{look}; grep {name} /proc/self/mountinfo")
-    assert sorted(done.stdout.split()) == ["ledger", "lib", "limits", "masked", "real"]
+    seen = ["bind-this-directory-into-the-sandbox", "ledger", "lib", "limits", "masked", "real"]
+    assert sorted(done.stdout.split()) == seen
     other.communicate("\n")
 
 

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "ledger/inheritance.h"
+#include "ledger/observer.h"
 #include "ledger/slot.h"
 
 #ifndef MADV_WIPEONFORK
@@ -282,10 +283,10 @@ cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
     return CGPU_OK;
 }
 
-int
-cgpu_ledger_is_open(const struct cgpu_ledger *observer)
+bool
+cgpu_observer_is_open(const struct cgpu_ledger *ledger)
 {
-    return observer != NULL && observer->observing && is_ours(observer, observer->kept);
+    return ledger != NULL && ledger->observing && is_ours(ledger, ledger->kept);
 }
 
 void

@@ -60,9 +60,6 @@ int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
  */
 int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 
-/* 1 if an observer can read on; 0: its program closed the descriptor, or it is NULL. */
-int cgpu_ledger_is_open(const struct cgpu_ledger *observer);
-
 /* Give back the slot with all its charges, and unmap. */
 void cgpu_ledger_detach(struct cgpu_ledger *ledger);
 

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "base.h"
+#include "ledger/observer.h"
 #include "mapped_limits.h"
 #include "shim.h"
 
@@ -51,7 +52,7 @@ cgpu_nvml_view_setup(void)
 static struct cgpu_ledger *
 borrow_ledger(void)
 {
-    return cgpu_ledger_is_open(kept) ? kept : open_ledger();
+    return cgpu_observer_is_open(kept) ? kept : open_ledger();
 }
 
 static void

@@ -58,6 +58,14 @@ def test_rel_6_a_sandbox_with_the_state_directory_has_the_share(
     assert answer["got"] < CAP_SIX
 
 
+def test_rel_6_the_documented_sandbox_has_the_share(world: World) -> None:
+    """REL-6, MEM-2. The simulated driver's directory stands for its device nodes."""
+    words = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev-bind", "/dev", "/dev"]
+    for path in (str(world.state), str(world.driver)):
+        words += ["--bind", path, path]
+    assert world.fill("bwrap", *words, how="soname")["total"] == CAP_SIX
+
+
 def test_rel_6_a_sandbox_that_cannot_write_the_ledger_has_no_gpu(world: World) -> None:
     """REL-6."""
     done = in_a_sandbox(world, "--ro-bind", str(world.state), str(world.state))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,31 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 NO_ENGINE = (AssertionError, OSError, RuntimeError, ValueError, subprocess.SubprocessError)
-RUNTIME = Path(__file__).resolve().parents[2] / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
+ROOT = Path(__file__).resolve().parents[2]
+# Of cgpu: what an engine starts.
+_PACKAGES = (
+    *("cgpu_env", "native/cgpu_native", "shim/cgpu_shim", "node/cgpu_node"),
+    *("hook/cgpu_hook", "server/cgpu_server"),
+)
 _IMAGE = "python"
 _TENANT = "/opt/tenant.py"
 _SMI = "/usr/bin/nvidia-smi"
+
+
+def _install(folder: Path) -> Path:
+    """Copy what engines start into ``folder``, where root alone can write; the runtime there.
+
+    Containers get nothing that another user could change, and the repository may be a user's.
+    """
+    folder.mkdir(mode=0o755)
+    words = ["cp", "-r", *(ROOT / package for package in _PACKAGES), folder]
+    subprocess.run(words, check=True, umask=0o022)
+    for module in Path(sysconfig.get_path("purelib")).iterdir():  # libraries that these import
+        if not (folder / module.name).exists():
+            (folder / module.name).symlink_to(module)
+    programs = folder / "cgpu_hook" / "_bin"
+    (programs / "interpreter").write_text(f"{sys.executable}\n")
+    return programs / "cgpu-runtime"
 
 
 class Containers:
@@ -41,7 +63,7 @@ class Containers:
             self._driver = driver
             self._flags = ["--driver-dir", driver, "--state-dir", str(base / "state")]
             cgpu = [flag.replace("--", "--cgpu-") for flag in self._flags]
-            runtime = {"path": str(RUNTIME), "runtimeArgs": cgpu}
+            runtime = {"path": str(_install(base / "cgpu")), "runtimeArgs": cgpu}
             with step("Starting a dockerd of its own"):
                 self._docker = Docker(self._enclosure, {"cgpu": runtime})
             with step("Making an image of this machine's Python"):

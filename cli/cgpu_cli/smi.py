@@ -32,7 +32,8 @@ limit by weight is a part of what high-priority containers (!) leave; their limi
 their containers.
 
 Fields are named as in nvidia-smi if it has them; [N/A] means not known. memory.used of a GPU is
-what containers hold, and memory.free the rest, promised or not.
+what containers hold, and memory.free the rest, promised or not; memory.foreign is the part of that
+which processes outside these containers hold.
 """
 _WHO = """
 Root sees all containers and sessions. If root's cgpud serves the node, a user sees their own
@@ -126,10 +127,11 @@ def _form(given: argparse.Namespace) -> Form:
 
 def _look(given: argparse.Namespace, form: Form) -> None:
     from cgpu_cli.running.guest import UNSERVED
-    from cgpu_cli.show.look import look
+    from cgpu_cli.show.look import look, look_once
     from cgpu_cli.show.words import chosen
 
-    usage = chosen(look(given.state_dir, given.driver_dir), given.id)
+    see = look if given.list_gpus else look_once
+    usage = chosen(see(given.state_dir, given.driver_dir), given.id)
     if given.json:
         from cgpu_cli.answer import print_json
 

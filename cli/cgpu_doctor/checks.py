@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cgpu_doctor import driver, kernel, metrics, releases, state, wiring
+from cgpu_doctor import driver, kernel, metrics, releases, state, users, wiring
 from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env import CgpuError
 from cgpu_install.machine import ClosedError
@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "state directory": state.directory,
     "leftovers": state.leftovers,
     "shares": state.shares,
+    "accounts": users.accounts,
     "server": state.server,
     "metrics": metrics.served,
     "releases": releases.environments,

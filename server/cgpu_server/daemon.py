@@ -18,6 +18,7 @@ from cgpu_server.control.connections import Control
 from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
 from cgpu_server.service import is_service, say_alive, say_ready
+from cgpu_server.state.account import Account
 from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_server.state.libraries import OpenLibraries
 from cgpu_server.tree.filesystem import ControlTree
@@ -64,6 +65,7 @@ class Daemon:
         self._stopping = False
         self._inhabited = time.monotonic()
         self._warnings = ContainerWarnings()
+        self._account = Account(state.registry.state_dir)
         self._libraries = OpenLibraries()
 
     async def run(self) -> None:
@@ -148,7 +150,9 @@ class Daemon:
         try:
             state.refresh()
             self._warnings.log(state.records)
-            self._libraries.keep(state.own_driver() if state.records else None)
+            driver = state.own_driver() if state.records else None
+            self._libraries.keep(driver)
+            self._account.keep(driver)
             if state.records:
                 self._inhabited = time.monotonic()
             elif self._idle_exit is not None:

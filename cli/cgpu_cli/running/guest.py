@@ -48,6 +48,15 @@ def is_served(state_dir: str | None) -> bool:
         return False
 
 
+def apart(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
+    """What a session in an account of its own, ``state_dir``, has to know of those beside it."""
+    from cgpu_node import accounts
+
+    notes = (APART,) if given.namespaces and node_state(given.state_dir) else ()
+    found = accounts.others(state_dir, driver_dir)
+    return (*notes, f"{accounts.sentence(found)}; cgpu-smi shows it") if found else notes
+
+
 def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
     """The answer of the server whose account has the user's sessions; start it if need be.
 

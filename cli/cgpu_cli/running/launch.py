@@ -16,7 +16,7 @@ from cgpu_env import parse_request
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.request import Request
 from cgpu_node.facts.node import load_node, unless_lost
-from cgpu_node.paths import node_state, open_state
+from cgpu_node.paths import open_state
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
 
@@ -112,9 +112,8 @@ def _admit(given: Options, environment: dict[str, str]) -> Session:
         given.program,
         policy=given.policy,
     )
-    if given.namespaces and node_state(given.state_dir):
-        request = request._replace(notes=(guest.APART, *request.notes))
-    return Session(directory, state_dir, node, request)
+    notes = (*guest.apart(given, state_dir, node.driver_dir), *request.notes)
+    return Session(directory, state_dir, node, request._replace(notes=notes))
 
 
 def _asked(

@@ -80,6 +80,9 @@ GPU: dict[str, Field] = {
         lambda row: max(0, row.gpu.total_bytes - row.gpu.used_bytes) // _MIB, _SIZE
     ),
     "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
+    "memory.foreign": Field(
+        lambda row: None if row.gpu.foreign_bytes is None else row.gpu.foreign_bytes // _MIB, _SIZE
+    ),
     "utilization.gpu": Field(lambda row: _whole(row.gpu), _PERCENT),
     "containers": Field(lambda row: row.gpu.containers),
     "weight": Field(lambda row: row.gpu.weight),

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.running.guest import UNSERVED
 from cgpu_env import CgpuError
+from cgpu_node import accounts
 from cgpu_node.client import AbsentError, ask, with_driver
 from cgpu_node.facts import driver
-from cgpu_node.paths import check_state, default_state_dir, node_state, open_state
+from cgpu_node.paths import check_state, default_state_dir, node_state, open_state, state_path
 from cgpu_node.view.view import parsed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from cgpu_node.view.view import Usage
 
 
@@ -32,6 +35,13 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
         CgpuError: no state directory or no driver, root's server refuses, or the server shares the
             GPUs of another driver than ``driver_dir``.
     """
+    usage = _look(state_dir, driver_dir)
+    found = accounts.others(node_state(state_dir) or state_path(state_dir), usage.driver_dir)
+    notes = (f"{accounts.sentence(found)}; {accounts.ADVICE}",) if found else ()
+    return usage._replace(notes=(*usage.notes, *notes))
+
+
+def _look(state_dir: str | None, driver_dir: str | None) -> Usage:
     root = node_state(state_dir)
     if root is None:
         return _look_at_own(state_dir, driver_dir)
@@ -42,6 +52,28 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
         return usage._replace(notes=(UNSERVED, *usage.notes))
     _check_driver(usage, root, driver_dir)
     return usage._replace(notes=(*usage.notes, *_own_account()))
+
+
+def look_once(state_dir: str | None, driver_dir: str | None) -> Usage:
+    """The same; if the server does not know what others hold of a GPU, the driver is asked.
+
+    The server does not know it while it has no container there.
+    """
+    usage = look(state_dir, driver_dir)
+    unknown = {gpu.uuid for gpu in usage.gpus if gpu.foreign_bytes is None and gpu.others is None}
+    return usage.with_foreign(_foreign(usage, unknown)) if unknown else usage
+
+
+def _foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
+    """What processes outside the containers hold of each GPU, by UUID, as far as it is known."""
+    from cgpu_node.facts.discovery import holders
+
+    known = {gpu.uuid: gpu.foreign_bytes for gpu in usage.gpus if gpu.foreign_bytes is not None}
+    for uuid, held in holders(usage.driver_dir).items():
+        if uuid in unknown and None not in held.values():
+            ours = {each.pid for _, its in usage.on(uuid) for each in its.processes}
+            known[uuid] = sum(used or 0 for pid, used in held.items() if pid not in ours)
+    return known
 
 
 def _look_at_own(state_dir: str | None, driver_dir: str | None) -> Usage:

@@ -46,6 +46,8 @@ def _gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
     yield _line(2, "Total", _mib(gpu.total_bytes))
     yield _line(2, "Promised", _mib(gpu.promised_bytes))
     yield _line(2, "Used By Containers", _mib(gpu.used_bytes))
+    foreign = gpu.foreign_bytes
+    yield _line(2, "Used By Others", "N/A" if foreign is None else _mib(foreign))
     for use, its in usage.on(gpu.uuid):
         yield from _container(use, its)
     if gpu.others is not None:

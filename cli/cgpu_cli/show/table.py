@@ -66,10 +66,12 @@ def _promised(gpu: GpuTotals) -> str:
     share, whole = gpu.measured_percent, gpu.utilisation_percent
     busy = "" if share is None else f", {share:.1f}% of its time measured"
     busy += "" if whole is None else f", {whole:.0f}% busy"
+    held = (gpu.foreign_bytes or 0) // _MIB
     return (
         f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
         f" {gpu.promised_bytes // _MIB}MiB of {gpu.total_bytes // _MIB}MiB promised\n"
         f"policy {gpu.policy} ({gpu.policy_name}), prio_ratio {gpu.prio_ratio}{busy}"
+        + (f"\n{held}MiB held outside these containers" if held else "")
     )
 
 

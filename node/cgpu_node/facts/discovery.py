@@ -17,6 +17,7 @@ from cgpu_node.paths import write_atomically
 
 # A driver that initialises many GPUs without the persistence daemon takes several seconds each.
 TIME_LIMIT_SECONDS = 120
+_SOON_SECONDS = 5.0
 _PATIENCE = 3.0 * TIME_LIMIT_SECONDS  # for another process that asks it twice
 _PROBE = Path(__file__).with_name("probe.py")
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -141,6 +142,25 @@ def compute_modes(folder: str) -> dict[str, int]:
     if modes is None:
         raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
     return modes
+
+
+def holders(folder: str) -> dict[str, dict[int, int | None]]:
+    """By UUID of a GPU, how much each process holds, for a command that looks once.
+
+    Empty if the driver in ``folder`` does not answer soon; None for what it does not report.
+    """
+    try:
+        process = start_probe("holdings", folder, subprocess.PIPE)
+    except (CgpuError, OSError):
+        return {}
+    try:
+        out, _ = process.communicate(b"\n", timeout=_SOON_SECONDS)
+        return {gpu["uuid"]: dict(gpu["holders"]) for gpu in json.loads(out)["gpus"]}
+    except subprocess.TimeoutExpired:
+        process.kill()
+    except ValueError:
+        pass  # it has failed
+    return {}
 
 
 def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:

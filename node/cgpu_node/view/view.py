@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Kind
 
 
+_MIB = 1 << 20
+
+
 class Compute(NamedTuple):
     """What one container may have and has of one GPU's time.
 
@@ -172,6 +175,7 @@ class GpuTotals(NamedTuple):
         others: those among them that are not shown one by one; None if all are.
         utilisation_percent: the driver's own figure, of all that runs there; None: not known.
         lost: why it does not answer, and what to do; None: it answers.
+        foreign_bytes: what processes outside these containers hold; None: not known.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -190,11 +194,18 @@ class GpuTotals(NamedTuple):
     others: Others | None = None
     utilisation_percent: float | None = None
     lost: str | None = None
+    foreign_bytes: int | None = None
 
     @property
     def policy_name(self) -> str:
         """The policy in words."""
         return policies.POLICIES[self.policy]
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether what is promised may not be there, because others hold memory."""
+        held = self.foreign_bytes or 0
+        return bool(held and self.promised_bytes) and held + self.promised_bytes > self.total_bytes
 
     def as_json(self) -> dict[str, Any]:
         """The GPU in ``cgpu-smi --json`` and on the socket."""
@@ -225,10 +236,16 @@ class Usage(NamedTuple):
         return [(use, gpu) for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
 
     def remarks(self) -> list[str]:
-        """The notes, and a sentence for each mark of a container."""
+        """The notes, and a sentence for each GPU that is scarce and each mark of a container."""
+        scarce = [_scarce(gpu) for gpu in self.gpus if gpu.is_scarce]
         found = {(use.id, gpu.mark): None for use in self.uses for gpu in use.gpus}
         marked = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
-        return [*self.notes, *marked]
+        return [*self.notes, *scarce, *marked]
+
+    def with_foreign(self, foreign: Mapping[str, int]) -> Usage:
+        """The same with what processes outside of all containers hold of a GPU, by UUID."""
+        gpus = (gpu._replace(foreign_bytes=foreign.get(gpu.uuid)) for gpu in self.gpus)
+        return self._replace(gpus=tuple(gpus))
 
     def as_json(self) -> dict[str, Any]:
         """What ``cgpu-smi --json`` prints, and what the server answers."""
@@ -239,6 +256,14 @@ class Usage(NamedTuple):
             "gpus": [gpu.as_json() for gpu in self.gpus],
             "containers": [use.as_json() for use in self.uses],
         }
+
+
+def _scarce(gpu: GpuTotals) -> str:
+    held, promised = (gpu.foreign_bytes or 0) // _MIB, gpu.promised_bytes // _MIB
+    return (
+        f"GPU {gpu.index}: processes outside these containers hold {held}MiB, and {promised}MiB of"
+        f" {gpu.total_bytes // _MIB}MiB are promised: memory can run out below a cap"
+    )
 
 
 def parsed(answer: Mapping[str, Any]) -> Usage:

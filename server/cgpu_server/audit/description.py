@@ -32,4 +32,5 @@ def describe(
         others: containers without a record.
     """
     uses = [*audit.utilisation.estimated(map(use_of, state.records)), *others]
-    return usage_of(node, uses, state.rules_of, visible, audit.utilisation.percent())
+    whole = usage_of(node, uses, state.rules_of, visible, audit.utilisation.percent())
+    return whole.with_foreign(audit.last.foreign_bytes)

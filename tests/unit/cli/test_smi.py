@@ -98,6 +98,7 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "others": None,
         "utilisation_percent": None,
         "lost": None,
+        "foreign_bytes": None,
     }
     assert shown["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
     assert shown["gpus"][0]["free_weight"] == 16

@@ -67,7 +67,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"facts"},
         {"shares"},
         {"view"},
-        {"client", "server"},
+        {"client", "server", "accounts"},
     ),
     "cgpu_cli": (
         {"answer", "namespaces"},

@@ -1,0 +1,100 @@
+"""Accounts beside ours on this machine: they promise the same GPUs, and know nothing of ours.
+
+A user's session has an account of the user's own unless root's server admits it, and so has each
+state directory that somebody names. Nobody else can read the files of one. So the server of an
+account that has shares binds an abstract socket to a name, which every user finds in the kernel's
+list of sockets: the driver's file, the user and the state directory.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_node import server
+from cgpu_node.facts.driver import CUDA
+from cgpu_node.facts.node import driver_folder
+from cgpu_node.paths import ROOT_STATE
+from cgpu_node.settings.config import load_config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SOCKETS = "/proc/net/unix"  # those of this network namespace
+_LONGEST_NAME = 107  # of an abstract socket
+_SHOWN = 3
+ADVICE = (
+    "keep root's cgpud running, as cgpu install systemd --now does: then containers and all users'"
+    " sessions are in one account"
+)
+
+
+class Account(NamedTuple):
+    """Another account: the user of its server, and its state directory."""
+
+    uid: int
+    state_dir: str
+
+
+def name(state_dir: str, driver_dir: str) -> bytes:
+    """To what the server of an account binds a socket while it has shares of these GPUs.
+
+    Raises:
+        OSError: the driver is gone.
+    """
+    return os.fsencode(f"{_prefix(driver_dir)}{os.geteuid()}:{state_dir}")[:_LONGEST_NAME]
+
+
+def others(state_dir: str, driver_dir: str) -> list[Account]:
+    """The accounts beside that of ``state_dir`` which have shares of the GPUs of ``driver_dir``."""
+    try:
+        prefix = f" @{_prefix(driver_dir)}".encode()
+        with open(_SOCKETS, "rb") as file:
+            names = [line.partition(prefix)[2].rstrip(b"\n") for line in file if prefix in line]
+    except OSError:
+        return []
+    pairs = [each.partition(b":")[::2] for each in names]
+    found = [Account(int(uid), os.fsdecode(path)) for uid, path in pairs if uid.isdigit()]
+    if state_dir != ROOT_STATE and _is_roots(driver_dir):
+        found.append(Account(0, ROOT_STATE))
+    return [each for each in dict.fromkeys(found) if not _is_same(each.state_dir, state_dir)]
+
+
+def sentence(found: Sequence[Account]) -> str:
+    """What it means that these are there."""
+    named = [f"{_user(each.uid)} ({each.state_dir})" for each in found]
+    more = f" and {len(named) - _SHOWN} more" if named[_SHOWN:] else ""
+    share = "shares" if len(named) == 1 else "share"
+    return (
+        f"{', '.join(named[:_SHOWN])}{more} {share} these GPUs in another account: what is promised"
+        " there does not count in this one, so memory can run out below a cap"
+    )
+
+
+def _user(uid: int) -> str:
+    return "root" if uid == 0 else f"user {uid}"
+
+
+def _prefix(driver_dir: str) -> str:
+    """The beginning of all names of those who share the GPUs of a driver."""
+    facts = os.stat(f"{driver_dir}/{CUDA}")
+    return f"cgpu/{facts.st_dev:x}.{facts.st_ino:x}/"
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # it is closed to us, or gone; or its name was too long
+        return one == other
+
+
+def _is_roots(driver_dir: str) -> bool:
+    """Whether root's server shares these GPUs; as a service, its names are in a namespace apart."""
+    try:
+        if not server.is_listening(ROOT_STATE):
+            return False
+        return os.path.samefile(driver_folder(None, load_config()), driver_dir)
+    except (CgpuError, OSError):  # there is none, or it has another driver
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from cgpu_env.devices import Gpu, LostError
+from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
+OLDEST_DRIVER = 418  # of CUDA 10.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -123,7 +125,7 @@ def load_node(
         keep: whether facts that had to be asked for become ``node.json``.
 
     Raises:
-        CgpuError: no driver, it does not answer, or the configuration is wrong.
+        CgpuError: no driver, it does not answer or is too old, or the configuration is wrong.
     """
     config = load_config() if config is None else config
     folder = driver_folder(driver_dir, config)
@@ -138,6 +140,7 @@ def load_node(
             if keep
             else ask(folder, identity, read_facts(path))
         )
+    _check_release(facts["driver_version"], folder)
     return _node(facts, config)
 
 
@@ -154,6 +157,16 @@ def unless_lost(make: _Maker[Made_co]) -> Made_co:
         return make(refresh=False)
     except LostError:
         return make(refresh=True)
+
+
+def _check_release(version: str, folder: str) -> None:
+    """Refuse a driver older than the proxies know: it may have calls that nobody counts."""
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) < OLDEST_DRIVER:
+        raise CgpuError(
+            f"driver {shown(version)} in {folder}: expected {OLDEST_DRIVER} (CUDA 10.1) or later",
+            hint="install a newer driver",
+        )
 
 
 def driver_folder(driver_dir: str | None, config: Config) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_env import CgpuError
 from cgpu_node.facts import discovery
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings.config import Config
@@ -44,6 +45,16 @@ def test_the_cost_of_a_context_is_found_out(old: Path, tmp_path: Path) -> None:
     node = load_node(str(tmp_path), str(old), config=Config())
     assert [gpu.context_bytes for gpu in node.gpus] == [CONTEXT, CONTEXT]
     assert node.notes == ()
+
+
+def test_a_driver_before_418_is_refused_with_its_version(tmp_path: Path) -> None:
+    """ENV-9: its facts are kept, and whoever reads them refuses it too."""
+    folder = make_driver_dir(tmp_path / "driver", MACHINE, driver_version="410.48")
+    sentence = f"driver 410.48 in {folder}: expected 418 (CUDA 10.1) or later"
+    for refresh in (False, False, True):
+        with pytest.raises(CgpuError) as refused:
+            load_node(str(tmp_path), str(folder), config=Config(), refresh=refresh)
+        assert (str(refused.value), refused.value.hint) == (sentence, "install a newer driver")
 
 
 def test_what_libcuda_cannot_be_loaded_without_is_mounted_beside_it(

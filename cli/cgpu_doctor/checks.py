@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "state directory": state.directory,
     "leftovers": state.leftovers,
     "shares": state.shares,
+    "users": users.access,
     "accounts": users.accounts,
     "server": state.server,
     "metrics": metrics.served,

@@ -97,9 +97,15 @@ def _dead(ground: Ground) -> Iterator[Finding]:
 
 
 def _dead_trees(ground: Ground) -> Iterator[Finding]:
-    for point in (point for point in _trees(ground) if not _answers(point)):
-        what = f"{point}: the control tree of a cgpud that is gone, or hangs"
-        yield Finding("warning", what, point, f"umount -l {point}")
+    for point in _trees(ground):
+        is_there = _answers(point)
+        if is_there is False:
+            what = f"{point}: the control tree of a cgpud that is gone"
+            yield Finding("warning", what, point, f"umount -l {point}")
+        elif is_there is None:  # without its tree, a server goes on when it is continued
+            what = f"{point}: the control tree of a cgpud that is stopped, or hangs"
+            mend = f"kill -CONT that cgpud, or kill -KILL it and then: umount -l {point}"
+            yield Finding("warning", what, point, mend)
 
 
 def shares(ground: Ground) -> Iterator[Finding]:
@@ -242,8 +248,11 @@ def _mountinfo(ground: Ground) -> list[_Mount]:
     return [_Mount(own[2], own[3], own[4], kind[0], kind[2]) for own, kind in lines]
 
 
-def _answers(point: str) -> bool:
-    """Whether somebody serves what is mounted there; asked from outside, for it may hang."""
+def _answers(point: str) -> bool | None:
+    """Whether somebody serves what is mounted there; None: no answer comes.
+
+    It is asked from outside, for it may hang.
+    """
     try:
         done = subprocess.run(
             ["stat", "--", point],  # noqa: S607 (a program of every system)
@@ -253,7 +262,7 @@ def _answers(point: str) -> bool:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return None
     return b"not connected" not in done.stderr  # it may be another user's, and closed to us
 
 

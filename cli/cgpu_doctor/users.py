@@ -1,11 +1,18 @@
-"""What users of this machine meet: other accounts of shares."""
+"""What users of this machine meet: files that are closed to them, and other accounts of shares."""
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
+from cgpu_env import CgpuError
 from cgpu_node import accounts as apart
+from cgpu_node import installation
+from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import driver_folder
 from cgpu_node.settings.config import CONFIG_PATH, load_config
 
@@ -13,6 +20,62 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cgpu_doctor.finding import Ground
+
+_ELSEWHERE = (
+    "install cgpu where every user can read it and the Python that it runs on, such as into"
+    " /opt/cgpu with /usr/bin/python3"
+)
+
+
+def access(ground: Ground) -> Iterator[Finding]:
+    """Every user can execute and read what ``cgpu-run`` needs: pip's files follow root's umask."""
+    closed: dict[str, str] = {}
+    if os.geteuid() == 0:  # another user could not have started this
+        for path, is_ours in _needed(ground):
+            part = _closed(os.path.realpath(path))
+            if part is not None and part not in closed:
+                closed[part] = path
+                what = f"users other than root cannot use {path}: {part} is closed to them"
+                mend = _mending(part) if is_ours else f"chmod a+rX {part}"
+                yield Finding("warning", what, part, mend)
+    if not closed:
+        yield Finding("ok", "every user can read what cgpu-run needs")
+
+
+def _needed(ground: Ground) -> Iterator[tuple[str, bool]]:
+    """The files, and whether each is of cgpu or its Python."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("cgpu_")]
+    own = [getattr(module, "__file__", None) for module in modules]
+    for path in (*own, sys.executable, os.__file__):
+        if path:
+            yield path, True
+    config = ground.machine.at(CONFIG_PATH)
+    yield config, False
+    with suppress(CgpuError):  # other checks say so
+        folder = driver_folder(ground.driver_dir, load_config(config))
+        yield from ((f"{folder}/{name}", False) for name in PROXIED)
+
+
+def _mending(part: str) -> str:
+    own = installation.own_environment()
+    root = own and installation.containing(own).current
+    is_inside = root and f"{part}/".startswith(f"{root}/")
+    return f"chmod -R a+rX {root}" if is_inside else _ELSEWHERE
+
+
+def _closed(path: str) -> str | None:
+    """The first part of a path that others cannot pass through or read; None: they can."""
+    parts = [path]
+    while parts[0] != "/":
+        parts.insert(0, os.path.dirname(parts[0]))
+    for part in parts:
+        try:
+            mode = os.stat(part).st_mode
+        except OSError:  # it is not there
+            return None
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return part
+    return None
 
 
 def accounts(ground: Ground) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from cgpu_node.paths import ROOT_STATE, state_path
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cgpu_install.change import Change
     from cgpu_install.engines import Engine
@@ -54,18 +54,18 @@ class Install:
         from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, found, installing
 
-        job = _job(given, given.bin_dir)
-        engines = named(given.engines) if given.engines else found(job.machine)
-        if not engines:
-            raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
-        plan = installing(
-            *(job.machine, engines, job.journal),
-            forgiving=not given.engines,
-            is_default=given.default,
-        )
+        with _rights(given, self.name):
+            job = _job(given, given.bin_dir)
+            engines = named(given.engines) if given.engines else found(job.machine)
+            if not engines:
+                raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
+            plan = installing(
+                *(job.machine, engines, job.journal),
+                forgiving=not given.engines,
+                is_default=given.default,
+            )
         if given.dry_run:
             return _show(plan)
-        _check_rights(job.machine)
         os.umask(0o022)
         job.journal.install(plan.changes, job.machine.bin_dir)
         unread = [engine for engine in engines if engine.name in job.journal.unread]
@@ -92,14 +92,14 @@ class Uninstall:
         from cgpu_install.plan import PROGRAMS, is_last, uninstalling
         from cgpu_node import sealed
 
-        job = _job(given, None)
-        engines = named(given.engines) if given.engines else list(ENGINES)
-        plan = uninstalling(job.machine, engines, job.journal)
-        if any(engine.name == "docker" for engine in engines):
-            dockerd.check_unnamed(job.machine)
+        with _rights(given, self.name):
+            job = _job(given, None)
+            engines = named(given.engines) if given.engines else list(ENGINES)
+            plan = uninstalling(job.machine, engines, job.journal)
+            if any(engine.name == "docker" for engine in engines):
+                dockerd.check_unnamed(job.machine)
         if given.dry_run:
             return _show(plan)
-        _check_rights(job.machine)
         os.umask(0o022)
 
         def check() -> None:
@@ -167,9 +167,26 @@ def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
     return _Job(Machine(root, bin_dir.rstrip("/") if bin_dir else journal.bin_dir), journal)
 
 
-def _check_rights(machine: Machine) -> None:
-    if os.geteuid() != 0 and not machine.root:
-        raise CgpuError("you are not root: --dry-run shows what root would change")
+@contextlib.contextmanager
+def _rights(given: argparse.Namespace, name: str) -> Iterator[None]:
+    """Refuse whoever is not root and wants to change this machine, or cannot see what would be.
+
+    What root has installed before, and some engines' files, are closed to others; ``name``: of the
+    command.
+    """
+    from cgpu_install.machine import ClosedError
+
+    hint = f"as root: cgpu {name}"
+    is_root = os.geteuid() == 0 or bool(given.root)
+    if not is_root and not given.dry_run:
+        raise CgpuError("you are not root: --dry-run shows what root would change", hint=hint)
+    try:
+        yield
+    except ClosedError:
+        if is_root:
+            raise
+        what = "you are not root, and only root can read what would change"
+        raise CgpuError(what, hint=f"{hint} --dry-run") from None
 
 
 def _check_idle(state_dir: str) -> None:

@@ -13,7 +13,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
-from cgpu_node.settings.config import load_config
+from cgpu_node.settings.config import CONFIG_PATH, is_closed, load_config
 from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
 
 TYPE_CHECKING = False
@@ -176,7 +176,16 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
         CgpuError: nobody named one, and none is found.
     """
     given = driver_dir or config.library_dir
-    return os.path.abspath(given) if given else driver.find_driver_dir()
+    if given:
+        return os.path.abspath(given)
+    try:
+        return driver.find_driver_dir()
+    except CgpuError as error:
+        if not is_closed():
+            raise
+        what = f"{CONFIG_PATH}, which may name its directory, is not readable by you"
+        hint = f"as root: chmod a+rx {os.path.dirname(CONFIG_PATH)}"
+        raise CgpuError(f"{error}; {what}", hint=hint) from None
 
 
 def _identity(folder: str) -> dict[str, Any]:

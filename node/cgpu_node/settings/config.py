@@ -157,6 +157,15 @@ def identity(path: str = CONFIG_PATH) -> tuple[object, ...]:
     return _file(path), _file(f"{os.path.dirname(path)}/{KUBERNETES}")
 
 
+def is_closed(path: str = CONFIG_PATH) -> bool:
+    """Whether this user cannot see if there is a configuration, so that the defaults hold."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
 def _file(path: str) -> tuple[int, int, int] | None:
     try:
         facts = os.stat(path)

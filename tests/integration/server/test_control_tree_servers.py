@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_doctor.finding import Ground
+from cgpu_doctor.state import leftovers
 from cgpu_env.version import VERSION
+from cgpu_install.machine import Machine
 from lab.machine.as_service import as_service
 from lab.runs.packages import ensure_packages
 from lab.worlds import cgpu_run as cgpu_run_world
@@ -47,6 +51,27 @@ def test_it_is_there_again_after_its_server_was_killed(world: World) -> None:
     assert world.read("version") == f"{VERSION}\n"
     mounts = Path("/proc/self/mountinfo").read_text()
     assert mounts.count(str(world.tree)) == 1, "the dead one was taken away"
+
+
+def test_the_tree_of_a_stopped_server_is_not_to_be_unmounted(world: World) -> None:
+    """CLI-4: it would be empty when the server goes on; a dead one's is to be."""
+
+    def mends() -> list[str]:
+        ground = Ground(Machine(), str(world.state), None)
+        return [each.mend for each in leftovers(ground) if each.value == str(world.tree)]
+
+    server = world.serve()
+    server.send_signal(signal.SIGSTOP)
+    try:
+        [mend] = mends()
+    finally:
+        server.send_signal(signal.SIGCONT)
+    assert mend.startswith("kill -CONT that cgpud, ")
+    wait_until(lambda: mends() == [], "it answers")
+    server.kill()
+    server.wait()
+    assert mends() == [f"umount -l {world.tree}"]
+    world.serve()
 
 
 def test_a_shell_that_stands_in_it_stands_in_the_next_one_after_cd(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ def test_this_machine_named_as_a_root_is_searched_for_containers_too(
         raise CgpuError("containers run with cgpu: stop them first")
 
     monkeypatch.setattr(install, "_check_idle", search)
-    monkeypatch.setattr(install, "_check_rights", lambda _: None)
+    monkeypatch.setattr(install, "_rights", lambda *_: nullcontext())
     for root in ("/", "//", "/usr/.."):
         given = argparse.Namespace(**vars(parsed("--root", root, "docker")), state_dir=None)
         with pytest.raises(CgpuError, match="stop them first"):

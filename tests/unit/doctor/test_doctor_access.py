@@ -1,0 +1,90 @@
+"""What ``cgpu doctor`` says to root of files that are closed to users (CLI-4)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_doctor import users
+from cgpu_doctor.finding import Ground
+from cgpu_env import CgpuError
+from cgpu_install.machine import Machine
+from cgpu_node.facts import driver, node
+from cgpu_node.settings.config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def machine() -> Iterator[Path]:
+    """Folders that every user can read; pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    for name in ("home", "etc/cgpu", "opt/cgpu/bin", "driver"):
+        (folder / name).mkdir(parents=True)
+    for file in ("home/python", "etc/cgpu/config.toml", "opt/cgpu/module.py"):
+        (folder / file).touch()
+    for name in driver.PROXIED:
+        (folder / "driver" / name).touch()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def closed(machine: Path) -> dict[str, str]:
+    """What is closed there, and what mends it."""
+    found = users.access(Ground(Machine(str(machine)), str(machine), str(machine / "driver")))
+    wrong = {each.value: each.mend for each in found if each.level == "warning"}
+    return {path: mend for path, mend in wrong.items() if path.startswith(str(machine))}
+
+
+def test_a_python_below_roots_home_is_named(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = machine / "opt/cgpu/bin/python"
+    link.symlink_to(machine / "home/python")
+    monkeypatch.setattr(sys, "executable", str(link))
+    assert closed(machine) == {}
+    (machine / "home").chmod(0o700)
+    assert closed(machine) == {str(machine / "home"): users._ELSEWHERE}  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("path", "mode"), [("opt/cgpu", 0o700), ("opt/cgpu/module.py", 0o600)])
+def test_an_installation_of_a_closed_umask_is_named(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, path: str, mode: int
+) -> None:
+    module = ModuleType("cgpu_closed")
+    module.__file__ = str(machine / "opt/cgpu/module.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    own = str(machine / "opt/cgpu")
+    monkeypatch.setattr(users.installation, "own_environment", lambda: own)
+    assert closed(machine) == {}
+    (machine / path).chmod(mode)
+    assert closed(machine) == {str(machine / path): f"chmod -R a+rX {own}"}
+
+
+@pytest.mark.parametrize("path", ["etc/cgpu", "driver"])
+def test_a_closed_configuration_or_driver_is_named(machine: Path, path: str) -> None:
+    (machine / path).chmod(0o700)
+    assert closed(machine) == {str(machine / path): f"chmod a+rX {machine / path}"}
+
+
+def test_whoever_cannot_read_the_configuration_learns_that_it_may_name_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing() -> str:
+        raise CgpuError("no NVIDIA driver found on this machine", hint="name it")
+
+    monkeypatch.setattr(driver, "find_driver_dir", missing)
+    for is_closed, hint in ((False, "name it"), (True, "as root: chmod a+rx /etc/cgpu")):
+        monkeypatch.setattr(node, "is_closed", lambda is_closed=is_closed: is_closed)
+        with pytest.raises(CgpuError, match="no NVIDIA driver found") as refused:
+            node.driver_folder(None, Config())
+        assert refused.value.hint == hint
+        assert ("not readable by you" in str(refused.value)) == is_closed

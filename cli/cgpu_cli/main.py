@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NoReturn
 
 from cgpu_env import program
 
 
 def main() -> NoReturn:
-    """Run one command and exit: 2 where it refuses or the command line is wrong."""
+    """Run one command and exit: 2 where it refuses or the command line is wrong.
+
+    ``cgpu smi`` and ``cgpu run`` are the programs of these names.
+    """
+    word = sys.argv[1:2]
+    if word == ["smi"]:
+        del sys.argv[1]
+        from cgpu_cli import smi
+
+        smi.main()
+    if word == ["run"]:
+        del sys.argv[1]
+        from cgpu_cli import run
+
+        run.main()
+    if word == ["version"]:
+        sys.argv[1] = "--version"
     program.run("cgpu", _work)
 
 

@@ -124,7 +124,7 @@ def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator
 
 def of_containerds(machine: Machine) -> Iterator[Finding]:
     """Which containerds read another file than the one that ``cgpu install`` changes."""
-    for pid, path in containerd.elsewhere():
+    for pid, path in containerd.elsewhere(machine):
         what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
         yield Finding("warning", what, path, containerd.by_hand(machine, path))
 

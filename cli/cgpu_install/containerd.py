@@ -53,7 +53,7 @@ def files(machine: Machine) -> list[str]:
     return having[-1:] or [MAIN]
 
 
-def elsewhere() -> Iterator[tuple[int, str]]:
+def elsewhere(machine: Machine) -> Iterator[tuple[int, str]]:
     """Pid and main file of each containerd of root's that reads another one, without our runtime.
 
     The one that dockerd starts makes no pods.
@@ -63,10 +63,19 @@ def elsewhere() -> Iterator[tuple[int, str]]:
         given = _OPTION.search(command)
         if not _CONTAINERD.match(command) or not given or running.user(folder):
             continue
-        path = os.path.realpath(given[1])
+        path = os.path.realpath(f"{folder}/cwd/{given[1]}" if given[1][0] != "/" else given[1])
         is_other = path != os.path.realpath(MAIN) and not path.endswith(_OF_DOCKERD)
-        if is_other and "/cgpu-runtime" not in running.text(path):
+        if is_other and not _names_ours(machine, path):
             yield int(os.path.basename(folder)), path
+
+
+def _names_ours(machine: Machine, path: str) -> bool:
+    """Whether a main file, or one that it imports, names our runtime."""
+    try:
+        names = [*_read(machine, path)]
+    except CgpuError:
+        names = [path]
+    return any("/cgpu-runtime" in running.text(name) for name in names)
 
 
 def by_hand(machine: Machine, path: str) -> str:
@@ -88,12 +97,12 @@ def notes(machine: Machine) -> Iterator[str]:
             yield f"containerd: {by_hand(machine, path)}"
 
 
-def _read(machine: Machine) -> dict[str, dict[str, Any]]:
+def _read(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
     """What containerd reads: the main file, what it imports, and what that imports in turn.
 
     /etc/containerd/conf.d too, which the default configuration of containerd 2.2 and later names.
     """
-    pending = [MAIN]
+    pending = [main]
     seen: dict[str, dict[str, Any]] = {}
     while pending:
         name = pending.pop(0)

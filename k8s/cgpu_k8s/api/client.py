@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -182,10 +184,12 @@ class Client:
             aiohttp.ConnectionTimeoutError,
             UnicodeError,  # a host whose name has no form for DNS
         ) as error:
-            why = getattr(error, "os_error", None) or error
+            why = _in_words(str(getattr(error, "os_error", None) or error))
+            origin = self.cluster.origin
             raise UnreachableError(
-                f"the API server {self.cluster.server} ({self.cluster.origin}) cannot be reached:"
-                f" {shown(str(why), LONGEST_MESSAGE)}"
+                f"the API server {self.cluster.server} ({origin}) cannot be reached:"
+                f" {shown(why, LONGEST_MESSAGE)}",
+                hint=f"check that it runs, and that its address in {origin} is right",
             ) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             if isinstance(error.__cause__, CgpuError):
@@ -237,6 +241,12 @@ class Client:
         return refusal(
             str(request), response.status, answer, response.headers.get("Retry-After"), hint
         )
+
+
+def _in_words(why: str) -> str:
+    """Why there is no connection, without the kernel's numbers; of several addresses each once."""
+    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", why)))
+    return ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
 
 
 def _probe(response: aiohttp.ClientResponse) -> None:

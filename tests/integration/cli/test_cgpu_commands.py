@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_env.version import VERSION
 from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, MIB, PROGRAMS, World
 from lab.worlds.server import wait_until
 
@@ -57,6 +58,22 @@ def test_probe_shows_the_node_and_keeps_it(world: World) -> None:
     assert [gpu["context_bytes"] for gpu in facts["gpus"]] == [105 * MIB] * 2
     assert [gpu["index"] for gpu in facts["gpus"]] == [0, 1]
     assert facts["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["version"], "cgpu {}"),
+        (["smi", "--version"], "cgpu-smi {}"),
+        (["run", "--version"], "cgpu-run {}"),
+    ],
+)
+def test_words_that_people_type_for_other_programs_mean_these(
+    world: World, words: list[str], output: str
+) -> None:
+    done = world.run_command([sys.executable, "-m", "cgpu_cli.main", *words])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{output.format(VERSION)}\n"
 
 
 def test_plan_shows_the_limits_in_the_order_of_the_visible_list(world: World) -> None:

@@ -109,8 +109,11 @@ def test_a_server_that_is_not_there_has_got_nothing(fake: FakeServer) -> None:
         async with connected(gone) as client:
             await create(client)
 
-    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 \(the test\) cannot be reached"):
+    with pytest.raises(UnreachableError) as error:
         asyncio.run(act())
+    server = "the API server http://127.0.0.1:1 (the test)"
+    assert str(error.value) == f"{server} cannot be reached: Connection refused"
+    assert error.value.hint == "check that it runs, and that its address in the test is right"
     assert UnreachableError.sure
 
 

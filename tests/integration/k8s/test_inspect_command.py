@@ -279,7 +279,10 @@ def test_no_kubeconfig_and_no_server(lab: Lab, tmp_path: Path) -> None:
     config = yaml.safe_load(lab.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
     (tmp_path / "config").write_text(yaml.safe_dump(config))
-    assert "cannot be reached" in Lab(lab.server, tmp_path / "config").refused()
+    sentence, hint = Lab(lab.server, tmp_path / "config").refused().splitlines()
+    assert sentence.endswith(" cannot be reached: Connection refused")
+    assert hint.startswith("  check that it runs, and that its address in context ")
+    assert hint.endswith(f" of {tmp_path / 'config'} is right")
 
 
 @pytest.mark.parametrize(

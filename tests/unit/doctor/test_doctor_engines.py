@@ -150,6 +150,22 @@ def test_a_containerd_that_reads_another_file_is_named(
     assert found.mend.startswith(f"add the runtime cgpu to {file}, as cgpu install containerd ")
     file.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
     assert list(wiring.of_containerds(Machine())) == []
+    file.write_text('version = 3\nimports = ["config.toml.d/*.toml"]\n')
+    assert len(list(wiring.of_containerds(Machine()))) == 1
+    drop_in = tmp_path / "config.toml.d" / "cgpu.toml"
+    drop_in.parent.mkdir()
+    drop_in.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
+    assert list(wiring.of_containerds(Machine())) == []
+
+
+def test_a_containerd_names_its_file_by_its_own_folder(
+    processes: Processes, tmp_path: Path
+) -> None:
+    pid = processes.start("-c", "other.toml", name="containerd")
+    (tmp_path / "other.toml").write_text("version = 2\n")
+    (tmp_path / "proc" / str(pid) / "cwd").symlink_to(tmp_path)
+    [found] = wiring.of_containerds(Machine())
+    assert found.value == str(tmp_path / "other.toml")
 
 
 def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: Processes) -> None:

@@ -5,8 +5,9 @@ other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`
 them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only if cgpu is on. Only
 ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
 
-An unknown name is refused too, because it may be one of ours misspelt. Without a size, cgpu is off
-whatever else is set, as those expect who move here; ``without_size`` is the warning.
+An unknown name is refused too, because it may be one of ours misspelt: one of ``ALIYUN_COM_GPU_*``
+always, and one of ``CGPU_*`` where the container gets a share. Without a size, cgpu is off whatever
+else is set, as those expect who move here; ``without_size`` is the warning.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 PREFIX = "ALIYUN_COM_GPU_"
 DISABLE = "CGPU_DISABLE"
+# Of our own programs and proxies; names of the simulated driver go on after the last.
+_OWN_PREFIX, _SIMULATED = "CGPU_", "CGPU_SIM_"
+_OWN = frozenset((DISABLE, "CGPU_LOG", "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"))
 MEM_DEV = "ALIYUN_COM_GPU_MEM_DEV"
 MEM_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
 VISIBLE = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
@@ -178,6 +182,19 @@ def parse(
         _check_off(DISABLE, env[DISABLE], allow_off=allow_off)
         return None
     _check_names(env)
+    asked = _asked(env, default_memsize, has_units=has_units, allow_off=allow_off)
+    if asked is not None:
+        _check_own_names(env)
+    return asked
+
+
+def _asked(
+    env: Mapping[str, str],
+    default_memsize: Callable[[], int | str],
+    *,
+    has_units: bool,
+    allow_off: bool,
+) -> Asked | None:
     dev = gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
     weight = number_in(WEIGHT, env.get(WEIGHT, "1"), 1, MOST_INST, _MOST_WEIGHT)
     high_priority = bool(number_in(HIGH_PRIO, env.get(HIGH_PRIO, "0"), 0, 1))
@@ -258,13 +275,25 @@ def _check_names(env: Mapping[str, str]) -> None:
             raise _unknown(name, value)
 
 
+def _check_own_names(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if name.startswith(_OWN_PREFIX) and name not in _OWN and not name.startswith(_SIMULATED):
+            raise _unknown(name, value)
+
+
 def _unknown(name: str, value: str) -> EnvError:
     """The error for a variable that only looks like one of ours."""
-    known = {other.removeprefix(PREFIX): other for other in (*_OURS, *PASSED_OVER)}
-    near = nearest(name.removeprefix(PREFIX).strip(BLANKS).upper(), known)
+    known = {_bare(other): other for other in (*_OURS, *PASSED_OVER, *_OWN)}
+    near = nearest(_bare(name).strip(BLANKS).upper(), known)
     meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(sorted(_OURS))}."
+    if _bare(name) == "POLICY":
+        meant = "the policy is a GPU's, which cgpu set changes."
     advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
     return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix(PREFIX).removeprefix(_OWN_PREFIX)
 
 
 def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -14,11 +14,12 @@ enum {
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
     CGPU_LIMITS_VERSION = 2,
     CGPU_RELEASE_SIZE = 16,
-    CGPU_METERED = 1,            /* metered: measured_ppm and charged_ns are being kept */
-    CGPU_METERED_ROUGHLY = 2,    /* metered: programs run at once, who had the GPU is a guess */
-    CGPU_METERED_SLICED = 4,     /* metered: it launches far ahead, to fill its time slices */
-    CGPU_METERED_TOGETHER = 8,   /* metered: how long its work takes now shows nothing about it */
-    CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
+    CGPU_METERED = 1,             /* metered: measured_ppm and charged_ns are being kept */
+    CGPU_METERED_ROUGHLY = 2,     /* metered: programs run at once, who had the GPU is a guess */
+    CGPU_METERED_SLICED = 4,      /* metered: it launches far ahead, to fill its time slices */
+    CGPU_METERED_TOGETHER = 8,    /* metered: how long its work takes now shows nothing about it */
+    CGPU_LIMITS_PASS_UNKNOWN = 1, /* flags: hand out driver entry points unknown to this release */
+    CGPU_LIMITS_MISSTATED = 2     /* flags: a cap is part of a whole that the GPU has not */
 };
 
 struct cgpu_limits_gpu {

@@ -32,8 +32,8 @@ limit by weight is a part of what high-priority containers (!) leave; their limi
 their containers.
 
 Fields are named as in nvidia-smi if it has them; [N/A] means not known. memory.used of a GPU is
-what containers hold, and memory.free the rest, promised or not; memory.foreign is the part of that
-which processes outside these containers hold.
+what containers hold, and memory.free the rest, promised or not. memory.foreign is the part of the
+rest that processes outside these containers hold.
 """
 _WHO = """
 Root sees all containers and sessions. If root's cgpud serves the node, a user sees their own

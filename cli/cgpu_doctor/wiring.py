@@ -119,7 +119,8 @@ def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator
         yield Finding("error", what, "docker", reload)
     elif default and (default == NAME) != is_default:
         what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"
-        yield Finding("error", what, default, reload if is_default else restart)
+        mend = reload if is_default else f"{restart} ({dockerd.ENDS})"
+        yield Finding("error", what, default, mend)
 
 
 def of_containerds(machine: Machine) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ FILE = "/etc/docker/daemon.json"
 DEFAULT = ("default-runtime",)  # in that file
 RELOAD, RESTART = "systemctl try-reload-or-restart docker", "systemctl restart docker"
 SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload where systemd does not run
+ENDS = "it ends containers unless live-restore is on"  # a restart
 _SOCKET, _SECONDS = "/var/run/docker.sock", 10
 # Where distributions write its command line.
 _STARTS = (

@@ -7,6 +7,7 @@ from cgpu_native.files import create_ledger, cut_ledger, open_file, read_file
 from cgpu_native.limits import (
     LIMITS_VERSION,
     MAX_GPUS,
+    MISSTATED,
     Head,
     Limits,
     LimitsGpu,
@@ -40,6 +41,7 @@ __all__ = [
     "LEDGER_VERSION",
     "LIMITS_VERSION",
     "MAX_GPUS",
+    "MISSTATED",
     "FormatError",
     "FullError",
     "Head",

@@ -122,6 +122,8 @@ class Uninstall:
                 sealed.unmount(state_dir)
         restarts = not (given.root or given.now) and _is_dockers_default(engines)
         undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
+        if restarts and job.machine.has(BOOTED):
+            plan.notes.append(f"{dockerd.RESTART}: {dockerd.ENDS}")
         _report(plan, undone, given)
         return 0
 
@@ -320,14 +322,24 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
     if not plan.changes:
         print("nothing to change")
     if not given.root and not Machine().has(BOOTED):
-        names = ", ".join(e.name for e in engines if e.then and not e.units)
-        if names:
-            print(f"note: systemd does not run here: restart {names} yourself")
+        ways = ", ".join(map(_by_hand, (e for e in engines if e.then and not e.units)))
+        if ways:
+            print(f"note: systemd does not run here; to be done by you: {ways}")
         return
     if commands and not given.root and not given.now:
         print("\n  ".join(["to be run now:", *commands]))
     if given.now:
         _run(commands)
+
+
+def _by_hand(engine: Engine) -> str:
+    """What makes an engine read it where systemd does not run, as ``cgpu doctor`` says it."""
+    from cgpu_install import dockerd
+
+    if engine.name != "docker":
+        return f"restart {engine.name}"
+    restarts = dockerd.RESTART in engine.then
+    return f"restart dockerd ({dockerd.ENDS})" if restarts else dockerd.SIGNAL
 
 
 def _commands(engines: Iterable[Engine]) -> list[str]:

@@ -157,6 +157,8 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
     path = f"{entry.directory}/{record.NOTES}"
     with suppress(FileNotFoundError):
         os.unlink(path)
+    with suppress(OSError):  # a program that starts now prints nothing of the previous cap
+        cgpu_native.amend_limits(f"{entry.directory}/limits", {"flags": 0})
     if notes:
         with suppress(OSError):  # the file system is full: only the answer has the notes
             temporary = f"{registry.state_dir}/{record.NOTES}.new"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cgpu_node.shares.compute import Part
     from cgpu_node.shares.record import Kind, PodContainer
 
+    Parts = dict[str, dict[str, Part]]  # of a GPU's containers
     # Directories that are to be removed, as long as they are still this owner's; None: not known.
     Gone = set[tuple[str, Owner | None]]
 
@@ -317,14 +318,15 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     beside: Mapping[str, bytes],
     node: Node,
     table: dict[str, Rules],
-    parts: dict[str, dict[str, Part]],
+    parts: Parts,
     guest: Guest | None,
 ) -> None:
     folder, name = os.path.split(entry.directory)
     temporary = f"{folder}/.{name}"
     try:
         os.mkdir(temporary, _PRIVATE)
-        _write(f"{temporary}/{record.LIMITS}", _limits(entry, node, table, parts), 0o644)
+        limits = _limits(entry, node, table, parts, is_odd=record.NOTES in beside)
+        _write(f"{temporary}/{record.LIMITS}", limits, 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
         for name, content in beside.items():
             _write(f"{temporary}/{name}", content, 0o600)
@@ -349,7 +351,7 @@ def _write(path: str, data: bytes, mode: int) -> None:
 
 
 def _limits(
-    entry: Record, node: Node, table: dict[str, Rules], parts: dict[str, dict[str, Part]]
+    entry: Record, node: Node, table: dict[str, Rules], parts: Parts, *, is_odd: bool
 ) -> bytes:
     facts = {gpu.uuid: gpu for gpu in node.gpus}
     gpus = [
@@ -370,6 +372,8 @@ def _limits(
         weight=entry.weight,
         high_priority=entry.high_priority,
         policy=entry.policy,
+        # of a session the notes were printed
+        flags=cgpu_native.MISSTATED * (is_odd and entry.kind == "container"),
     )
 
 

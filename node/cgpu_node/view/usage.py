@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_env.devices import silent
+from cgpu_env.errors import CgpuError
 from cgpu_node.facts.node import Node, load_node
 from cgpu_node.paths import open_state
 from cgpu_node.settings import rules
+from cgpu_node.settings.config import Config, load_config
 from cgpu_node.shares.admission import free_weight, on_gpu, still_promised
 from cgpu_node.shares.names import name_of
 from cgpu_node.shares.registry import Registry
@@ -35,13 +37,23 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     """
     state = open_state(state_dir)
     records = Registry(state).records()
-    node = load_node(state, driver_dir)
+    node = _node(state, driver_dir)
     changes, defaults = rules.read(state), rules.configured(node, node.gpus)
 
     def rules_of(uuid: str) -> Rules:
         return rules.of(uuid, changes, defaults, inhabited=bool(on_gpu(records, uuid)))
 
     return usage_of(node, located([*map(use_of, records)]), rules_of)
+
+
+def _node(state: str, driver_dir: str | None) -> Node:
+    """The facts, by the defaults if the configuration is wrong: what others hold is there still."""
+    try:
+        config = load_config()
+    except CgpuError as error:
+        node = load_node(state, driver_dir, config=Config())
+        return node._replace(notes=(*node.notes, f"{error}; the defaults are shown"))
+    return load_node(state, driver_dir, config=config)
 
 
 def usage_of(

@@ -10,7 +10,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError, parse_request
-from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
 from cgpu_node.shares.record import Guest, Owner
 from cgpu_server.audit.process_owners import read_process
@@ -48,8 +47,7 @@ class Guests:
             raise CgpuError("admit: your process is not seen from here")
         if process.uid != peer.uid:  # the id is another process's now, which would own the session
             raise CgpuError("admit: the process that connected has ended")
-        registry = self._state.registry
-        node = load_node(registry.state_dir, self._state.driver_dir)
+        registry, node = self._state.registry, self._state.known_node()
         asked = parse_request(variables, [gpu.asked for gpu in node.gpus], has_units=True)
         if asked is None:
             raise CgpuError("admit: the variables ask for nothing")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_node.facts import driver
-from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, on_gpu
@@ -167,7 +166,7 @@ class Requests:
         """What ``cgpu-smi`` shows: a guest's own sessions one by one, and all others as one sum."""
         state = self._state
         state.refresh()
-        node = load_node(state.registry.state_dir, state.driver_dir)
+        node = state.known_node()
         visible = None if tree.is_for_all else {record.id for record in tree.records}
         whole = describe(state, self._audit, node, visible)
         return whole._replace(uses=tuple(located(whole.uses))).as_json()

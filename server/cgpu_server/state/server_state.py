@@ -125,8 +125,16 @@ class ServerState:
     def node(self) -> Node | None:
         """The facts about driver and GPUs; None if the driver does not answer."""
         with contextlib.suppress(CgpuError):
-            return load_node(self.registry.state_dir, self.driver_dir)
+            return self.known_node()
         return None
+
+    def known_node(self) -> Node:
+        """The same, by the configuration in force: the file may be wrong now.
+
+        Raises:
+            CgpuError: the driver does not answer.
+        """
+        return load_node(self.registry.state_dir, self.driver_dir, config=self.config)
 
     def look_again(self) -> Node:
         """The facts, asked of the driver again, which may hang.
@@ -134,7 +142,8 @@ class ServerState:
         Raises:
             CgpuError: it does not answer.
         """
-        return load_node(self.registry.state_dir, self.driver_dir, refresh=True)
+        state_dir = self.registry.state_dir
+        return load_node(state_dir, self.driver_dir, config=self.config, refresh=True)
 
     def gpus(self) -> list[GpuShare | NodeGpu]:
         """The GPUs that have a UUID; if the driver does not answer, those that containers have."""
@@ -162,13 +171,13 @@ class ServerState:
             CgpuError: there is no driver in ``folder``, or it does not answer.
         """
         if self.driver_dir is None and not self._has_driver():
-            load_node(self.registry.state_dir, folder)
+            load_node(self.registry.state_dir, folder, config=self.config)
             self.driver_dir = folder
             log.info("driver_named", path=folder)
 
     def _has_driver(self) -> bool:
         try:
-            load_node(self.registry.state_dir)
+            load_node(self.registry.state_dir, config=self.config)
         except CgpuError:
             return False
         return True

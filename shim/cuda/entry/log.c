@@ -199,6 +199,25 @@ cgpu_log_memory(int32_t gpu, uint64_t asked)
 }
 
 void
+cgpu_log_misstated(void)
+{
+    struct line line;
+    if ((cgpu_limits->flags & CGPU_LIMITS_MISSTATED) == 0 || !begin(&line, CGPU_LOG_WHOLE)) {
+        return;
+    }
+    add(&line, "the size stated for a GPU by ALIYUN_COM_GPU_MEM_DEV is not its own");
+    for (uint32_t i = 0; i < cgpu_limits->gpu_count; i++) {
+        add(&line, i == 0 ? ": of " : ", of ");
+        add_bytes(&line, cgpu_limits->gpus[i].total_bytes);
+        add(&line, " on GPU ");
+        add_number(&line, cgpu_limits->gpus[i].index);
+        add(&line, " the cap is ");
+        add_bytes(&line, cgpu_device_cap((int32_t)i));
+    }
+    end(&line);
+}
+
+void
 cgpu_log_text(enum cgpu_log kind, const char *text, const char *detail)
 {
     struct line line;

@@ -16,6 +16,7 @@ enum cgpu_log {
     CGPU_LOG_UNKNOWN,
     CGPU_LOG_STATE,
     CGPU_LOG_COMPUTE,
+    CGPU_LOG_WHOLE,
     CGPU_LOG_KINDS
 };
 
@@ -23,6 +24,10 @@ void cgpu_log_setup(void);
 
 /* "cgpu: out of memory on GPU <index>: cap ..., used ..., asked ..." */
 void cgpu_log_memory(int32_t gpu, uint64_t asked);
+
+/* "cgpu: the size stated for a GPU ... is not its own: of ... the cap is ...", if the host found so
+ */
+void cgpu_log_misstated(void);
 
 /* "cgpu: <text><detail>" */
 void cgpu_log_text(enum cgpu_log kind, const char *text, const char *detail);

@@ -63,6 +63,7 @@ attach(void)
     /* relaxed: no thread compares times with the host's before this */
     __atomic_store_n(&cgpu_state->clock_ahead, cgpu_host_clock_ahead(), __ATOMIC_RELAXED);
     __atomic_store_n(&cgpu_state->attached, 1, __ATOMIC_RELEASE);
+    cgpu_log_misstated();
     return 0;
 }
 

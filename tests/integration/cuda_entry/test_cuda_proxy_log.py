@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_native import MISSTATED
+from lab.driver.cuda_base import lay_out
+from lab.driver.cuda_proxied import GPUS, Proxied
 from lab.driver.sim_cuda import read
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -86,6 +87,20 @@ def test_no_line_is_written_to_a_file_of_the_program_that_has_the_number_of_its_
     data = tmp_path / "data"
     assert proxied.check(program, str(data)).out == ["2"]
     assert data.read_bytes() == b""
+
+
+def test_a_wrong_size_of_the_gpu_is_named_when_a_program_starts_cuda(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """ENV-2: once, and not by a program that only loads the library."""
+    gpus = [gpu.limited(6, 80) for gpu in GPUS]
+    library = proxied.base.path / "real" / "libcuda.so.1"
+    odd = Proxied(lay_out(tmp_path / "odd", library, gpus, MISSTATED), proxied.machine)
+    for program, count in (("context(); context()", 1), ("show(1)", 0)):
+        with odd.start(program) as process:
+            _, err = process.communicate(timeout=60)
+        assert err.count("\n") == err.count("cgpu: the size stated for a GPU by ") == count
+        assert err.count(f" on GPU 0 the cap is {gpus[0].cap_bytes} B (1133.2 MiB)") == count
 
 
 @pytest.mark.parametrize("others", [0, 1])

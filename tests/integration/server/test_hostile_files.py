@@ -61,7 +61,7 @@ def stack() -> Iterator[ExitStack]:
 
 def shown(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What cgpu-smi prints of each container's GPU."""
-    monkeypatch.setattr(usage, "load_node", lambda *_: NODE)
+    monkeypatch.setattr(usage, "load_node", lambda *_, **__: NODE)
     answer = usage.read_usage(str(world.state), None).as_json()
     return {each["id"]: each["gpus"][0] for each in answer["containers"]}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from cgpu_install import dockerd
 from lab.containers import contained
 from lab.containers.enclosure import wait_until
 from lab.containers.engines import Bundle, Docker, Podman
@@ -117,7 +118,7 @@ def test_now_runs_what_makes_engines_read_it_where_something_changed(
     installed.enclosure.run("chmod", "755", "/usr/local/bin/systemctl")
     output = installed.cgpu("install", "docker", "--now").stdout
     assert "asked" not in output
-    assert "note: systemd does not run here: restart docker yourself\n" in output
+    assert f"systemd does not run here; to be done by you: {dockerd.SIGNAL}\n" in output
     installed.enclosure.run("mkdir", "-p", "/run/systemd/system")
     output = installed.cgpu("install", "docker", "--now").stdout
     assert "asked: try-reload-or-restart docker\n" in output

@@ -16,7 +16,7 @@ import cgpu_native
 from cgpu_cli import smi
 from cgpu_cli.show import table
 from cgpu_cli.show.query import lines
-from cgpu_env import GpuShare, Request
+from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import names
@@ -57,7 +57,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     """A container on both GPUs that holds 100 MiB of the second, and an idle session."""
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, overcommit=False)
-    monkeypatch.setattr("cgpu_node.view.usage.load_node", lambda *_: node)
+    monkeypatch.setattr("cgpu_node.view.usage.load_node", lambda *_, **__: node)
     names._name.cache_clear()  # noqa: SLF001
     registry = Registry(str(tmp_path))
     (tmp_path / "bundle").mkdir()
@@ -153,6 +153,22 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
         ],
     }
     assert (second["id"], second["kind"]) == ("run-1", "session")
+
+
+def test_a_wrong_configuration_hides_nobody(
+    usage: Usage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CLI-3: also without a server."""
+
+    def wrong() -> None:
+        raise CgpuError("/etc/cgpu/config.toml: policy = 9: expected 0 to 6")
+
+    monkeypatch.setattr("cgpu_node.view.usage.load_config", wrong)
+    again = read_usage(str(tmp_path), None)
+    assert [use.id for use in again.uses] == [use.id for use in usage.uses]
+    assert again.notes == (
+        "/etc/cgpu/config.toml: policy = 9: expected 0 to 6; the defaults are shown",
+    )
 
 
 def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:

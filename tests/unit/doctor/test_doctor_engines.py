@@ -183,7 +183,11 @@ def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: 
     [
         ("runc {}", False, (dockerd.RELOAD, dockerd.SIGNAL)),
         ('runc {"cgpu":{}}', True, (dockerd.RELOAD, dockerd.SIGNAL)),
-        ('cgpu {"cgpu":{}}', False, (dockerd.RESTART, "restart dockerd")),
+        (
+            'cgpu {"cgpu":{}}',
+            False,
+            (f"{dockerd.RESTART} ({dockerd.ENDS})", f"restart dockerd ({dockerd.ENDS})"),
+        ),
     ],
 )
 def test_what_makes_dockerd_read_its_file_is_told_for_this_machine(

@@ -82,6 +82,31 @@ def test_a_misspelt_variable_is_refused_and_the_one_that_was_meant_named(
     assert not is_asked({**values, "CGPU_DISABLE": "true"})
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CGPU_DISABLED", "did you mean CGPU_DISABLE?"),
+        ("CGPU_disable", "did you mean CGPU_DISABLE?"),
+        ("CGPU_SCHD_WEIGHT", "did you mean ALIYUN_COM_GPU_SCHD_WEIGHT?"),
+        ("CGPU_POLICY", "the policy is a GPU's, which cgpu set changes."),
+        ("CGPU_XYZ", "there are ALIYUN_COM_GPU_HIGH_PRIO, "),
+    ],
+)
+def test_a_variable_of_ours_that_there_is_not_is_refused_beside_a_share(
+    name: str, meant: str
+) -> None:
+    """ENV-11: a container without a share is left alone, for its image may use such a name."""
+    share = env(mem="6", dev="15")
+    with pytest.raises(EnvError) as caught:
+        is_asked({**share, name: "true"})
+    assert str(caught.value).startswith(f"{name}=true: there is no such variable: {meant}")
+    assert not is_asked({name: "true"})
+    with pytest.raises(EnvError):
+        parse_request({name: "true"}, FOUR, default_memsize=4096)
+    known = {"CGPU_LOG": "off", "CGPU_SIM_TAG": "6", "CGPU_STATE_DIR": "/x"}
+    assert is_asked({**share, **known})
+
+
 def test_a_variable_that_is_like_none_is_refused_with_those_there_are() -> None:
     """ENV-11."""
     with pytest.raises(EnvError) as caught:

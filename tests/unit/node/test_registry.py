@@ -137,10 +137,16 @@ def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry)
     assert record.notes(directory) == ("GPU 0 is smaller", "GPU 1 too")
     change_container(registry, "one", {"weight": 2}, Defaults())
     assert len(record.notes(directory)) == 2
+    limits = f"{directory}/limits"  # by whose flag its programs print it
+    assert cgpu_native.read_limits(limits).flags == cgpu_native.MISSTATED
     change_container(registry, "one", {"memsize": MIB}, Defaults())
     assert record.notes(directory) == ()
+    assert cgpu_native.read_limits(limits).flags == 0
     change_container(registry, "one", {"memsize": 2 * MIB}, Defaults())
     assert record.notes(admit(registry, "two", ask(SIX))) == ()
+    noted = ask(MIB)._replace(notes=("GPU 0 is smaller",))
+    session = admit(registry, "run-1", noted, kind="session")  # cgpu-run has printed it
+    assert cgpu_native.read_limits(f"{session}/limits").flags == 0
 
 
 def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:

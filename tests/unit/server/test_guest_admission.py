@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_server.control import connections, guests
+from cgpu_server.control import connections
 from cgpu_server.control.connections import Peer
 from cgpu_server.control.guests import Guests
 
@@ -19,28 +19,25 @@ pytestmark = pytest.mark.unit
 ASKED = {"variables": {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}, "command": ["true"]}
 
 
-def refusal(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> str:
+def refusal(peer: Peer) -> str:
     """Why a guest is refused; "asked" if its process would own the session."""
 
-    def load(*_: object) -> Any:
+    def known_node() -> Any:
         raise CgpuError("asked")
 
-    monkeypatch.setattr(guests, "load_node", load)
-    state: Any = SimpleNamespace(registry=SimpleNamespace(state_dir="/nowhere"), driver_dir=None)
+    state: Any = SimpleNamespace(registry=None, known_node=known_node)
     with pytest.raises(CgpuError) as refused:
         Guests(state).admit(ASKED, peer)
     return str(refused.value)
 
 
-def test_a_process_of_another_user_never_owns_a_guests_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_of_another_user_never_owns_a_guests_session() -> None:
     """The one that connected may have ended, and another may have its id, and live for ever."""
     own = os.getuid()
-    assert refusal(Peer(os.getpid(), own, 0), monkeypatch) == "asked"
+    assert refusal(Peer(os.getpid(), own, 0)) == "asked"
     ended = "admit: the process that connected has ended"
-    assert refusal(Peer(os.getpid(), own + 1, 0), monkeypatch) == ended
-    assert refusal(Peer(0, own, 0), monkeypatch) == "admit: your process is not seen from here"
+    assert refusal(Peer(os.getpid(), own + 1, 0)) == ended
+    assert refusal(Peer(0, own, 0)) == "admit: your process is not seen from here"
 
 
 def test_numbers_of_users_and_groups_are_read_without_a_sign() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cgpu_native.arbitration import Arbitration
+    from cgpu_node.settings.config import Config
 
 pytestmark = pytest.mark.unit
 
@@ -77,3 +78,22 @@ def test_pods_with_whole_gpus_are_known_without_asking_the_driver(
     (tmp_path / "node.json").write_text(json.dumps(facts))
     state.refresh()
     assert state.exclusive == {"GPU-a": first, "GPU-b": second}
+
+
+def test_facts_are_read_by_the_configuration_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-3: cgpu-smi is answered while a mistake is in the file, as cgpu get is."""
+    path = tmp_path / "config.toml"
+    path.write_text("[node]\nmax_inst = 9\n")
+    monkeypatch.setattr(server_state, "CONFIG_PATH", str(path))
+    used: list[Config] = []
+    monkeypatch.setattr(server_state, "load_node", lambda *_, config: used.append(config))
+    state = ServerState(Registry(str(tmp_path)), Arbiters(_start, _join))
+    state.refresh()
+    path.write_text("[node]\nmax_inst = 99\n")
+    state.refresh()
+    state.known_node()
+    state.adopt_driver("/nowhere")
+    assert [config.max_inst for config in used] == [9] * len(used)
+    assert used

@@ -387,19 +387,3 @@ def test_a_directory_without_a_driver_has_a_hint(ground: Ground, tmp_path: Path)
     elsewhere = ground._replace(driver_dir=str(tmp_path))
     [found] = [f for f in checks.examine(elsewhere) if f.check == "driver"]
     assert (found.level, "--driver-dir" in found.mend) == ("error", True)
-
-
-@pytest.mark.parametrize(("size", "warned"), [("", True), ("6", False)])
-def test_a_container_whose_size_was_forgotten_is_named(
-    ground: Ground, size: str, *, warned: bool
-) -> None:
-    """CLI-4, ENV-4: one process of each; not the host's, and not of a container with a share."""
-    for pid, space in (("self", 1), ("7", 1), ("30", 2), ("31", 2), ("40", 3)):
-        folder = Path(ground.machine.at(f"/proc/{pid}"))
-        given = f"ALIYUN_COM_GPU_MEM_DEV=15\0ALIYUN_COM_GPU_MEM_CONTAINER={size}\0"
-        write(folder / "environ", given)
-        (folder / "ns").mkdir()
-        (folder / "ns/mnt").symlink_to(f"mnt:[{space}]")
-    write(Path(ground.machine.at("/proc/40/root/dev/cgpu/limits")), "")
-    found = wrong(state.shares(ground))
-    assert [value for _, value, _ in found] == (["30"] if warned else [])

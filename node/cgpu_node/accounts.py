@@ -3,14 +3,16 @@
 A user's session has an account of the user's own unless root's server admits it, and so has each
 state directory that somebody names. Nobody else can read the files of one. So the server of an
 account that has shares binds an abstract socket to a name, which every user finds in the kernel's
-list of sockets: the driver's file, the user and the state directory.
+list of sockets: the driver's file, the user, and the state directory's number and path. Anybody may
+bind such names, so nothing is looked up by what they say, and few are read.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_node import server
 from cgpu_node.facts.driver import CUDA
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _SOCKETS = "/proc/net/unix"  # those of this network namespace
 _LONGEST_NAME = 107  # of an abstract socket
-_SHOWN = 3
+_MOST, _SHOWN = 100, 3
 ADVICE = (
     "keep root's cgpud running, as cgpu install systemd --now does: then containers and all users'"
     " sessions are in one account"
@@ -32,7 +34,7 @@ ADVICE = (
 
 
 class Account(NamedTuple):
-    """Another account: the user of its server, and its state directory."""
+    """Another account: the user of its server, and its state directory, perhaps cut off."""
 
     uid: int
     state_dir: str
@@ -44,27 +46,40 @@ def name(state_dir: str, driver_dir: str) -> bytes:
     Raises:
         OSError: the driver is gone.
     """
-    return os.fsencode(f"{_prefix(driver_dir)}{os.geteuid()}:{state_dir}")[:_LONGEST_NAME]
+    whole = f"{_prefix(driver_dir)}{os.geteuid()}/{_number(state_dir)}:{state_dir}"
+    return os.fsencode(whole)[:_LONGEST_NAME]
 
 
 def others(state_dir: str, driver_dir: str) -> list[Account]:
     """The accounts beside that of ``state_dir`` which have shares of the GPUs of ``driver_dir``."""
+    own = _number(state_dir)
     try:
-        prefix = f" @{_prefix(driver_dir)}".encode()
-        with open(_SOCKETS, "rb") as file:
-            names = [line.partition(prefix)[2].rstrip(b"\n") for line in file if prefix in line]
+        found = {each: None for number, each in _named(driver_dir) if number != own}
     except OSError:
         return []
-    pairs = [each.partition(b":")[::2] for each in names]
-    found = [Account(int(uid), os.fsdecode(path)) for uid, path in pairs if uid.isdigit()]
     if state_dir != ROOT_STATE and _is_roots(driver_dir):
-        found.append(Account(0, ROOT_STATE))
-    return [each for each in dict.fromkeys(found) if not _is_same(each.state_dir, state_dir)]
+        found[Account(0, ROOT_STATE)] = None
+    return [*found]
+
+
+def _named(driver_dir: str) -> list[tuple[str, Account]]:
+    """The accounts in the kernel's list, each with the number of its state directory."""
+    prefix = f" @{_prefix(driver_dir)}".encode()
+    with open(_SOCKETS, "rb") as file:
+        lines = itertools.islice((line for line in file if prefix in line), _MOST)
+        names = [os.fsdecode(line.partition(prefix)[2].rstrip(b"\n")) for line in lines]
+    found = []
+    for each in names:
+        identity, _, path = each.partition(":")
+        uid, _, number = identity.partition("/")
+        if uid.isascii() and uid.isdecimal() and path.startswith("/") and path.isprintable():
+            found.append((number, Account(int(uid), path)))
+    return found
 
 
 def sentence(found: Sequence[Account]) -> str:
     """What it means that these are there."""
-    named = [f"{_user(each.uid)} ({each.state_dir})" for each in found]
+    named = [f"{_user(each.uid)} ({shown(each.state_dir, LONGEST_PATH)})" for each in found]
     more = f" and {len(named) - _SHOWN} more" if named[_SHOWN:] else ""
     share = "shares" if len(named) == 1 else "share"
     return (
@@ -83,11 +98,13 @@ def _prefix(driver_dir: str) -> str:
     return f"cgpu/{facts.st_dev:x}.{facts.st_ino:x}/"
 
 
-def _is_same(one: str, other: str) -> bool:
+def _number(state_dir: str) -> str:
+    """What tells a state directory from all others; empty if it is not there."""
     try:
-        return os.path.samefile(one, other)
-    except OSError:  # it is closed to us, or gone; or its name was too long
-        return one == other
+        facts = os.stat(state_dir)
+    except OSError:
+        return ""
+    return f"{facts.st_dev:x}.{facts.st_ino:x}"
 
 
 def _is_roots(driver_dir: str) -> bool:

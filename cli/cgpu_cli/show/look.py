@@ -61,7 +61,9 @@ def look_once(state_dir: str | None, driver_dir: str | None) -> Usage:
     """
     usage = look(state_dir, driver_dir)
     unknown = {gpu.uuid for gpu in usage.gpus if gpu.foreign_bytes is None and gpu.others is None}
-    return usage.with_foreign(_foreign(usage, unknown)) if unknown else usage
+    if not unknown or any(gpu.lost for gpu in usage.gpus):  # such a driver may hang
+        return usage
+    return usage.with_foreign(_foreign(usage, unknown))
 
 
 def _foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:

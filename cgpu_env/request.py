@@ -38,6 +38,7 @@ PREFIX = "ALIYUN_COM_GPU_"
 DISABLE = "CGPU_DISABLE"
 # Of our own programs and proxies; names of the simulated driver go on after the last.
 _OWN_PREFIX, _SIMULATED = "CGPU_", "CGPU_SIM_"
+_POLICY = "POLICY"
 _OWN = frozenset((DISABLE, "CGPU_LOG", "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"))
 MEM_DEV = "ALIYUN_COM_GPU_MEM_DEV"
 MEM_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
@@ -277,19 +278,26 @@ def _check_names(env: Mapping[str, str]) -> None:
 
 def _check_own_names(env: Mapping[str, str]) -> None:
     for name, value in env.items():
-        if name.startswith(_OWN_PREFIX) and name not in _OWN and not name.startswith(_SIMULATED):
+        if not name.startswith(_OWN_PREFIX) or name in _OWN or name.startswith(_SIMULATED):
+            continue
+        if _bare(name) == _POLICY or _meant(name):  # a service called cgpu-x brings others
             raise _unknown(name, value)
 
 
 def _unknown(name: str, value: str) -> EnvError:
     """The error for a variable that only looks like one of ours."""
-    known = {_bare(other): other for other in (*_OURS, *PASSED_OVER, *_OWN)}
-    near = nearest(_bare(name).strip(BLANKS).upper(), known)
-    meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(sorted(_OURS))}."
-    if _bare(name) == "POLICY":
+    near = _meant(name)
+    meant = f"did you mean {near}?" if near else f"there are {', '.join(sorted(_OURS))}."
+    if _bare(name) == _POLICY:
         meant = "the policy is a GPU's, which cgpu set changes."
     advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
     return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
+
+
+def _meant(name: str) -> str | None:
+    known = {_bare(other): other for other in (*_OURS, *PASSED_OVER, *_OWN)}
+    near = nearest(_bare(name).strip(BLANKS).upper(), known)
+    return known[near] if near else None
 
 
 def _bare(name: str) -> str:

@@ -11,6 +11,7 @@ from time import monotonic, thread_time
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
+from cgpu_env.request import MEM_DEV
 from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
@@ -325,7 +326,9 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     temporary = f"{folder}/.{name}"
     try:
         os.mkdir(temporary, _PRIVATE)
-        limits = _limits(entry, node, table, parts, is_odd=record.NOTES in beside)
+        limits = _limits(
+            entry, node, table, parts, is_odd=MEM_DEV.encode() in beside.get(record.NOTES, b"")
+        )
         _write(f"{temporary}/{record.LIMITS}", limits, 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
         for name, content in beside.items():
@@ -372,7 +375,6 @@ def _limits(
         weight=entry.weight,
         high_priority=entry.high_priority,
         policy=entry.policy,
-        # of a session the notes were printed
         flags=cgpu_native.MISSTATED * (is_odd and entry.kind == "container"),
     )
 

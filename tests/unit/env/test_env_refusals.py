@@ -89,7 +89,6 @@ def test_a_misspelt_variable_is_refused_and_the_one_that_was_meant_named(
         ("CGPU_disable", "did you mean CGPU_DISABLE?"),
         ("CGPU_SCHD_WEIGHT", "did you mean ALIYUN_COM_GPU_SCHD_WEIGHT?"),
         ("CGPU_POLICY", "the policy is a GPU's, which cgpu set changes."),
-        ("CGPU_XYZ", "there are ALIYUN_COM_GPU_HIGH_PRIO, "),
     ],
 )
 def test_a_variable_of_ours_that_there_is_not_is_refused_beside_a_share(
@@ -104,7 +103,8 @@ def test_a_variable_of_ours_that_there_is_not_is_refused_beside_a_share(
     with pytest.raises(EnvError):
         parse_request({name: "true"}, FOUR, default_memsize=4096)
     known = {"CGPU_LOG": "off", "CGPU_SIM_TAG": "6", "CGPU_STATE_DIR": "/x"}
-    assert is_asked({**share, **known})
+    service = {"CGPU_GUARD_SERVICE_HOST": "10.0.0.1", "CGPU_GUARD_PORT_443_TCP": "tcp://10.0.0.1"}
+    assert is_asked({**share, **known, **service, "CGPU_PORT": "tcp://10.0.0.1"})
 
 
 def test_a_variable_that_is_like_none_is_refused_with_those_there_are() -> None:

@@ -133,12 +133,16 @@ def test_overcommit_lets_caps_add_up_to_more(registry: Registry) -> None:
 
 def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry) -> None:
     """ENV-2: for the server's log, and for cgpu doctor."""
-    directory = admit(registry, "one", ask(SIX)._replace(notes=("GPU 0 is smaller", "GPU 1 too")))
-    assert record.notes(directory) == ("GPU 0 is smaller", "GPU 1 too")
+    notes = ("GPU 0 has not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV", "GPU 1 too")
+    directory = admit(registry, "one", ask(SIX)._replace(notes=notes))
+    assert record.notes(directory) == notes
     change_container(registry, "one", {"weight": 2}, Defaults())
     assert len(record.notes(directory)) == 2
     limits = f"{directory}/limits"  # by whose flag its programs print it
     assert cgpu_native.read_limits(limits).flags == cgpu_native.MISSTATED
+    odd = ask(SIX)._replace(notes=("GPU 0 has not the 80 GiB of default_memsize=6/80",))
+    other = f"{admit(registry, 'odd', odd)}/limits"  # no program's user can mend that
+    assert cgpu_native.read_limits(other).flags == 0
     change_container(registry, "one", {"memsize": MIB}, Defaults())
     assert record.notes(directory) == ()
     assert cgpu_native.read_limits(limits).flags == 0

@@ -6,6 +6,7 @@ import os
 import sys
 
 from cgpu_cli.running import options
+from cgpu_env.devices import LostError
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import VISIBLE, GpuShare, Request
 from cgpu_node import server
@@ -87,7 +88,8 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
         Its directory, and its share.
 
     Raises:
-        CgpuError: there is no room, the server does not answer, or it has other GPUs.
+        CgpuError: there is no room, or the server does not answer.
+        LostError: it has other GPUs: the facts may be old.
     """
     from cgpu_node.client import ask
 
@@ -97,8 +99,8 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
     except CgpuError as error:
         if not str(error).startswith(f"{VISIBLE}="):
             raise
-        raise CgpuError(
-            f"the node's server shares other GPUs than those of {node.driver_dir}",
+        raise LostError(
+            f"the node's server does not share the GPUs that {node.driver_dir} has here: {error}",
             hint="with --state-dir DIR the session has an account of its own",
         ) from None
     gpus = _shares(answer)

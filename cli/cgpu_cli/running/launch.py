@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from cgpu_cli.running.options import Options
-    from cgpu_node.facts.node import Node
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
@@ -94,14 +93,10 @@ def _reap(child: int) -> None:
 def _admit(given: Options, environment: dict[str, str]) -> Session:
     state_dir = open_state(given.state_dir)
     named_driver.check(state_dir, given.driver_dir)
-    node, given, request = unless_lost(
-        lambda *, refresh: _asked(given, environment, state_dir, refresh=refresh)
-    )
-    if request is not None and not request.gpus:
-        return Session("", state_dir, node, request)
-    if request is None:
-        directory, request = guest.admit(given, node)
-        return Session(directory, state_dir, node, request)
+    found = unless_lost(lambda *, refresh: _asked(given, environment, state_dir, refresh=refresh))
+    if found.directory or not found.request.gpus:
+        return found
+    node, request = found.node, found.request
     pid = os.getpid()
     directory = Registry(state_dir).admit(
         f"run-{os.urandom(4).hex()}",
@@ -118,24 +113,22 @@ def _admit(given: Options, environment: dict[str, str]) -> Session:
 
 def _asked(
     given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
-) -> tuple[Node, Options, Request | None]:
-    """The node, ``given`` with its GPUs as UUIDs, and the request; None: root's server reads it.
-
-    A request without GPUs is one of which ``CUDA_VISIBLE_DEVICES`` leaves none.
-    """
+) -> Session:
+    """The session, which still has to be admitted if it has GPUs and no directory."""
     node = load_node(state_dir, given.driver_dir, refresh=refresh)
     uuids = visible.chosen(environment, node, given.gpus)
     if node.gpus and not uuids:
         note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
-        return node, given, Request((), 1, high_priority=False, notes=(note,))
+        return Session("", state_dir, node, Request((), 1, high_priority=False, notes=(note,)))
     given = given._replace(gpus=",".join(uuids) or given.gpus)
     if guest.is_possible(given):
-        return node, given, None
+        directory, request = guest.admit(given, node)
+        return Session(directory, state_dir, node, request)
     gpus = [gpu.asked for gpu in node.gpus]
-    request = parse_request(options.variables(given), gpus, has_units=True)
-    if request is None:
+    own = parse_request(options.variables(given), gpus, has_units=True)
+    if own is None:
         raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")
-    return node, given, request
+    return Session("", state_dir, node, own)
 
 
 def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:

@@ -82,9 +82,11 @@ def _left(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
 
 
 def _by_default(node: Node) -> list[NodeGpu]:
-    """The GPUs as CUDA numbers them."""
+    """The GPUs as CUDA numbers them; as NVML does if that is not known of all."""
     rank = {uuid: number for number, uuid in enumerate(node.cuda_order)}
-    return sorted(node.gpus, key=lambda gpu: rank.get(gpu.uuid, len(rank)))
+    if any(gpu.uuid not in rank for gpu in node.gpus):
+        return list(node.gpus)
+    return sorted(node.gpus, key=lambda gpu: rank[gpu.uuid])
 
 
 def _named(item: str, numbered: Sequence[NodeGpu]) -> NodeGpu | None:

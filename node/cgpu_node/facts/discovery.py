@@ -68,17 +68,16 @@ def ask(
         what, _, hint = error.partition("; ")
         raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {what}", hint=hint)
     known = _known(before, identity)
-    notes, costs, order = [], {}, []
+    notes: list[str] = []
+    costs, order = {}, None
     if before is not None and before["identity"] == identity:
-        order = before.get("cuda_order", [])
+        order = before["cuda_order"]
         costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
-    if not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
-        contexts, error = _probe("contexts", folder)
-        costs |= contexts or {}
-        if not costs.keys() <= {*order}:  # those that are lost keep their number
-            order = [*costs]
-        if contexts is None:
-            notes.append(f"what a CUDA context costs is not known, so none is charged: {error}")
+    is_ordered = order or (order == [] and facts["lost"])  # while one is lost, nobody knows it
+    if not is_ordered or not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
+        contexts, notes = _contexts(folder)
+        costs |= contexts["costs"]
+        order = contexts["order"] or order or []
     version = facts["driver_version"]
     manifest = _manifest(folder)
     gpus = []
@@ -98,6 +97,16 @@ def ask(
         "device_nodes": _common_nodes(folder, manifest),
         "notes": notes,
     }
+
+
+def _contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
+    """What CUDA knows of the GPUs, and what it does not."""
+    found, error = _probe("contexts", folder)
+    unknown = "what a CUDA context costs {}is not known, so none is charged{}: {}"
+    if found is None:
+        return {"costs": {}, "order": []}, [unknown.format("", "", error)]
+    failed = found["failed"].items()
+    return found, [unknown.format(f"on {uuid} ", " there", why) for uuid, why in failed]
 
 
 def _known(before: dict[str, Any] | None, identity: dict[str, Any]) -> list[dict[str, Any]]:

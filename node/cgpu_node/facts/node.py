@@ -213,13 +213,17 @@ def _file(path: str) -> list[int] | None:
 
 
 def read_facts(path: str) -> dict[str, Any] | None:
-    """The JSON object at ``path`` if it is one of ours; None if it is missing or damaged."""
+    """The JSON object at ``path`` if it is one of ours; None if it is missing or damaged.
+
+    Earlier releases did not ask for CUDA's order, without which numbers may mean other GPUs.
+    """
     try:
         with open(path, "rb") as file:
             facts = jsontext.loads(file.read().decode())
-        return facts if facts["identity"]["version"] == VERSION else None
+        is_ours = facts["identity"]["version"] == VERSION and "cuda_order" in facts
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    return facts if is_ours else None
 
 
 def _device_nodes(pairs: list[list[str]]) -> tuple[DeviceNode, ...]:
@@ -254,5 +258,5 @@ def _node(facts: dict[str, Any], config: Config) -> Node:
         policy=config.policy,
         prio_ratio=config.prio_ratio,
         gpu=config.gpu,
-        cuda_order=tuple(facts.get("cuda_order", ())),  # earlier releases did not ask
+        cuda_order=tuple(facts["cuda_order"]),
     )

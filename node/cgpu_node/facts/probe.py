@@ -312,9 +312,12 @@ def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
 
 
 def _contexts(nvml: _Library, cuda: str) -> Fields:
-    """UUID -> bytes that one context costs; by NVML's figure for this process if it gives one.
+    """What CUDA knows of the GPUs.
 
-    In the order in which CUDA numbers the GPUs, or NVML's if one is lost.
+    Returns:
+        ``costs``: UUID -> bytes that one context costs, by NVML's figure for this process if it
+        gives one. ``failed``: UUID -> why that is not known. ``order``: UUIDs as CUDA numbers the
+        GPUs by default; empty if that is not known of all.
     """
     found = _each(nvml, lambda *_: {})
     if found["lost"]:  # it is not known what CUDA does about a GPU that is lost
@@ -324,12 +327,22 @@ def _contexts(nvml: _Library, cuda: str) -> Fields:
 
     def read(handle: ctypes.c_void_p, uuid: str) -> Fields:
         device = devices.get(_digits(uuid))
-        return {} if device is None else {"cost": _cost(nvml, handle, library, device)}
+        if device is None:
+            return {}
+        try:
+            return {"cost": _cost(nvml, handle, library, device)}
+        except _FailedError as error:
+            if error.status:  # NVML's: the GPU is lost
+                raise
+            return {"failed": f"{error.name}: {error.words}"}
 
-    costs = {str(gpu["uuid"]): gpu["cost"] for gpu in _each(nvml, read)["gpus"] if "cost" in gpu}
-    numbers = [*devices]
+    gpus = _each(nvml, read)["gpus"]
+    uuids = {_digits(str(gpu["uuid"])): str(gpu["uuid"]) for gpu in found["gpus"]}
+    is_known = not found["lost"] and uuids.keys() <= devices.keys()
     return {
-        uuid: costs[uuid] for uuid in sorted(costs, key=lambda each: numbers.index(_digits(each)))
+        "costs": {str(gpu["uuid"]): gpu["cost"] for gpu in gpus if "cost" in gpu},
+        "failed": {str(gpu["uuid"]): gpu["failed"] for gpu in gpus if "failed" in gpu},
+        "order": [uuids[digits] for digits in devices if digits in uuids] if is_known else [],
     }
 
 

@@ -15,7 +15,7 @@ from cgpu_node.facts import discovery
 from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import DeviceNode, Node, load_node
 from cgpu_node.settings.config import Config
-from cgpu_sim import Gpu, make_driver_dir
+from cgpu_sim import Fault, Gpu, inject, lose, make_driver_dir
 from lab.machine.hostile_files import Hostile
 
 pytestmark = pytest.mark.integration
@@ -147,6 +147,25 @@ def test_the_order_is_that_of_cuda_and_the_indices_are_those_of_nvml(tmp_path: P
     named = {gpu.uuid: gpu.name for gpu in node.gpus}
     assert [*named.values()] == ["Tesla T4", "L40S", "A10"]
     assert [named[uuid] for uuid in node.cuda_order] == ["L40S", "A10", "Tesla T4"]
+
+
+def test_a_context_that_fails_changes_no_order(driver: Path, tmp_path: Path) -> None:
+    """ENV-13: as on a GPU whose memory is full, or that another process has for itself."""
+    inject(driver, Fault("cuDevicePrimaryCtxRetain", result=2))
+    node = probe(driver, tmp_path)
+    assert node.cuda_order == tuple(gpu.uuid for gpu in node.gpus)
+    assert ([gpu.context_bytes > 0 for gpu in node.gpus], node.lost) == ([False, True], ())
+    [note] = node.notes
+    assert f"costs on {node.gpus[0].uuid} is not known" in note
+
+
+def test_while_a_gpu_is_lost_the_order_is_not_known(driver: Path, tmp_path: Path) -> None:
+    """ENV-13: numbers mean what they mean to NVML until it is back."""
+    lose(driver, 0)
+    assert probe(driver, tmp_path).cuda_order == ()
+    lose(driver, 0, 0)
+    node = load_node(str(tmp_path), str(driver), config=Config(), refresh=True)
+    assert node.cuda_order == tuple(gpu.uuid for gpu in node.gpus)
 
 
 def test_a_library_that_cannot_be_loaded_is_one_sentence(driver: Path, tmp_path: Path) -> None:

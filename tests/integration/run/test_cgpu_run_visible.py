@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_sim import make_driver_dir
+from cgpu_node.facts.node import load_node
+from cgpu_node.settings.config import Config
+from cgpu_sim import lose, make_driver_dir
 from cgpu_sim.machine import TESLA_T4, gpu_uuid
 from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, PROGRAMS, World
 from lab.worlds.users import Node
@@ -207,3 +209,17 @@ def test_a_job_that_may_open_some_gpus_only_has_these(user: World) -> None:
             assert answer(user, visible, *SIX, "--", *LIST, "vllm") == shown
         first = answer(user, None, *SIX, "--gpus", "0", "--", *LIST)["gpus"]
         assert indices(user, first) == own[:1]
+
+
+def test_a_gpu_that_is_lost_since_the_user_looked_is_left_out() -> None:
+    """REL-10: root's server knows it, and the user's facts are older."""
+    node = Node(gpus=4)
+    user = node.user
+    assert indices(user, answer(user, None, *SIX, "--", *LIST)["gpus"]) == [0, 1, 2, 3]
+    lose(user.driver, 1)
+    load_node(str(node.root.state), str(user.driver), config=Config(), refresh=True)
+    done = user.run(*SIX, "--gpus", "1", "--", "true")
+    assert done.returncode == 2
+    assert "does not answer: GPU is lost (error 15)" in done.stderr
+    assert indices(user, answer(user, None, *SIX, "--", *LIST)["gpus"]) == [0, 2, 3]
+    node.end()

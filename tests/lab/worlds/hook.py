@@ -66,6 +66,7 @@ class World:
         companion = "libnvidia-ptxjitcompiler.so.1"
         facts = {
             "identity": node._identity(str(self.driver)),  # noqa: SLF001
+            "cuda_order": [],
             "driver_version": "535.1",
             "libraries": {name: str(self.driver / name) for name in node.driver.PROXIED},
             "companions": {companion: str(self.driver / companion)},

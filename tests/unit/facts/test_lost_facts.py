@@ -46,6 +46,36 @@ def test_a_lost_gpu_is_what_it_was_before(fake: FakeDriver, uuid: str) -> None:
     assert fake.asked.count("contexts") == 1
 
 
+def test_cudas_order_is_that_of_all_gpus_or_not_known(fake: FakeDriver) -> None:
+    """ENV-13: without one of them, numbers would mean other GPUs than the driver's."""
+    costs = {UUID: 100 * MIB, OTHER: 120 * MIB}
+    fake.answers["facts"] = two(uuid=OTHER, lost=LOST)
+    fake.answers["contexts"] = {"costs": {UUID: costs[UUID]}, "failed": {}, "order": []}
+    for _ in range(2):
+        assert load(fake, refresh=True).cuda_order == ()
+    assert fake.asked.count("contexts") == 1
+    fake.answers = {
+        "facts": two(),
+        "contexts": {"costs": costs, "failed": {}, "order": [OTHER, UUID]},
+    }
+    assert load(fake, refresh=True).cuda_order == (OTHER, UUID)
+    fake.answers["facts"] = two(uuid=OTHER, lost=LOST)
+    assert load(fake, refresh=True).cuda_order == (OTHER, UUID)
+
+
+def test_a_context_that_fails_is_named_with_its_gpu(fake: FakeDriver) -> None:
+    """As on a GPU whose memory is full: nothing is charged for contexts there."""
+    failed = {OTHER: "cuDevicePrimaryCtxRetain: error 2"}
+    contexts = {"costs": {UUID: 100 * MIB}, "failed": failed, "order": [OTHER, UUID]}
+    fake.answers = {"facts": two(), "contexts": contexts}
+    node = load(fake)
+    assert (node.cuda_order, node.lost) == ((OTHER, UUID), ())
+    assert [gpu.context_bytes for gpu in node.gpus] == [100 * MIB, 0]
+    [note] = node.notes
+    assert note.startswith(f"what a CUDA context costs on {OTHER} is not known, so none is charged")
+    assert note.endswith(failed[OTHER])
+
+
 def test_the_indices_of_the_others_stay(fake: FakeDriver) -> None:
     [gpu] = FACTS["gpus"]
     lost = {"index": 0, "uuid": "", "lost": LOST}

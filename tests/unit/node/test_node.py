@@ -124,6 +124,16 @@ def test_refresh_asks_again_but_for_what_a_context_costs(fake: FakeDriver) -> No
     assert fake.asked == ["facts", "contexts", "facts"]
 
 
+def test_facts_of_a_release_that_did_not_ask_for_cudas_order_are_old(fake: FakeDriver) -> None:
+    load(fake)
+    path = fake.folder.parent / "state" / "node.json"
+    facts = json.loads(path.read_text())
+    del facts["cuda_order"]
+    path.write_text(json.dumps(facts))
+    assert load(fake).cuda_order == (UUID,)
+    assert fake.asked == ["facts", "contexts"] * 2
+
+
 def test_what_a_context_costs_is_measured_until_it_is_known(fake: FakeDriver) -> None:
     fake.answers["contexts"] = "cuInit: error 999"
     load(fake)

@@ -74,7 +74,7 @@ def test_pods_with_whole_gpus_are_known_without_asking_the_driver(
     state.refresh()
     assert state.exclusive == {}
     good, lost = {"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}
-    facts = {"identity": {"version": 1}, "gpus": [good], "lost": [lost]}
+    facts = {"identity": {"version": 1}, "gpus": [good], "lost": [lost], "cuda_order": []}
     (tmp_path / "node.json").write_text(json.dumps(facts))
     state.refresh()
     assert state.exclusive == {"GPU-a": first, "GPU-b": second}

@@ -23,9 +23,10 @@ LEFT_ALONE = {
     "disabled": "the node gives no GPU to pods",
     "topology": "cgpu does not place pods by topology, and leaves the node's GPUs to others",
     "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
+    "mps": "cgpu does not share GPUs by MPS, and leaves the node's GPUs to others",
 }
 # Those of them by which a node waits for what cgpu does not do.
-UNSERVED = ("topology", "mig")
+UNSERVED = ("topology", "mig", "mps")
 PLACEMENTS = (BINPACK, SPREAD)
 # GPUs, whole, shared or divided, as NVIDIA's plugin calls them. Not all of ``nvidia.com``: network
 # cards are published there, too.

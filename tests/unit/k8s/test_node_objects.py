@@ -163,6 +163,7 @@ def test_a_node_packs_its_gpus_full_without_a_label_that_says_otherwise() -> Non
         (node("default"), "ack.node.gpu.schedule=default: the node gives whole GPUs"),
         (node("disabled"), "gives no GPU"),
         (node("topology"), "does not place pods by topology"),
+        (node("mps"), "does not share GPUs by MPS"),
         (node("mig"), "MIG"),
         (node("coremem"), "label ack.node.gpu.schedule=coremem: expected one of share, cgpu"),
         (node("coremem"), "perhaps core_mem"),

@@ -30,7 +30,7 @@ _API = "admissionregistration.k8s.io/v1"
 FIRST, CONDITIONS, POLICIES = 20, 28, 30
 VERSIONS = (FIRST, CONDITIONS, POLICIES)  # each begins another way
 _VALIDATING, _MUTATING = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
-_PATIENCE = 5  # seconds that an API server waits
+_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits, and where it goes on without
 # Who binds the pods of all other schedulers: those never ask for GPUs.
 _BINDER = "system:kube-scheduler"
 
@@ -141,6 +141,6 @@ def _webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
         **({"matchConditions": conditions} if minor >= CONDITIONS else {}),
         "failurePolicy": "Fail" if hook.vital and minor >= CONDITIONS else "Ignore",
         "sideEffects": "None",
-        "timeoutSeconds": _PATIENCE,
+        "timeoutSeconds": _PATIENCE if hook.vital else _LITTLE,
         **({"reinvocationPolicy": "IfNeeded"} if hook.again else {}),
     }

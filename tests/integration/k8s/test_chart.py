@@ -122,6 +122,8 @@ def test_webhooks_refuse_where_no_policy_does_and_wait_for_a_guard_where_they_ca
     policy = "Fail" if minor >= 28 else "Ignore"
     assert {found[name]["failurePolicy"] for name in ("schedulers", *ruled)} == {policy}
     assert all(found[name]["failurePolicy"] == "Ignore" for name in spared)
+    waits = {name: hook["timeoutSeconds"] for name, hook in found.items()}
+    assert waits == {name: 1 if name in spared else 5 for name in found}
     assert all(("matchConditions" in hook) == (minor >= 28) for hook in found.values())
     service = chart.one(objects, "Service", GUARD)
     for hook in found.values():

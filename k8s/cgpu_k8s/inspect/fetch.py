@@ -112,7 +112,7 @@ async def _object(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """An object, and its events."""
     try:
-        raw = await client.get(resource.path(name, namespace=namespace))
+        raw = await _read(client, resource, name, namespace)
     except NotFoundError:
         raise CgpuError(
             f"{kind} {namespace}/{name}: there is no {kind} of this name in this namespace",
@@ -126,3 +126,13 @@ async def _object(
     except ApiError:  # they only add to the answer
         return raw, []
     return raw, events.items
+
+
+async def _read(client: Client, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
+    try:
+        return await client.get(resource.path(name, namespace=namespace))
+    except NotFoundError:
+        if resource != MAKERS["cronjob"]:
+            raise
+    older = resource._replace(version="v1beta1")  # before 1.21
+    return await client.get(older.path(name, namespace=namespace))

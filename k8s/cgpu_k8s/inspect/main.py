@@ -66,7 +66,8 @@ def _work() -> int:
     if given.why and (given.node or given.core):
         parser.error("--why POD: expected without NODE and --core")
     kind = _kind(given.why or "")
-    if kind and kind not in MAKERS:
+    nameless = given.why is not None and not _name(given.why)
+    if nameless or (kind and kind not in MAKERS):
         known = ", ".join(sorted({each.plural[:-1] for each in MAKERS.values()}))
         parser.error(f"--why {shown(given.why)}: expected a POD, or KIND/NAME with one of {known}")
     if given.namespace and not given.why:
@@ -100,7 +101,7 @@ def _answer(given: argparse.Namespace) -> str:
         from cgpu_k8s.inspect.why import why, why_none  # noqa: PLC0415 (likewise)
 
         namespace, kind = given.namespace or cluster.namespace, _kind(given.why)
-        name = given.why.rpartition("/")[2]
+        name = _name(given.why)
         if kind:
             made = result_of(fetch_maker(cluster, kind, name, namespace))
             return why_none(kind, *made) + "\n"
@@ -120,6 +121,10 @@ def _kind(why: str) -> str:
     """The kind of what makes pods, where --why names that; "": it names a pod."""
     kind = why.rpartition("/")[0]
     return "" if kind in {"pod", "pods", "po"} else kind
+
+
+def _name(why: str) -> str:
+    return why.rpartition("/")[2]
 
 
 def _shown(given: argparse.Namespace, nodes: list[NodeView]) -> str:

@@ -159,9 +159,20 @@ def test_why_a_job_has_no_pod(lab: Lab) -> None:
             " expected a multiple of 5 from 5 to 100\n"
         )
     assert lab.shown("--why", "pod/eight", "-n", "ml") == "pod ml/eight runs on gpu-a\n"
-    unknown = lab.run("--why", "jbo/train")
-    assert unknown.returncode == 2
-    assert "--why jbo/train: expected a POD, or KIND/NAME with one of cronjob, " in unknown.stderr
+    for words in ("jbo/train", "job/", "pod/"):
+        done = lab.run("--why", words)
+        assert done.returncode == 2
+        assert f"--why {words}: expected a POD, or KIND/NAME with one of cronjob, " in done.stderr
+
+
+def test_why_a_cron_job_of_kubernetes_1_20_has_no_pod(lab: Lab) -> None:
+    cron = controller("cronjobs", pod("p", 2, 33))
+    cron["metadata"] = {"name": "nightly", "namespace": "ml", "uid": "uid-nightly"}
+    key = Key(KINDS["batch", "cronjobs"], "ml", "nightly")
+    lab.server.change(lambda store: store.items.update({key: cron}))
+    lab.server.fail(Fault(path="/apis/batch/v1/.*cronjobs.*", status=404, reason="NotFound"))
+    sentence = lab.shown("--why", "cronjob/nightly", "-n", "ml")
+    assert sentence.startswith("cronjob ml/nightly gets no pod: container main: aliyun.com/gpu-core.")
 
 
 def test_why_shows_the_pods_own_events(lab: Lab) -> None:

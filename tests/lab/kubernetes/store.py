@@ -43,6 +43,7 @@ KINDS = {
         Kind("", "v1", "pods", "Pod"),
         Kind("", "v1", "events", "Event"),
         Kind("", "v1", "configmaps", "ConfigMap"),
+        Kind("batch", "v1", "cronjobs", "CronJob"),
         Kind("batch", "v1", "jobs", "Job"),
         Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     )

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s import names
-from cgpu_k8s.objects.misspelt import NEAR, OURS, PREFIX
+from cgpu_k8s.objects.misspelt import COUNTED, NEAR, OURS, PREFIX
 from cgpu_k8s.objects.pods import MOST_GPUS
 from cgpu_node.allocation import CORE_STEP
 
@@ -166,37 +166,42 @@ def altered(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def misspelt(_: Settings, item: str) -> tuple[Check, ...]:
-    """No name is near to one of ours: the same as ``misspelt`` of objects."""
+    """No resource is near to one of ours: the same as ``misspelt`` of objects."""
     limits = "c.resources.limits"
     found = (
         f"{_containers(item)}.filter(c, has(c.resources) && has({limits})"
-        f" && {limits}.exists(name, {_near()}))"
+        f" && {limits}.exists(name, {_near(NEAR)}))"
     )
-    resource = _nearest(limits, "resource", "container {}: ", "c.name")
-    return (
-        Check(f"{found}.size() == 0", f"{found}.map(c, {resource})[0]"),
-        *(
-            Check(f"!{named}.exists(name, {_near()})", _nearest(named, kind, f"{kind} "))
-            for kind in ("label", "annotation")
-            for named in (_members(item, f"{kind}s"),)
-        ),
+    resource = _nearest(limits, NEAR, "resource", "container {}: ", "c.name")
+    return (Check(f"{found}.size() == 0", f"{found}.map(c, {resource})[0]"),)
+
+
+def miscounted(_: Settings, item: str) -> tuple[Check, ...]:
+    """Nothing beside what asks for GPUs is near to their number, likewise."""
+    return tuple(
+        Check(
+            f"variables.asking.size() == 0 || !{named}.exists(name, {_near((COUNTED,))})",
+            _nearest(named, (COUNTED,), kind, f"{kind} "),
+        )
+        for kind in ("label", "annotation")
+        for named in (_members(item, f"{kind}s"),)
     )
 
 
-def _near() -> str:
+def _near(patterns: Iterable[str]) -> str:
     """Whether a name is near to one of ours."""
     return (
         f"name.startsWith({quoted(PREFIX)}) && !(name in {listed(OURS)})"
-        f" && ({' || '.join(f'name.matches({quoted(pattern)})' for pattern in NEAR)})"
+        f" && ({' || '.join(f'name.matches({quoted(pattern)})' for pattern in patterns)})"
     )
 
 
-def _nearest(named: str, kind: str, start: str, *values: str) -> str:
+def _nearest(named: str, patterns: Iterable[str], kind: str, start: str, *values: str) -> str:
     """The sentence about the first name that is near to one of ours."""
-    meant = _first(*((f"name.matches({quoted(each)})", quoted(NEAR[each])) for each in NEAR))
+    meant = _first(*((f"name.matches({quoted(each)})", quoted(NEAR[each])) for each in patterns))
     rest = f"{{}}: there is no such {kind}: did you mean {{}}?"
     text = sentence(start + rest, *values, "name", f"({meant})")
-    return f"{named}.filter(name, {_near()}).map(name, {text})[0]"
+    return f"{named}.filter(name, {_near(patterns)}).map(name, {text})[0]"
 
 
 def elsewhere(settings: Settings, item: str) -> tuple[Check, ...]:

@@ -17,7 +17,7 @@ from cgpu_k8s.api.resources import MAKERS
 from cgpu_k8s.guard import cel, nodes
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.objects.fields import member, strings
-from cgpu_k8s.objects.misspelt import misspelt
+from cgpu_k8s.objects.misspelt import miscounted, misspelt
 from cgpu_k8s.objects.pods import read_pod, template_of
 
 if TYPE_CHECKING:
@@ -157,6 +157,10 @@ def _impossible(review: Review, _: Settings) -> str:
     return read_pod(review.item).refusal
 
 
+def _miscounted(review: Review, _: Settings) -> str:
+    return miscounted(review.item)
+
+
 def _elsewhere(review: Review, settings: Settings) -> str:
     """Pods of another scheduler would be bound without a decision.
 
@@ -218,6 +222,7 @@ RULES = (
             (_written, cel.written),
             (_misspelt, cel.misspelt),
             (_impossible, cel.impossible),
+            (_miscounted, cel.miscounted),
             (_elsewhere, cel.elsewhere),
             (_placed, cel.placed),
         )

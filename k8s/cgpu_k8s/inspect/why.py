@@ -13,7 +13,7 @@ from cgpu_env.errors import shown
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.names import MEMORY, SCHEDULE
 from cgpu_k8s.objects.fields import member, objects
-from cgpu_k8s.objects.misspelt import misspelt
+from cgpu_k8s.objects.misspelt import miscounted, misspelt
 from cgpu_k8s.objects.nodes import WITHHELD
 from cgpu_k8s.objects.pods import read_pod, template_of
 from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
@@ -30,6 +30,7 @@ _USEFUL = (FULL, TOO_LARGE, TOO_FEW, WRONG_MODE, WITHHELD)
 _LONGEST = 400
 _NAMED = 3  # nodes that are named
 _STARTING = ("", "ContainerCreating", "PodInitializing")
+_RUNNING = ("replicas", "active", "currentNumberScheduled")  # of what makes pods: those it has
 
 
 class Case(NamedTuple):
@@ -80,11 +81,19 @@ def why_none(kind: str, maker: Json, events: Sequence[Json]) -> str:
     meta = member(maker, "metadata", dict)
     where = f"{kind} {member(meta, 'namespace', str)}/{member(meta, 'name', str)}"
     pod, warning = template_of(maker), _warning(events)
-    refusal = misspelt(pod) or read_pod(pod).refusal
+    refusal = misspelt(pod) or read_pod(pod).refusal or miscounted(pod)
+    status = member(maker, "status", dict)
     if refusal:
-        return f"{where} gets no pod: {refusal}"
-    if warning:
-        return f"{where} says: {warning}"
+        new = "new " if any(map(status.get, _RUNNING)) else ""
+        return f"{where} gets no {new}pod: {refusal}"
+    failing = (
+        each
+        for each in objects(status, "conditions")
+        if (each.get("type"), each.get("status")) == ("ReplicaFailure", "True")
+    )
+    reason = warning or next(map(_reason, failing), "")
+    if reason:
+        return f"{where} says: {reason}"
     return f"{where} may have pods: ask about one of them, by --why POD"
 
 
@@ -98,13 +107,15 @@ def _ended(case: Case) -> str:
 
 
 def _misspelt(case: Case) -> str:
-    found = "" if case.pod.node else misspelt(case.raw)
+    found = "" if case.pod.node else misspelt(case.raw) or miscounted(case.raw)
     return f"waits: {found}" if found else ""
 
 
 def _not_asking(case: Case) -> str:
-    asks = case.claim is not None
-    return "" if asks else f"asks for no part of a GPU: no container has {MEMORY} in its limits"
+    if case.claim is not None:
+        return ""
+    none = f"asks for no part of a GPU: no container has {MEMORY} in its limits"
+    return _misspelt(case) or none
 
 
 def _leaving(case: Case) -> str:
@@ -199,12 +210,12 @@ def _scheduler(case: Case) -> str:
 
 _RULES: tuple[Callable[[Case], str], ...] = (
     _ended,
-    _misspelt,
     _not_asking,
     _leaving,
     _bound,
     _impossible,
     _gated,
+    _misspelt,
     _no_room,
     _scheduler,
 )

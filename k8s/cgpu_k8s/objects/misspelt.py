@@ -11,58 +11,69 @@ from typing import TYPE_CHECKING
 
 from cgpu_k8s.names import CORES, COUNT, MEMORY
 from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cgpu_k8s.objects.fields import Json
 
 PREFIX = "aliyun.com/"
 OURS = (MEMORY, CORES, COUNT)
 _START = r"(?i)^aliyun[.]com/[cv]?(gpus?|gup|pgu|gp)[-_.]*"
-_UNIT = "([-_.]?[gm]i?b)?"
-# What is meant, by the pattern of the names that are near to it, in the syntax of RE2 too. Names of
-# ours match as well.
+_CORE, _PERCENT = "(cores?|croe|coer|ocre|cor|cre)", "(p(er|re)c[entag]*|pct)"
+# Names that are near to ours, by what is meant: spelt out, in the syntax of RE2 too. Those of ours
+# match as well.
+COUNTED = f"{_START}(counts?|coutn|cuont|conut|cont|cout|coun|cnts?|num(ber)?s?)$"
 NEAR = {
-    f"{_START}([me]{{2,4}}|m[a-z]m|me[a-z]|mem[a-z]{{1,5}}){_UNIT}$": (
+    f"{_START}(mem(s|ory|ry|roy)?|mme|men|emm?)([-_.]?[gm]i?b)?$": (
         f"{MEMORY} in a container's limits"
     ),
-    f"{_START}([core]{{3,5}}s?([-_.]+(p[a-z]*)?)?|(cores?)?perc[a-z]*)$": (
-        f"{CORES} in a container's limits"
-    ),
-    f"{_START}([count]{{4,6}}s?|cnts?|num(ber)?s?)$": f"the pod's label {COUNT}",
+    f"{_START}({_CORE}|({_CORE}[-_.]*)?{_PERCENT})$": f"{CORES} in a container's limits",
+    COUNTED: f"the pod's label {COUNT}",
 }
 
 
 def misspelt(pod: Json) -> str:
-    """Which resource, label or annotation of a pod is near to a name of ours, one sentence; "".
+    """Which resource in a pod's limits is near to a name of ours, one sentence; "".
 
     Raises:
         ObjectError: it is no pod.
     """
-    return next(_found(pod), "")
-
-
-def _found(pod: Json) -> Iterator[str]:
-    meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
+    spec = member(pod, "spec", dict)
     for container in (*objects(spec, "initContainers"), *objects(spec, "containers")):
         limits = member(member(container, "resources", dict), "limits", dict)
-        where = f"container {member(container, 'name', str)}: "
-        yield from (f"{where}{name}: {_no('resource', meant)}" for name, meant in _near(limits))
+        for name, meant in _near(limits, NEAR):
+            return f"container {member(container, 'name', str)}: {_no('resource', name, meant)}"
+    return ""
+
+
+def miscounted(pod: Json) -> str:
+    """Which label or annotation of a pod that asks for GPUs is near to that of their number; "".
+
+    All others are free, and so are those of a pod that asks for nothing of ours.
+
+    Raises:
+        ObjectError: it is no pod.
+    """
+    if not read_pod(pod).asks:
+        return ""
+    meta = member(pod, "metadata", dict)
     for kind in ("label", "annotation"):
-        noted = strings(meta, f"{kind}s")
-        yield from (f"{kind} {name}: {_no(kind, meant)}" for name, meant in _near(noted))
+        for name, meant in _near(strings(meta, f"{kind}s"), (COUNTED,)):
+            return f"{kind} {_no(kind, name, meant)}"
+    return ""
 
 
-def _near(named: Json) -> Iterator[tuple[str, str]]:
+def _near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The names that are near to one of ours, and what is meant."""
     for name in named:
         if name.startswith(PREFIX) and name not in OURS:
-            for pattern, meant in NEAR.items():
+            for pattern in patterns:
                 if re.search(pattern, name):
-                    yield name, meant
+                    yield name, NEAR[pattern]
                     break
 
 
-def _no(kind: str, meant: str) -> str:
-    return f"there is no such {kind}: did you mean {meant}?"
+def _no(kind: str, name: str, meant: str) -> str:
+    return f"{name}: there is no such {kind}: did you mean {meant}?"

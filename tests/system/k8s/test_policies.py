@@ -19,7 +19,7 @@ from cgpu_k8s.guard.cel import RESERVED
 from cgpu_k8s.guard.rules import Review, refusal
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.guard.webhooks import CONDITIONS, objects
-from cgpu_k8s.objects.misspelt import misspelt
+from cgpu_k8s.objects.misspelt import miscounted, misspelt
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane
 from lab.kubernetes.manifests import CORE, IMPOSSIBLE, ITS_OWN, MEM, container, of, whole
@@ -234,14 +234,24 @@ def test_what_no_gpu_could_give_is_refused_with_the_sentence_of_the_guard(
 
 
 @pytest.mark.parametrize("name", ["aliyun.com/gpu_mem", "aliyun.com/GPU-core.percent"])
-@pytest.mark.parametrize("kind", ["labels", "annotations", "limits"])
-def test_a_name_that_is_nearly_ours_is_refused(server: Server, kind: str, name: str) -> None:
-    item = whole(of(container({"cpu": "1", **({name: "1"} if kind == "limits" else {})})))
-    if kind != "limits":
-        item["metadata"][kind] = {"app": "x", name: "1"}
+def test_a_resource_that_is_nearly_ours_is_refused(server: Server, name: str) -> None:
+    item = whole(of(container({"cpu": "1", name: "1"})))
     answer, _ = server.ask("POST", pods_path(), item)
     assert answer.message.endswith(misspelt(item))
-    assert f"{name}: there is no such " in answer.message
+    assert f"{name}: there is no such resource" in answer.message
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+def test_what_is_nearly_the_number_of_gpus_is_refused_where_a_pod_asks(
+    server: Server, kind: str
+) -> None:
+    for limits in ({MEM: "2"}, {"cpu": "1"}):
+        item = whole(of(container(limits), schedulerName="cgpu-scheduler"))
+        item["metadata"][kind] = {"app": "x", "aliyun.com/gpu_count": "2"}
+        answer, _ = server.ask("POST", f"{pods_path()}?dryRun=All", item)
+        sentence = miscounted(item)
+        assert bool(sentence) == (MEM in limits)
+        assert answer.message.endswith(sentence) if sentence else answer == Asked(201, "")
 
 
 def test_the_conditions_of_older_webhooks_compile(server: Server) -> None:

@@ -175,8 +175,15 @@ def test_what_makes_pods_that_no_gpu_could_serve(plural: str) -> None:
         f"{kind} ml/x gets no pod: container main: aliyun.com/gpu-core.percentage=33: expected a"
         " multiple of 5 from 5 to 100"
     )
+    for has in ({"replicas": 2}, {"active": 1}, {"active": [{}]}, {"currentNumberScheduled": 1}):
+        assert " gets no new pod: container main: " in why_none(kind, {**maker, "status": has}, [])
     maker = {**controller(plural, pod("p", 7, 30)), "metadata": maker["metadata"]}
     assert why_none(kind, maker, events) == f"{kind} ml/x says: FailedCreate: exceeded quota"
+    failed = {"type": "ReplicaFailure", "reason": "FailedCreate", "message": "no account"}
+    conditions = [{"type": "Available", "status": "True"}, {**failed, "status": "True"}]
+    maker["status"] = {"conditions": conditions, "replicas": 0}
+    assert why_none(kind, maker, []) == f"{kind} ml/x says: FailedCreate: no account"
+    conditions[1]["status"] = "False"
     assert why_none(kind, maker, []) == (
         f"{kind} ml/x may have pods: ask about one of them, by --why POD"
     )

@@ -96,6 +96,27 @@ def renewed() -> str:
     return f"request.operation == 'CREATE' || {template('object')} != {template('oldObject')}"
 
 
+def due() -> str:
+    """Whether an object makes pods now, and no controller makes it: the same as ``is_due``."""
+    owners, spec = "object.metadata.ownerReferences", "dyn(object.spec)"
+    return (
+        f"!(has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller))"
+        f" && !(has({spec}.suspend) && {spec}.suspend)"
+        f" && !(has({spec}.replicas) && {spec}.replicas == 0)"
+    )
+
+
+def kept(checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """The checks of one rule, for templates that did not break it before."""
+    broke = f"request.operation == 'UPDATE' && ({_old(broken(checks))})"
+    return tuple(each._replace(expression=f"({each.expression}) || ({broke})") for each in checks)
+
+
+def _old(expression: str) -> str:
+    """The same of the template that an object had, by the variables about it."""
+    return expression.replace("variables.", "variables.old_")
+
+
 def _containers(pod: str) -> str:
     """All containers of a pod, in the order in which they start."""
     first = f"{pod}.spec.initContainers"
@@ -125,8 +146,7 @@ def broken(checks: tuple[Check, ...]) -> str:
 def variables(pod: str) -> dict[str, str]:
     """Names that the checks of a pod use, in order; each may use those before it."""
     labels = _members(pod, "labels")
-    return {
-        **({"pod": template(OBJECT)} if pod == POD else {}),
+    found = {
         "containers": _containers(pod),
         "malformed": f"variables.containers.map(c, {_malformed()}).filter(text, text != '')",
         "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
@@ -136,6 +156,11 @@ def variables(pod: str) -> dict[str, str]:
         "uneven": "(variables.malformed.size() == 0 ? variables.asking : [])"
         f".map(c, {_uneven()}).filter(text, text != '')",
     }
+    if pod != POD:
+        return found
+    before = f"request.operation == 'UPDATE' ? {template('oldObject')} : {template(OBJECT)}"
+    old = {f"old_{name}": _old(expression) for name, expression in found.items()}
+    return {"pod": template(OBJECT), **found, "old_pod": before, **old}
 
 
 def written(_: Settings, item: str) -> tuple[Check, ...]:

@@ -40,7 +40,9 @@ def policies(settings: Settings) -> list[dict[str, Any]]:
 def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
     item = cel.POD if event == TEMPLATES else cel.OBJECT
-    checks = [check for rule in rules for check in rule.checks(settings, item)]
+    of_rules = (rule.checks(settings, item) for rule in rules)
+    kept = map(cel.kept, of_rules) if event == TEMPLATES else of_rules
+    checks = [check for each in kept for check in each]
     conditions = _named(requested(event, settings))
     used = any("variables." in check.expression for check in checks)
     return {
@@ -64,7 +66,7 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
 def requested(event: Event, settings: Settings) -> dict[str, str]:
     """Which requests an event is, as conditions in CEL by name, for policies and webhooks alike."""
     if event == TEMPLATES:
-        return {"renewed": cel.renewed()}
+        return {"renewed": cel.renewed(), "due": cel.due()}
     return {
         Users.ALL: {},
         Users.OTHERS: {"others": cel.others(settings.accounts)},

@@ -16,7 +16,7 @@ from cgpu_k8s import names
 from cgpu_k8s.api.resources import MAKERS
 from cgpu_k8s.guard import cel, nodes
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.fields import member, objects, strings
 from cgpu_k8s.objects.misspelt import miscounted, misspelt
 from cgpu_k8s.objects.pods import read_pod, template_of
 
@@ -107,17 +107,27 @@ def refusal(review: Review, settings: Settings) -> str:
     Raises:
         ObjectError: the object is not what Kubernetes' API describes.
     """
+    was: Review | None = None
     if concerns(TEMPLATES, review, settings):
         pod, before = template_of(review.item), template_of(review.before or {})
-        if pod == before:  # what is there already can be scaled and removed
+        if pod == before or not is_due(review.item):  # what is there can be scaled and removed
             return ""
+        was = review._replace(item=before) if review.before else None
         review = review._replace(item=pod)
     for rule in RULES:
         if concerns(rule.event, review, settings):
             sentence = rule.refuse(review, settings)
-            if sentence:
+            if sentence and not (was and rule.refuse(was, settings)):
                 return sentence
     return ""
+
+
+def is_due(maker: Json) -> bool:
+    """Whether an object makes pods now, and no controller makes it, such as a Deployment."""
+    spec = member(maker, "spec", dict)
+    owners = objects(member(maker, "metadata", dict), "ownerReferences")
+    owned = any(member(each, "controller", bool) for each in owners)
+    return not (owned or member(spec, "suspend", bool) or spec.get("replicas") == 0)
 
 
 def concerns(event: Event, review: Review, settings: Settings) -> bool:

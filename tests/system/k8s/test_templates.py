@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 WRONG = IMPOSSIBLE["core 33"]
-NOTED = json.dumps({"spec": {"template": {"metadata": {"annotations": {"mine": "1"}}}}})
+NOTED, PLACED = (
+    json.dumps({"spec": {"template": part}})
+    for part in ({"metadata": {"annotations": {"mine": "1"}}}, {"spec": {"nodeName": "gpu-a"}})
+)
 
 
 @pytest.fixture(scope="module", name="plane")
@@ -52,6 +55,19 @@ def made(plane: ControlPlane, plural: str, item: Any, name: str) -> Any:
     if plural == "cronjobs" and not plane.release.is_since(21):
         found["apiVersion"] = "batch/v1beta1"
     return found
+
+
+def not_due(plane: ControlPlane) -> list[Any]:
+    """What makes no pods now, as it is restored, and what a controller makes."""
+    zero, suspended, owned = (
+        made(plane, plural, WRONG, "restored")
+        for plural in ("deployments", "cronjobs", "replicasets")
+    )
+    zero["spec"]["replicas"] = 0
+    suspended["spec"]["suspend"] = True
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "old", "uid": "of-old"}
+    owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return [zero, suspended, owned]
 
 
 @contextmanager
@@ -94,10 +110,13 @@ def test_what_no_gpu_could_give_is_refused_and_what_was_there_before_can_be_scal
             ("annotate", *old, "mine=1"),
             ("scale", "deployments/old", "--replicas=2"),
             ("patch", "replicasets/old", "--patch", '{"spec": {"replicas": 2}}'),
+            ("patch", "deployments/old", "--patch", NOTED),
         ):
             done = kubectl(plane, *words)
             assert done.returncode == 0, done.stderr
-        done = kubectl(plane, "patch", "deployments/old", "--patch", NOTED)
-        assert sentences["core 33"] in done.stderr
+        done = kubectl(plane, "patch", "deployments/old", "--patch", PLACED)
+        assert "nodeName=gpu-a: expected none" in done.stderr
+        done = apply(plane, *not_due(plane))
+        assert done.returncode == 0, done.stderr
         done = kubectl(plane, "delete", *old, "--wait=false")
         assert done.returncode == 0, done.stderr

@@ -10,7 +10,16 @@ import pytest
 from cgpu_k8s.guard.rules import TEMPLATES, Review, refusal
 from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS
 from lab.kubernetes.cel import HOOKS, SETTINGS, asked, both, created, denied
-from lab.kubernetes.manifests import CONTROLLERS, CORE, IMPOSSIBLE, asking, controller, of, pod
+from lab.kubernetes.manifests import (
+    CONTROLLERS,
+    CORE,
+    IMPOSSIBLE,
+    asking,
+    container,
+    controller,
+    of,
+    pod,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -59,19 +68,46 @@ def test_pods_that_would_be_refused_for_anything_else_are_refused_too(plural: st
 
 
 @pytest.mark.parametrize("plural", CONTROLLERS)
-def test_what_is_there_already_may_change_but_for_its_template(plural: str) -> None:
+def test_what_is_there_already_may_change_but_break_no_other_rule(plural: str) -> None:
     wrong = IMPOSSIBLE["core 33"]
     kept = applied(plural, wrong, wrong)
     kept.item["metadata"]["finalizers"] = []
-    kept.item["spec"]["suspend"] = kept.item["spec"]["replicas"] = 1
+    kept.item["spec"]["replicas"] = 2
     assert both(kept) == ("", "")
     for minor in (CONDITIONS, POLICIES):
         assert asked(kept, minor) == set()
     other = copy.deepcopy(wrong)
     other["spec"]["containers"][0]["command"] = ["another"]
-    assert CORE in both(applied(plural, other, wrong))[0]
+    for item in (other, IMPOSSIBLE["whole GPUs too"], UNASKED):
+        assert both(applied(plural, item, wrong)) == ("", "")
     assert CORE in both(applied(plural, wrong, UNASKED))[0]
-    assert both(applied(plural, UNASKED, wrong)) == ("", "")
+    other["spec"]["nodeName"] = "gpu-a"
+    assert "nodeName=gpu-a: expected none" in both(applied(plural, other, wrong))[0]
+    other["metadata"]["annotations"] = {"cgpu/allocation": "{}"}
+    assert "annotation cgpu/allocation" in both(applied(plural, other, wrong))[0]
+
+
+@pytest.mark.parametrize("plural", CONTROLLERS)
+@pytest.mark.parametrize(
+    "wrong", [IMPOSSIBLE["core 33"], of(container({"aliyun.com/gpu_mem": "1"}))]
+)
+def test_what_a_controller_makes_or_makes_no_pods_now_is_let_in(plural: str, wrong: Any) -> None:
+    """A Deployment's ReplicaSet, and what is restored at 0 or suspended."""
+    owner = {"kind": "x", "name": "x", "uid": "x"}
+    for meta, spec, refused in (
+        ({}, {}, True),
+        ({"ownerReferences": [owner, {**owner, "controller": False}]}, {}, True),
+        ({"ownerReferences": [owner, {**owner, "controller": True}]}, {}, False),
+        ({}, {"replicas": 1, "suspend": False}, True),
+        ({}, {"replicas": 0}, False),
+        ({}, {"suspend": True}, False),
+    ):
+        for before in (None, UNASKED):
+            review = applied(plural, wrong, before)
+            review.item["metadata"] |= meta
+            review.item["spec"] |= spec
+            assert bool(both(review)[0]) == refused
+            assert refused or asked(review, CONDITIONS) == set()
 
 
 @pytest.mark.parametrize("plural", CONTROLLERS)

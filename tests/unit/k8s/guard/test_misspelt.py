@@ -8,8 +8,8 @@ import pytest
 
 from cgpu_k8s.guard.rules import Review
 from cgpu_k8s.guard.webhooks import CONDITIONS, POLICIES
-from cgpu_k8s.inspect.why import why, why_none
 from cgpu_k8s.inspect.cluster import read_claim
+from cgpu_k8s.inspect.why import why, why_none
 from cgpu_k8s.objects.misspelt import miscounted, misspelt
 from lab.kubernetes.cel import asked, both, created
 from lab.kubernetes.manifests import CORE, COUNT, MEM, container, controller, of, pod

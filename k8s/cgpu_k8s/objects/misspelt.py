@@ -24,7 +24,7 @@ _START = r"(?i)^aliyun[.]com/[cv]?(gpus?|gup|pgu|gp)[-_.]*"
 _CORE, _PERCENT = "(cores?|croe|coer|ocre|cor|cre)", "(p(er|re)c[entag]*|pct)"
 # Names that are near to ours, by what is meant: spelt out, in the syntax of RE2 too. Those of ours
 # match as well.
-COUNTED = f"{_START}(counts?|coutn|cuont|conut|cont|cout|coun|cnts?|num(ber)?s?)$"
+COUNTED = f"{_START}(counts?|cou?tn|cuont|conut|cont|cout|coun|cnts?|num(ber)?s?)$"
 NEAR = {
     f"{_START}(mem(s|ory|ry|roy)?|mme|men|emm?)([-_.]?[gm]i?b)?$": (
         f"{MEMORY} in a container's limits"

@@ -144,5 +144,5 @@ def test_a_pod_that_asks_for_nothing_else_says_so_of_its_resources_alone() -> No
 
 
 def sentence(item: Any) -> str:
-    """What is said of a pod."""
+    """What --why answers about a pod."""
     return why(item, read_claim(item), [], [], [])

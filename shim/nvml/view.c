@@ -2,9 +2,10 @@
  * The container's part of a GPU: its cap from the limits, its use from the ledger.
  *
  * Limits and ledger are found when the library is loaded: later the program may have changed its
- * root, or have no free descriptor. The GPU that a handle stands for is found once. It is published
- * by single atomic stores, so no lock is held over a fork. A program may close the ledger's
- * descriptor, and use it for another file; then the ledger is opened for every query.
+ * root, or have no free descriptor. Limits that are not there yet are looked for again. The GPU
+ * that a handle stands for is found once. It is published by single atomic stores, so no lock is
+ * held over a fork. A program may close the ledger's descriptor, and use it for another file; then
+ * the ledger is opened for every query.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -52,7 +53,28 @@ cgpu_nvml_view_setup(void)
 static struct cgpu_ledger *
 borrow_ledger(void)
 {
-    return cgpu_observer_is_open(kept) ? kept : open_ledger();
+    if (!cgpu_observer_is_open(kept)) {
+        return open_ledger();
+    }
+    cgpu_ledger_rest(kept, 0); /* each query asks who lives, as if it had opened the ledger */
+    return kept;
+}
+
+/* NULL if they are missing or broken. */
+static const struct cgpu_limits *
+find_limits(void)
+{
+    const struct cgpu_limits *known = __atomic_load_n(&limits, __ATOMIC_ACQUIRE);
+    if (known != NULL) {
+        return known;
+    }
+    const struct cgpu_limits *mapped = cgpu_mapped_limits_open();
+    if (mapped == NULL || __atomic_compare_exchange_n(&limits, &known, mapped, false,
+                                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        return mapped;
+    }
+    munmap((void *)(uintptr_t)mapped, sizeof *mapped); /* another thread was faster */
+    return known;
 }
 
 static void
@@ -151,7 +173,7 @@ static enum nvml_return
 find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *outside_bytes)
 {
     int32_t number;
-    if (limits == NULL) {
+    if (find_limits() == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
     enum nvml_return status = number_of(device, &number);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,67 @@ def test_a_ledger_that_breaks_is_not_an_empty_one(base: Base) -> None:
         "print(code(n.nvmlDeviceGetMemoryInfo, gpu))\n"
     )
     assert lines == ["0", "NVMLError_Unknown"]
+
+
+def test_limits_that_come_after_the_library_count(base: Base) -> None:
+    limits = base.path / "limits"
+    limits.rename(base.path / "later")
+    lines = base.view.python(
+        "print(code(n.nvmlDeviceGetMemoryInfo, gpu))\n"
+        f"os.rename({str(base.path / 'later')!r}, {str(limits)!r})\n"
+        "print(n.nvmlDeviceGetMemoryInfo(gpu).total)\n"
+    )
+    assert lines == ["NVMLError_Unknown", str(base.gpus[0].cap_bytes)]
+
+
+SLOW_LOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <time.h>
+int fcntl(int fd, int command, ...)
+{
+    int (*real)(int, int, ...) = (int (*)(int, int, ...))dlsym(RTLD_NEXT, "fcntl");
+    va_list rest;
+    va_start(rest, command);
+    void *argument = va_arg(rest, void *);
+    va_end(rest);
+    for (clock_t begun = clock(); command == F_OFD_GETLK && getenv("SLOW_LOCKS") != NULL &&
+                                  clock() - begun < CLOCKS_PER_SEC / 20;) {
+    }
+    return real(fd, command, argument);
+}
+int fcntl64(int, int, ...) __attribute__((alias("fcntl")));
+"""
+HOLDER = """
+import cgpu_native, sys
+ledger = cgpu_native.Ledger.attach(sys.argv[1])
+ledger.charge(0, 1 << 40, 300)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_mem_4_a_query_that_was_costly_blinds_no_later_one(base: Base, tmp_path: Path) -> None:
+    """MEM-4: who has died since then holds nothing."""
+    library = tmp_path / "slow_locks.so"
+    command = ["gcc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"]
+    subprocess.run(command, input=SLOW_LOCKS, text=True, check=True)
+    lines = base.view.python(
+        "import subprocess, sys\n"
+        f"command = [sys.executable, '-c', {HOLDER!r}, {str(base.path / 'ledger')!r}]\n"
+        "holder = subprocess.Popen(command, stdin=-1, stdout=-1)\n"
+        "holder.stdout.readline()\n"
+        "os.environ['SLOW_LOCKS'] = '1'\n"
+        "print(n.nvmlDeviceGetMemoryInfo(gpu).used)\n"
+        "del os.environ['SLOW_LOCKS']\n"
+        "holder.kill(); holder.wait()\n"
+        "print(n.nvmlDeviceGetMemoryInfo(gpu).used)\n",
+        LD_PRELOAD=str(library),
+    )
+    assert lines == ["300", "0"]
 
 
 OF_THE_LEDGER = (

@@ -105,7 +105,9 @@ class View(NamedTuple):
         assert done.returncode == 0, done
         return done.stdout
 
-    def python(self, program: str, interpreter: str | Path = sys.executable) -> list[str]:
+    def python(
+        self, program: str, interpreter: str | Path = sys.executable, **env: str
+    ) -> list[str]:
         """Lines that a Python program prints, with pynvml imported and initialised."""
         prelude = (
             "import pynvml as n, ctypes as c, os\n"
@@ -114,7 +116,7 @@ class View(NamedTuple):
             "    except n.NVMLError as e:\n        return type(e).__name__\n"
             "n.nvmlInit(); gpu = n.nvmlDeviceGetHandleByIndex(0)\n"
         )
-        return self.run(interpreter, "-c", prelude + program).splitlines()
+        return self.run(interpreter, "-c", prelude + program, **env).splitlines()
 
 
 class Base(NamedTuple):

@@ -39,14 +39,14 @@ cgpu_location_of_imported(CUmemGenericAllocationHandle handle, int32_t *gpu)
 {
     struct cgpu_mem_properties properties = {0};
     CUdevice device;
-    CUresult status = cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
     *gpu = CGPU_NO_GPU;
-    if (status != CUDA_SUCCESS || properties.location.type < CU_LOCATION_DEVICE ||
+    if (cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle) != CUDA_SUCCESS ||
+        properties.location.type < CU_LOCATION_DEVICE ||
         properties.location.type == CU_LOCATION_INVISIBLE) {
-        return status;
+        return CUDA_SUCCESS;
     }
-    status = cgpu_location_check(properties.type, &properties.location,
-                                 "cuMemImportFromShareableHandle");
+    CUresult status = cgpu_location_check(properties.type, &properties.location,
+                                          "cuMemImportFromShareableHandle");
     if (status == CUDA_SUCCESS && cgpu_location_device(&properties.location, &device)) {
         *gpu = cgpu_device_gpu(device);
     }

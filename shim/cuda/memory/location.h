@@ -21,7 +21,10 @@ bool cgpu_location_device(const struct cgpu_mem_location *location, CUdevice *de
 CUresult cgpu_location_check(int allocation_type, const struct cgpu_mem_location *location,
                              const char *name);
 
-/* On which GPU the imported memory behind HANDLE lies; CGPU_NO_GPU: on none of ours. */
+/*
+ * On which GPU the imported memory behind HANDLE lies; CGPU_NO_GPU: on none of ours, or HANDLE has
+ * no properties, as those of multicast objects may not.
+ */
 CUresult cgpu_location_of_imported(CUmemGenericAllocationHandle handle, int32_t *gpu);
 
 #endif

@@ -1,4 +1,4 @@
-"""Values of the driver's enumerations that are newer than cgpu: counted, or refused."""
+"""What the simulated driver lacks: newer values of enumerations, and memory without properties."""
 
 from __future__ import annotations
 
@@ -87,3 +87,17 @@ show(arrive(location=7), arrive(type=3), arrive(type=MANAGED), arrive(way=16), a
     assert outcome.out == ["0 0 0 0", "801 801 801 801 0"]
     line = "memory of a kind that is newer than cgpu, refused: cuMemImportFromShareableHandle\n"
     assert line in outcome.log
+
+
+def test_imported_memory_of_which_nothing_is_known_passes(base: Base) -> None:
+    """Multicast objects, which NCCL imports on nodes with NVSwitch, may have no properties."""
+    outcome = base.check(
+        START
+        + """
+cuda.stub_show(-1, 0)
+handle = c_uint64()
+show(cuda.cuMemImportFromShareableHandle(byref(handle), c_void_p(0), POSIX_FD))
+show(cuda.cuMemRelease(handle), used() - base)
+"""
+    )
+    assert outcome.out == ["0", "0 0"]

@@ -1,15 +1,20 @@
 /*
  * The third part of stub_driver.c: physical memory by handle, which it lets be mapped into arrays
- * and imported in any way.
+ * and imported in any way; and linear memory of other processes, of which it says nothing.
  */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint64_t last_handle = 0x5000;
 static int shown_type, shown_location;
+static int waits, released; /* whether it waits for a release; how many there were */
 
-/* From now on imported memory is of this type, at this type of location. */
+/*
+ * From now on imported memory is of this type, at this type of location; type -1: nobody says what
+ * it is, as with multicast objects.
+ */
 void
 stub_show(int type, int location)
 {
@@ -37,6 +42,9 @@ int
 cuMemGetAllocationPropertiesFromHandle(int *properties, uint64_t handle)
 {
     (void)handle;
+    if (shown_type < 0) {
+        return 1;
+    }
     memset(properties, 0, 32);
     properties[0] = shown_type;
     properties[2] = shown_location;
@@ -47,7 +55,48 @@ int
 cuMemRelease(uint64_t handle)
 {
     (void)handle;
+    __atomic_add_fetch(&released, 1, __ATOMIC_SEQ_CST);
     return 0;
+}
+
+/* Whether cuIpcOpenMemHandle or cuIpcCloseMemHandle waits for a cuMemRelease of another thread. */
+int
+stub_waits(void)
+{
+    return __atomic_load_n(&waits, __ATOMIC_SEQ_CST);
+}
+
+static int
+wait_for_release(void)
+{
+    int before = __atomic_load_n(&released, __ATOMIC_SEQ_CST);
+    int tries = 20 * 1000;
+    __atomic_store_n(&waits, 1, __ATOMIC_SEQ_CST);
+    while (tries > 0 && __atomic_load_n(&released, __ATOMIC_SEQ_CST) == before) {
+        usleep(1000);
+        tries--;
+    }
+    __atomic_store_n(&waits, 0, __ATOMIC_SEQ_CST);
+    return tries > 0 ? 0 : 999;
+}
+
+struct stub_ipc_handle {
+    char bytes[64];
+};
+
+int
+cuIpcOpenMemHandle_v2(uint64_t *address, struct stub_ipc_handle handle, unsigned int flags)
+{
+    (void)handle, (void)flags;
+    *address = 0x7000000;
+    return wait_for_release();
+}
+
+int
+cuIpcCloseMemHandle(uint64_t address)
+{
+    (void)address;
+    return wait_for_release();
 }
 
 int

@@ -40,6 +40,8 @@ struct cgpu_survey {
     uint32_t asked;   /* how many processes, dead ones too, the kernel was asked about */
     uint32_t unasked; /* how many count as living unasked: the container's locks make asking slow */
     uint32_t reserved;
+    uint64_t paid_bytes[CGPU_MAX_GPUS]; /* shared, and charged to one of those who have them */
+    uint32_t importers[CGPU_MAX_GPUS];  /* how many processes have imported any */
     struct cgpu_holder holders[CGPU_LEDGER_SLOTS];
 };
 

@@ -71,9 +71,11 @@ struct cgpu_ledger_sharing {
     uint32_t owner;    /* as of a work */
     uint32_t gpu;      /* number in the limits, beyond CGPU_LEDGER_SHARINGS */
     uint64_t exported; /* bytes that are charged to this process; written under the GPU's lock */
-    uint64_t imported; /* bytes, as much as was mapped */
+    uint64_t imported; /* bytes, as much as was mapped; the same memory once, as far as known */
     uint64_t due;      /* the part of them that is charged to this process */
-    uint64_t reserved[4];
+    uint64_t mapped;   /* bytes of all imports, the same memory as often as it was imported */
+    uint64_t beside;   /* 1 + what the slot holds beside due, while that changes; 0: it does not */
+    uint64_t reserved[2];
 };
 
 struct cgpu_ledger_file {

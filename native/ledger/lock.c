@@ -6,6 +6,7 @@
 
 #include "futex.h"
 #include "ledger/attachment.h"
+#include "ledger/sharing.h"
 #include "ledger/slot.h"
 
 enum {
@@ -119,6 +120,7 @@ sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *st
         return false;
     }
     /* it may have died between the two halves of a change */
+    cgpu_sharing_finish(ledger->file, gpu);
     __atomic_store_n(&entry->used, cgpu_slot_sum(ledger->file, gpu), __ATOMIC_RELAXED);
     return true;
 }

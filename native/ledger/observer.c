@@ -35,6 +35,7 @@ struct look {
     void (*found)(void *to, const struct cgpu_ledger_slot *slot, uint32_t index);
     void (*shares)(void *to, const struct cgpu_share *share);
     void *to;
+    struct cgpu_survey *survey;        /* NULL: sums of what is shared are not asked for */
     uint8_t living[CGPU_LEDGER_SLOTS]; /* those that were found */
 };
 
@@ -180,7 +181,8 @@ walk_file(struct look *look)
     }
     status = walk(look);
     if (status == CGPU_OK) {
-        cgpu_sharing_survey(look->fd, look->gpu, look->living, look->shares, look->to);
+        cgpu_sharing_survey(look->fd, look->gpu, look->living, look->shares, look->to,
+                            look->survey);
     }
     give_back(ledger, look->fd);
     return status;
@@ -354,7 +356,8 @@ cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
                         .gpu = CGPU_MAX_GPUS,
                         .found = take_down,
                         .shares = share_in_survey,
-                        .to = out};
+                        .to = out,
+                        .survey = out};
     int status;
 
     if (!is_open(ledger) || out == NULL) {

@@ -10,20 +10,23 @@
 #include "ledger/slot.h"
 #include "ledger/work.h"
 
-enum { CHUNK = 32 }; /* 2 KiB of a stack that may be small */
+enum {
+    CHUNK = 32, /* 2 KiB of a stack that may be small */
+    BLOCK = 2 << 20
+};
 
 /*
  * They are in the table of works, under numbers that no GPU has. SLOT is whose it is. Its slot's
- * end frees it without the GPU's lock, but only when it is all zeros.
+ * end frees it under the GPU's lock.
  */
 static struct cgpu_ledger_sharing *
 sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu, uint32_t *slot)
 {
     struct cgpu_ledger_sharing *sharing = (struct cgpu_ledger_sharing *)&file->works[index];
-    uint32_t number = __atomic_load_n(&sharing->gpu, __ATOMIC_RELAXED);
+    struct cgpu_work_key key = cgpu_work_key_of(sharing);
 
-    *slot = cgpu_lock_holder(__atomic_load_n(&sharing->owner, __ATOMIC_RELAXED));
-    return *slot < CGPU_LEDGER_SLOTS && number == CGPU_LEDGER_SHARINGS + gpu ? sharing : NULL;
+    *slot = cgpu_lock_holder(key.owner);
+    return *slot < CGPU_LEDGER_SLOTS && key.gpu == CGPU_LEDGER_SHARINGS + gpu ? sharing : NULL;
 }
 
 static uint64_t
@@ -32,10 +35,11 @@ get(const uint64_t *amount)
     return __atomic_load_n(amount, __ATOMIC_RELAXED);
 }
 
+/* release: who takes the lock over from a process killed meanwhile sees what was set before */
 static void
 set(uint64_t *amount, uint64_t value)
 {
-    __atomic_store_n(amount, value, __ATOMIC_RELAXED);
+    __atomic_store_n(amount, value, __ATOMIC_RELEASE);
 }
 
 static uint64_t
@@ -50,43 +54,101 @@ lesser(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 static void
 move(uint64_t *account, uint64_t from, uint64_t to)
 {
     set(account, less(get(account), from) + to);
 }
 
-static uint64_t
-sum_exported(struct cgpu_ledger_file *file, uint32_t gpu)
+/* What is shared on a GPU: exported, and paid for, by who exports it or by importers. */
+struct sums {
+    uint64_t exported, paid;
+};
+
+static struct sums
+add_up(struct cgpu_ledger_file *file, uint32_t gpu)
 {
     uint32_t bound = cgpu_work_bound(file), slot;
-    uint64_t sum = 0;
+    struct sums sums = {0};
 
     for (uint32_t i = 0; i < bound; i++) {
         const struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
 
-        sum += sharing != NULL ? sharing->exported : 0;
+        if (sharing != NULL) {
+            sums.exported += sharing->exported;
+            sums.paid += sharing->exported + sharing->due;
+        }
     }
-    return sum;
+    return sums;
 }
 
-/* Under GPU's lock: charge each process what nobody else pays for. */
+/* What the slot has to show is known until it shows it, so this may be done again. */
+static void
+finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
+{
+    uint64_t beside = get(&sharing->beside);
+
+    if (beside != 0) {
+        set(used, beside - 1 + sharing->due);
+        set(&sharing->beside, 0);
+    }
+}
+
+/* Under GPU's lock: from now on SLOT pays for DUE of what it has imported. */
+static void
+charge(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t slot,
+       struct cgpu_ledger_sharing *sharing, uint64_t due)
+{
+    uint64_t *used = &file->slots[slot].used[gpu];
+
+    move(&file->gpus[gpu].used, sharing->due, due);
+    set(&sharing->beside, less(get(used), sharing->due) + 1);
+    set(&sharing->due, due);
+    finish(used, sharing);
+}
+
+void
+cgpu_sharing_finish(struct cgpu_ledger_file *file, uint32_t gpu)
+{
+    uint32_t bound = cgpu_work_bound(file), slot;
+
+    for (uint32_t i = 0; i < bound; i++) {
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
+
+        if (sharing != NULL) {
+            finish(&file->slots[slot].used[gpu], sharing);
+        }
+    }
+}
+
+/*
+ * Under GPU's lock: charge each process what nobody else pays for. What a process pays for has no
+ * maker any more, so it is nothing that somebody exports now: it pays until it lets go.
+ */
 static void
 level(struct cgpu_ledger_file *file, uint32_t gpu)
 {
     uint32_t bound = cgpu_work_bound(file), slot;
-    uint64_t paid = sum_exported(file, gpu);
+    uint64_t paid = add_up(file, gpu).paid;
 
     for (uint32_t i = 0; i < bound; i++) {
         struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
-        uint64_t due = sharing != NULL ? less(sharing->imported, paid) : 0;
 
-        if (sharing != NULL && due != sharing->due) {
-            move(&file->slots[slot].used[gpu], sharing->due, due);
-            move(&file->gpus[gpu].used, sharing->due, due);
-            sharing->due = due;
+        if (sharing != NULL) {
+            uint64_t others = less(paid, sharing->due);
+            uint64_t due = less(sharing->imported, others);
+
+            if (due > sharing->due) {
+                charge(file, gpu, slot, sharing, due);
+            }
+            paid = others + sharing->due;
         }
-        paid += due;
     }
 }
 
@@ -100,6 +162,11 @@ enter(struct cgpu_ledger *ledger, uint32_t gpu)
         cgpu_work_claim(ledger, CGPU_LEDGER_SHARINGS + gpu, &work) != CGPU_OK ||
         cgpu_lock_take(ledger, gpu) != CGPU_OK) {
         return NULL;
+    }
+    /* two threads may have claimed one each: both use the first */
+    work = cgpu_work_find(ledger, CGPU_LEDGER_SHARINGS + gpu);
+    if (work == NULL) {
+        cgpu_lock_give(ledger, gpu);
     }
     return (struct cgpu_ledger_sharing *)work;
 }
@@ -137,53 +204,65 @@ cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
     }
 }
 
-static int
-import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes, uint64_t *counted)
+/* How much of BYTES more of IMPORT counts, where EXPORTED bytes are. */
+static uint64_t
+count(const struct cgpu_ledger_sharing *sharing, uint64_t exported, uint64_t bytes,
+      const struct cgpu_import *import)
+{
+    if (import->opened) { /* a block may be one of small memory, of which less is exported */
+        return bytes <= BLOCK && exported != 0 ? lesser(bytes, exported) : bytes;
+    }
+    if (import->bytes + bytes > exported) { /* nothing of it is what somebody exports now */
+        return less(import->bytes + bytes, import->counted);
+    }
+    return lesser(bytes, less(exported, less(sharing->imported, sharing->due)));
+}
+
+int
+cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
+                    struct cgpu_import *import)
 {
     struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
     int status = CGPU_OK;
-    uint64_t exported, before;
-    const uint64_t *used;
+    uint64_t counted, more;
+    struct sums sums;
 
     if (sharing == NULL) {
         return CGPU_EFULL;
     }
-    exported = sum_exported(ledger->file, gpu);
-    used = &ledger->file->gpus[gpu].used;
-    before = get(used);
-    *counted = exported == 0 ? bytes : lesser(bytes, less(exported, sharing->imported));
-    sharing->imported += *counted;
-    level(ledger->file, gpu);
-    if (get(used) > before && get(used) > cap) {
-        sharing->imported -= *counted;
+    sums = add_up(ledger->file, gpu);
+    counted = count(sharing, sums.exported, bytes, import);
+    more = less(less(sharing->imported + counted, less(sums.paid, sharing->due)), sharing->due);
+    if (more != 0 && more > less(cap, get(&ledger->file->gpus[gpu].used))) {
         status = CGPU_EOVERCAP;
+    } else {
+        import->bytes += import->opened ? counted : bytes;
+        sharing->mapped += import->opened ? counted : bytes;
+        sharing->imported += counted;
+        import->counted += counted;
     }
     leave(ledger, gpu);
     return status;
 }
 
-int
-cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
-                    uint64_t *counted)
-{
-    int status = import(ledger, gpu, cap, bytes, counted);
-
-    if (status == CGPU_EOVERCAP) {
-        cgpu_slot_reap(ledger, true);
-        status = import(ledger, gpu, cap, bytes, counted);
-    }
-    return status;
-}
-
 void
-cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t counted)
+cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
 {
     struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
+    uint64_t before, due, others;
 
-    if (sharing != NULL) {
-        sharing->imported = less(sharing->imported, counted);
-        leave(ledger, gpu);
+    if (sharing == NULL) {
+        return;
     }
+    before = sharing->imported;
+    others = less(add_up(ledger->file, gpu).paid, sharing->due);
+    sharing->mapped = less(sharing->mapped, bytes);
+    sharing->imported = lesser(before, sharing->mapped);
+    due = larger(less(sharing->due, before - sharing->imported), less(sharing->imported, others));
+    if (due != sharing->due) {
+        charge(ledger->file, gpu, ledger->slot, sharing, due);
+    }
+    leave(ledger, gpu);
 }
 
 bool
@@ -199,6 +278,7 @@ cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
     return false;
 }
 
+/* Freed last: if it is killed meanwhile, the next process that clears the slot finds them. */
 void
 cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
 {
@@ -209,12 +289,19 @@ cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
         struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
 
         if (sharing != NULL && slot == index) {
-            sharing->exported = sharing->imported = sharing->due = 0;
+            sharing->exported = sharing->imported = sharing->due = sharing->mapped = 0;
             found = true;
         }
     }
     if (found) {
         level(file, gpu);
+    }
+    for (uint32_t i = 0; found && i < bound; i++) {
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
+
+        if (sharing != NULL && slot == index) {
+            cgpu_work_clear(sharing);
+        }
     }
 }
 
@@ -227,6 +314,7 @@ struct look {
     void *to;
     uint32_t bound; /* as the container says: who hides what it owes is charged by the audit */
     uint64_t paid[CGPU_MAX_GPUS];
+    uint32_t importers[CGPU_MAX_GPUS];
 };
 
 /* In what a container wrote: the number of its GPU if SHARING counts, else CGPU_MAX_GPUS. */
@@ -242,16 +330,16 @@ gpu_of(const struct look *look, const struct cgpu_ledger_sharing *sharing)
 }
 
 static void
-add_exported(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
+add_paid(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
 {
-    look->paid[gpu] += sharing->exported;
+    look->paid[gpu] += sharing->exported + sharing->due;
 }
 
 static void
 add_due(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
 {
-    uint64_t due = less(sharing->imported, look->paid[gpu]);
-    uint64_t pays = due > sharing->due ? due : sharing->due;
+    uint64_t others = less(look->paid[gpu], sharing->due);
+    uint64_t pays = larger(sharing->due, less(sharing->imported, others));
     struct cgpu_share share = {
         .slot = cgpu_lock_holder(sharing->owner),
         .gpu = gpu,
@@ -262,7 +350,8 @@ add_due(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t g
     if (share.owes != 0 || share.covered != 0) {
         look->found(look->to, &share);
     }
-    look->paid[gpu] += pays;
+    look->paid[gpu] = others + pays;
+    look->importers[gpu] += sharing->imported != 0;
 }
 
 static void
@@ -289,15 +378,19 @@ each_sharing(struct look *look,
 
 void
 cgpu_sharing_survey(int fd, uint32_t gpu, const uint8_t *living,
-                    void (*found)(void *to, const struct cgpu_share *share), void *to)
+                    void (*found)(void *to, const struct cgpu_share *share), void *to,
+                    struct cgpu_survey *sums)
 {
     struct look look = {.fd = fd, .gpu = gpu, .living = living, .found = found, .to = to};
     off_t bound = offsetof(struct cgpu_ledger_file, work_bound);
 
-    if (pread(fd, &look.bound, sizeof look.bound, bound) != sizeof look.bound) {
-        return;
+    if (pread(fd, &look.bound, sizeof look.bound, bound) == sizeof look.bound) {
+        look.bound = look.bound < CGPU_LEDGER_WORKS ? look.bound : CGPU_LEDGER_WORKS;
+        each_sharing(&look, add_paid);
+        each_sharing(&look, add_due);
     }
-    look.bound = look.bound < CGPU_LEDGER_WORKS ? look.bound : CGPU_LEDGER_WORKS;
-    each_sharing(&look, add_exported);
-    each_sharing(&look, add_due);
+    for (int i = 0; sums != NULL && i < CGPU_MAX_GPUS; i++) {
+        sums->paid_bytes[i] = look.paid[i];
+        sums->importers[i] = look.importers[i];
+    }
 }

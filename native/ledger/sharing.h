@@ -6,8 +6,9 @@
  * the memory lives on for them, and one of them pays. The driver gives no sign by which two
  * processes could know that they have the same memory, only how much each has exported and
  * imported. So a process is charged for as much of its imports as exceeds all that the container's
- * processes have exported and pay for, and what others are charged for in this way. It is less than
- * what is due if somebody else's exports are large.
+ * processes have exported and pay for, and what others are charged for in this way, and goes on
+ * paying for that until it lets go. It is less than what is due if somebody else's exports are
+ * large.
  */
 #ifndef CGPU_SHARING_H
 #define CGPU_SHARING_H
@@ -27,14 +28,23 @@ void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t 
                              uint64_t charged);
 
 /*
- * This process has imported BYTES of GPU, of which *COUNTED count: no more than what is exported,
- * if anything is, because a process may import the same memory several times. CGPU_EOVERCAP, if it
- * is charged for them and they do not fit under CAP, changes nothing. Or it lets go of what
- * COUNTED.
+ * One import: how much of it was mapped, and how much of that counts. OPENED: by an IPC handle, so
+ * that it is known not to be imported already.
+ */
+struct cgpu_import {
+    uint64_t bytes, counted;
+    bool opened;
+};
+
+/*
+ * This process has imported BYTES more of GPU by *IMPORT. It may import the same memory several
+ * times, so of what could be what others export now, no more counts than that. CGPU_EOVERCAP, if it
+ * is charged for them and they do not fit under CAP, changes nothing: the caller clears dead
+ * processes away, and tries again. Or it lets go of BYTES that are in an import.
  */
 int cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
-                        uint64_t *counted);
-void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t counted);
+                        struct cgpu_import *import);
+void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 
 /*
  * For slot.c: whether slot INDEX has exported or imported anything. And under GPU's lock, before
@@ -42,6 +52,9 @@ void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t 
  */
 bool cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 void cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
+
+/* For lock.c, before the total is added up: finish what a process killed under GPU's lock began. */
+void cgpu_sharing_finish(struct cgpu_ledger_file *file, uint32_t gpu);
 
 /* What a process owes beyond what the ledger shows; and what it has imported and others pay for. */
 struct cgpu_share {
@@ -52,9 +65,11 @@ struct cgpu_share {
 /*
  * For observers: shares of living processes in the ledger FD. They owe what it does not show when
  * others have died and nobody has cleared them away yet. LIVING has a byte for each slot; GPU may
- * be CGPU_MAX_GPUS, which is any.
+ * be CGPU_MAX_GPUS, which is any. SUMS, unless NULL, gets what is paid for and by how many
+ * imported.
  */
 void cgpu_sharing_survey(int fd, uint32_t gpu, const uint8_t *living,
-                         void (*found)(void *to, const struct cgpu_share *share), void *to);
+                         void (*found)(void *to, const struct cgpu_share *share), void *to,
+                         struct cgpu_survey *sums);
 
 #endif

@@ -29,15 +29,16 @@ raise_bound(struct cgpu_ledger_file *file, uint32_t least)
     }
 }
 
-static struct cgpu_ledger_work *
-find(const struct cgpu_ledger *ledger, uint32_t gpu)
+struct cgpu_ledger_work *
+cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct cgpu_ledger_work *works = ledger->file->works;
     uint32_t end = cgpu_work_bound(ledger->file);
 
     for (uint32_t i = 0; i < end; i++) {
-        if (__atomic_load_n(&works[i].owner, __ATOMIC_RELAXED) == ledger->word &&
-            works[i].gpu == gpu) {
+        struct cgpu_work_key key = cgpu_work_key_of(&works[i]);
+
+        if (key.owner == ledger->word && key.gpu == gpu) {
             return &works[i];
         }
     }
@@ -49,14 +50,14 @@ static struct cgpu_ledger_work *
 take(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct cgpu_ledger_work *works = ledger->file->works;
+    cgpu_work_word mine = cgpu_work_word_of((struct cgpu_work_key){ledger->word, gpu});
 
     for (uint32_t i = 0; i < CGPU_LEDGER_WORKS; i++) {
-        uint32_t none = 0;
+        cgpu_work_word none = 0;
 
         /* acquire: its last owner's zeros are there */
-        if (__atomic_compare_exchange_n(&works[i].owner, &none, ledger->word, false,
+        if (__atomic_compare_exchange_n((cgpu_work_word *)&works[i], &none, mine, false,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-            __atomic_store_n(&works[i].gpu, gpu, __ATOMIC_RELAXED);
             raise_bound(ledger->file, i + 1);
             return &works[i];
         }
@@ -71,7 +72,7 @@ cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_wor
         out == NULL) {
         return CGPU_EINVAL;
     }
-    *out = find(ledger, gpu);
+    *out = cgpu_work_find(ledger, gpu);
     if (*out == NULL) {
         *out = take(ledger, gpu);
     }
@@ -99,19 +100,24 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
 }
 
 void
+cgpu_work_clear(void *work)
+{
+    memset((char *)work + sizeof(cgpu_work_word), 0,
+           sizeof(struct cgpu_ledger_work) - sizeof(cgpu_work_word));
+    /* release: the process that takes it finds zeros */
+    __atomic_store_n((cgpu_work_word *)work, 0, __ATOMIC_RELEASE);
+}
+
+void
 cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index)
 {
     uint32_t end = cgpu_work_bound(file);
 
     for (uint32_t i = 0; i < end; i++) {
-        struct cgpu_ledger_work *work = &file->works[i];
-        uint32_t owner = __atomic_load_n(&work->owner, __ATOMIC_RELAXED);
+        uint32_t owner = cgpu_work_key_of(&file->works[i]).owner;
 
-        if (owner == 0 || cgpu_lock_holder(owner) != index) {
-            continue;
+        if (owner != 0 && cgpu_lock_holder(owner) == index) {
+            cgpu_work_clear(&file->works[i]);
         }
-        *work = (struct cgpu_ledger_work){.owner = owner};
-        /* release: the process that takes it finds zeros */
-        __atomic_store_n(&work->owner, 0, __ATOMIC_RELEASE);
     }
 }

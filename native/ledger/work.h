@@ -15,15 +15,49 @@
 #define CGPU_WORK_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
+
+/* Owner and GPU of a work, which are read and written in one step. */
+struct cgpu_work_key {
+    uint32_t owner, gpu;
+};
+
+typedef uint64_t __attribute__((may_alias)) cgpu_work_word;
+
+static inline cgpu_work_word
+cgpu_work_word_of(struct cgpu_work_key key)
+{
+    cgpu_work_word word;
+
+    memcpy(&word, &key, sizeof word);
+    return word;
+}
+
+/* Of what is in the table of works: of a work, or what is in the place of one. */
+static inline struct cgpu_work_key
+cgpu_work_key_of(const void *work)
+{
+    cgpu_work_word word = __atomic_load_n((const cgpu_work_word *)work, __ATOMIC_RELAXED);
+    struct cgpu_work_key key;
+
+    memcpy(&key, &word, sizeof key);
+    return key;
+}
+
+/* Free WORK, whatever it is: its process is dead, or does nothing with it any more. */
+void cgpu_work_clear(void *work);
 
 /*
  * The work of the calling process on GPU (its number in the limits), claimed on first use and given
  * back with the ledger's slot. CGPU_EFULL: all are taken by living processes.
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
+
+/* The one that was claimed; NULL: none was. */
+struct cgpu_ledger_work *cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu);
 
 /* What the arbiter reads of all processes on GPU together. */
 struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);

@@ -76,6 +76,7 @@ struct cgpu_code_watch {
 struct cgpu_kinds {
     pthread_mutex_t pools;
     pthread_mutex_t physical;
+    pthread_mutex_t ipc; /* not while the driver opens or closes, which may synchronise */
     pthread_mutex_t graphs;
     pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
     pthread_mutex_t code;        /* not while the driver loads or compiles */

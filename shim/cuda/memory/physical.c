@@ -70,7 +70,7 @@ let_go(const struct cgpu_holding *found)
     }
     bool counts = cgpu_charge_take(CGPU_KIND_SHARED, holding.handle, &shared);
     if (counts && holding.kind == CGPU_KIND_IMPORTED) {
-        cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, shared.bytes);
+        cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, holding.bytes);
     } else if (counts) {
         cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, shared.bytes, shared.bytes);
     } else if (holding.kind == CGPU_KIND_PHYSICAL) {
@@ -281,19 +281,19 @@ import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {
     struct cgpu_holding holding;
     struct cgpu_holding shared;
-    uint64_t counted;
     if (!cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes ||
         !cgpu_charge_find(CGPU_KIND_SHARED, allocation, &shared)) {
         return true;
     }
+    struct cgpu_import import = {.bytes = holding.bytes, .counted = shared.bytes};
     uint64_t more = end - holding.bytes;
     if (cgpu_sharing_import(cgpu_state->ledger, holding.gpu, cgpu_device_room((int32_t)holding.gpu),
-                            more, &counted) != CGPU_OK) {
+                            more, &import) != CGPU_OK) {
         *lack = (struct cgpu_lack){.gpu = (int32_t)holding.gpu, .bytes = more};
         return false;
     }
-    holding.bytes = end;
-    shared.bytes += counted;
+    holding.bytes = import.bytes;
+    shared.bytes = import.counted;
     cgpu_holdings_update(cgpu_state->holdings, &holding);
     cgpu_holdings_update(cgpu_state->holdings, &shared);
     return true;
@@ -330,7 +330,8 @@ cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllo
         return real(address, size, offset, handle, flags);
     }
     CUresult status = map(real, address, size, offset, handle, flags, &lack);
-    if (lack.bytes != 0 && cgpu_reclaim(lack.gpu, lack.bytes)) {
+    if (lack.bytes != 0) {
+        cgpu_reclaim_shared(&lack);
         status = map(real, address, size, offset, handle, flags, &lack);
     }
     if (lack.bytes != 0) {

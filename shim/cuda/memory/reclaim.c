@@ -7,6 +7,7 @@
  */
 #include "memory/reclaim.h"
 #include "entry/shim.h"
+#include "ledger/slot.h"
 #include "memory/async_free.h"
 #include "memory/graph_memory.h"
 #include "memory/physical.h"
@@ -59,4 +60,11 @@ cgpu_reclaim(int32_t gpu, uint64_t bytes)
     cgpu_capture_mode_restore(mode);
     uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
     return used <= room && bytes <= room - used;
+}
+
+void
+cgpu_reclaim_shared(const struct cgpu_lack *lack)
+{
+    cgpu_slot_reap(cgpu_state->ledger, true);
+    (void)cgpu_reclaim(lack->gpu, lack->bytes);
 }

@@ -17,6 +17,9 @@ struct cgpu_lack {
  */
 bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
 
+/* The same before an import is tried again: what dead processes have shared goes as well. */
+void cgpu_reclaim_shared(const struct cgpu_lack *lack);
+
 /* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
 void cgpu_reclaim_collect(void);
 

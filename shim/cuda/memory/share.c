@@ -176,7 +176,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     return status;
 }
 
-/* ---- linear memory by its IPC handle, under the lock of physical memory ---- */
+/* ---- linear memory by its IPC handle ---- */
 
 /* What ADDRESS lies in may be opened by others from now on. It counts once. */
 static void
@@ -204,13 +204,40 @@ cgpu_share_get_handle(CUresult (*real)(struct cgpu_ipc_handle *, CUdeviceptr),
     if (!cgpu_state_is_attached()) {
         return real(handle, address);
     }
-    pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(handle, address);
     if (status == CUDA_SUCCESS) {
+        pthread_mutex_lock(&kinds()->ipc);
         note_export(address);
+        pthread_mutex_unlock(&kinds()->ipc);
     }
-    pthread_mutex_unlock(&kinds()->physical);
     return status;
+}
+
+/* Under the lock: ADDRESS, if it is open already, is so once more. */
+static bool
+open_again(CUdeviceptr address)
+{
+    struct cgpu_holding opened;
+    if (!cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
+        return false;
+    }
+    opened.extra++;
+    cgpu_holdings_update(cgpu_state->holdings, &opened);
+    return true;
+}
+
+/* Write down what is charged. Another thread may have opened it meanwhile, and paid as well. */
+static CUresult
+keep_opened(const struct cgpu_holding *opened)
+{
+    pthread_mutex_lock(&kinds()->ipc);
+    bool again = open_again(opened->handle);
+    bool kept = !again && cgpu_holdings_insert(cgpu_state->holdings, opened) == CGPU_OK;
+    pthread_mutex_unlock(&kinds()->ipc);
+    if (!kept) {
+        cgpu_charge_give_back(opened);
+    }
+    return kept || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Of small memory as much counts as there is, not the block that it lies in. */
@@ -218,43 +245,45 @@ static CUresult
 import_opened(struct cgpu_holding *opened, struct cgpu_lack *lack)
 {
     size_t bytes = 0;
+    struct cgpu_import import = {.opened = true};
     int32_t gpu = (int32_t)opened->gpu;
-    CUresult status = cgpu_real.cuMemGetAddressRange_v2(NULL, &bytes, opened->handle);
-    if (status != CUDA_SUCCESS) {
-        return status;
+    if (cgpu_real.cuMemGetAddressRange_v2(NULL, &bytes, opened->handle) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
     }
     uint64_t whole = bytes > CGPU_BLOCK_SMALL ? cgpu_charge_whole(gpu, bytes) : bytes;
     if (cgpu_sharing_import(cgpu_state->ledger, opened->gpu, cgpu_device_room(gpu), whole,
-                            &opened->bytes) != CGPU_OK) {
+                            &import) != CGPU_OK) {
         *lack = (struct cgpu_lack){.gpu = gpu, .bytes = whole};
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return cgpu_charge_hold(opened);
+    opened->bytes = import.bytes;
+    return keep_opened(opened);
 }
 
-/* The driver has opened what is now at ADDRESS, for the context OWNER. */
+/*
+ * The driver has opened what is now at ADDRESS, for the context OWNER. What it says nothing of lies
+ * on none of our GPUs.
+ */
 static CUresult
 note_opened(CUdeviceptr address, uint64_t owner, struct cgpu_lack *lack)
 {
-    struct cgpu_holding opened;
     CUdevice device = -1;
-    if (cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
-        opened.extra++;
-        cgpu_holdings_update(cgpu_state->holdings, &opened);
+    pthread_mutex_lock(&kinds()->ipc);
+    bool again = open_again(address);
+    pthread_mutex_unlock(&kinds()->ipc);
+    if (again || cgpu_real.cuPointerGetAttribute(&device, CU_POINTER_DEVICE_ORDINAL, address) !=
+                     CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
-    CUresult status = cgpu_real.cuPointerGetAttribute(&device, CU_POINTER_DEVICE_ORDINAL, address);
-    if (status != CUDA_SUCCESS || cgpu_device_gpu(device) < 0) {
-        return status;
-    }
-    opened = (struct cgpu_holding){
+    int32_t gpu = cgpu_device_gpu(device);
+    struct cgpu_holding opened = {
         .handle = address,
         .owner = owner,
         .extra = 1,
         .kind = CGPU_KIND_OPENED,
-        .gpu = (uint32_t)cgpu_device_gpu(device),
+        .gpu = (uint32_t)gpu,
     };
-    return import_opened(&opened, lack);
+    return gpu < 0 ? CUDA_SUCCESS : import_opened(&opened, lack);
 }
 
 static CUresult
@@ -268,7 +297,6 @@ open_handle(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned int
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    pthread_mutex_lock(&kinds()->physical);
     status = real(address, *handle, flags);
     if (status == CUDA_SUCCESS) {
         status = note_opened(*address, target.owner, lack);
@@ -276,7 +304,6 @@ open_handle(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned int
             cgpu_real.cuIpcCloseMemHandle(*address);
         }
     }
-    pthread_mutex_unlock(&kinds()->physical);
     return status;
 }
 
@@ -289,7 +316,8 @@ cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned
         return real(NULL, handle, flags);
     }
     CUresult status = open_handle(real, address, &handle, flags, &lack);
-    if (lack.bytes != 0 && cgpu_reclaim(lack.gpu, lack.bytes)) {
+    if (lack.bytes != 0) {
+        cgpu_reclaim_shared(&lack);
         status = open_handle(real, address, &handle, flags, &lack);
     }
     if (lack.bytes != 0) {
@@ -298,6 +326,35 @@ cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned
     return status;
 }
 
+/* ADDRESS is about to be closed: OPENED is what was open, its extra how often it still is. */
+static bool
+leave_opened(CUdeviceptr address, struct cgpu_holding *opened)
+{
+    pthread_mutex_lock(&kinds()->ipc);
+    bool known = cgpu_charge_find(CGPU_KIND_OPENED, address, opened) &&
+                 (opened->extra > 1 || cgpu_charge_take(CGPU_KIND_OPENED, address, opened));
+    if (known && --opened->extra != 0) {
+        cgpu_holdings_update(cgpu_state->holdings, opened);
+    }
+    pthread_mutex_unlock(&kinds()->ipc);
+    return known;
+}
+
+/* OPENED was not closed after all. */
+static void
+stay_opened(struct cgpu_holding *opened)
+{
+    if (opened->extra == 0) {
+        opened->extra = 1;
+        (void)keep_opened(opened);
+        return;
+    }
+    pthread_mutex_lock(&kinds()->ipc);
+    (void)open_again(opened->handle);
+    pthread_mutex_unlock(&kinds()->ipc);
+}
+
+/* As with freeing: the address may be another opened one's as soon as it is closed. */
 CUresult
 cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
 {
@@ -305,16 +362,12 @@ cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
     if (!cgpu_state_is_attached()) {
         return real(address);
     }
-    pthread_mutex_lock(&kinds()->physical);
+    bool known = leave_opened(address, &opened);
     CUresult status = real(address);
-    if (status == CUDA_SUCCESS && cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
-        opened.extra--;
-        if (opened.extra != 0) {
-            cgpu_holdings_update(cgpu_state->holdings, &opened);
-        } else if (cgpu_charge_take(CGPU_KIND_OPENED, address, &opened)) {
-            cgpu_charge_give_back(&opened);
-        }
+    if (known && status != CUDA_SUCCESS) {
+        stay_opened(&opened);
+    } else if (known && opened.extra == 0) {
+        cgpu_charge_give_back(&opened);
     }
-    pthread_mutex_unlock(&kinds()->physical);
     return status;
 }

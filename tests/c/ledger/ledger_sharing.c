@@ -33,9 +33,9 @@ exporter(const char *path)
 static bool
 imports(struct cgpu_ledger *ledger, uint64_t cap, uint64_t bytes)
 {
-    uint64_t counted;
+    struct cgpu_import import = {0};
 
-    return cgpu_sharing_import(ledger, 0, cap, bytes, &counted) == CGPU_OK;
+    return cgpu_sharing_import(ledger, 0, cap, bytes, &import) == CGPU_OK;
 }
 
 static struct cgpu_ledger *
@@ -130,14 +130,88 @@ TEST(the_same_memory_imported_again_costs_nothing)
     const char *path = check_ledger();
     struct cgpu_ledger *maker = exporter(path);
     struct cgpu_ledger *user = importer(path);
-    uint64_t counted;
+    struct cgpu_import again = {0};
 
-    CHECK(cgpu_sharing_import(user, 0, MEMORY, MEMORY, &counted) == CGPU_OK && counted == 0);
+    CHECK(cgpu_sharing_import(user, 0, MEMORY, MEMORY, &again) == CGPU_OK && again.counted == 0);
     CHECK(holds(user, 0, MEMORY));
     cgpu_ledger_detach(maker);
     CHECK(holds(user, MEMORY, MEMORY));
-    cgpu_sharing_end_import(user, 0, counted);
+    cgpu_sharing_end_import(user, 0, MEMORY);
     CHECK(holds(user, MEMORY, MEMORY));
+    cgpu_sharing_end_import(user, 0, MEMORY);
+    CHECK(holds(user, 0, 0));
+    cgpu_ledger_detach(user);
+}
+
+TEST(memory_imported_twice_is_held_until_it_is_released_twice)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+
+    CHECK(imports(user, CAP, MEMORY));
+    cgpu_sharing_end_import(user, 0, MEMORY); /* the one that counted */
+    cgpu_ledger_detach(maker);
+    CHECK(holds(user, MEMORY, MEMORY));
+    cgpu_sharing_end_import(user, 0, MEMORY);
+    CHECK(holds(user, 0, 0));
+    cgpu_ledger_detach(user);
+}
+
+/* One after the other makes memory, hands it over, and ends. */
+TEST(what_is_paid_for_stays_so_when_others_export)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *user = check_attach(path);
+
+    for (uint64_t makers = 1; makers <= 5; makers++) {
+        struct cgpu_ledger *maker = exporter(path);
+
+        CHECK(cgpu_ledger_own(user, 0) == (makers - 1) * MEMORY);
+        CHECK(imports(user, CAP, MEMORY));
+        CHECK(cgpu_ledger_own(user, 0) == (makers - 1) * MEMORY);
+        cgpu_ledger_detach(maker);
+        CHECK(holds(user, makers * MEMORY, makers * MEMORY));
+    }
+    for (uint64_t makers = 5; makers-- > 0;) {
+        cgpu_sharing_end_import(user, 0, MEMORY);
+        CHECK(holds(user, makers * MEMORY, makers * MEMORY));
+    }
+    cgpu_ledger_detach(user);
+}
+
+/* Else a process that lives on would let others import what nobody pays for. */
+TEST(a_small_export_hides_no_large_import)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *user = charged(path, CAP - MEMORY);
+    struct cgpu_import import = {0};
+
+    CHECK(cgpu_sharing_export(user, 0, 1) == CGPU_OK);
+    CHECK(!imports(user, CAP, MEMORY + 2));
+    CHECK(imports(user, CAP, MEMORY + 1));
+    CHECK(holds(user, CAP, CAP));
+    cgpu_sharing_end_import(user, 0, MEMORY + 1);
+    for (uint64_t mapped = 1; mapped <= MEMORY; mapped++) { /* piece by piece */
+        CHECK(cgpu_sharing_import(user, 0, CAP, 1, &import) == CGPU_OK);
+        CHECK(import.bytes == mapped && import.counted == mapped);
+        CHECK(cgpu_ledger_own(user, 0) == CAP - MEMORY + mapped - 1);
+    }
+    cgpu_ledger_detach(user);
+}
+
+/* By its address: what is opened is not opened already. */
+TEST(what_is_certainly_new_counts_beside_any_import)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+    struct cgpu_import import = {.opened = true};
+
+    CHECK(cgpu_sharing_import(user, 0, CAP, MEMORY, &import) == CGPU_OK);
+    CHECK(holds(user, MEMORY, 2 * MEMORY));
+    cgpu_ledger_detach(maker);
+    CHECK(holds(user, 2 * MEMORY, 2 * MEMORY));
     cgpu_ledger_detach(user);
 }
 
@@ -181,9 +255,10 @@ TEST(each_gpu_is_by_itself)
 {
     const char *path = check_ledger();
     struct cgpu_ledger *maker = exporter(path);
-    uint64_t counted;
+    struct cgpu_import import = {0};
 
-    CHECK(cgpu_sharing_import(maker, 1, CAP, MEMORY, &counted) == CGPU_OK && counted == MEMORY);
+    CHECK(cgpu_sharing_import(maker, 1, CAP, MEMORY, &import) == CGPU_OK);
+    CHECK(import.counted == MEMORY);
     CHECK(cgpu_ledger_own(maker, 1) == MEMORY && holds(maker, MEMORY, MEMORY));
     CHECK(cgpu_sharing_export(maker, CGPU_MAX_GPUS, 1) == CGPU_EFULL);
     cgpu_ledger_detach(maker);

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_sim import Fault, inject
 from lab.driver.sim_cuda import ask, read
 
 if TYPE_CHECKING:
@@ -167,3 +168,28 @@ def test_mem_2_memory_that_nobody_pays_for_is_opened_only_if_it_fits(proxied: Pr
         assert ask(user, "empty") == "0"
         assert ask(user, f"open {handle}") == f"0 {64 * MIB}"
         assert ask(user, "close").split()[:2] == ["0", "0"]
+
+
+@pytest.mark.parametrize("query", ["cuPointerGetAttribute", "cuMemGetAddressRange"])
+def test_opened_memory_of_which_the_driver_says_nothing_is_free(
+    proxied: Proxied, query: str
+) -> None:
+    """As of a GPU that the process does not see: refusing it would end the program."""
+    with shared(proxied) as (maker, user, handle):
+        inject(proxied.machine, Fault(query, result=1))
+        assert ask(user, f"open {handle}") == "0 0"
+        let_go(maker, "ends")
+        assert ask(user, "0").split()[0] == "0"
+        assert ask(user, "close").split()[:2] == ["0", "0"]
+
+
+def test_mem_1_memory_that_could_not_be_closed_stays_charged(proxied: Proxied) -> None:
+    """MEM-1: closed for good as often as it was opened."""
+    with shared(proxied) as (maker, user, handle):
+        for _ in range(2):
+            assert ask(user, f"open {handle}") == "0 0"
+        let_go(maker, "ends")
+        for left in 1, 0:
+            inject(proxied.machine, Fault("cuIpcCloseMemHandle", result=999))
+            assert ask(user, "close") == f"999 {64 * MIB} 0"
+            assert ask(user, "close") == f"0 {64 * MIB * left} 0"

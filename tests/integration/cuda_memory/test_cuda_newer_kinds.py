@@ -101,3 +101,33 @@ show(cuda.cuMemRelease(handle), used() - base)
 """
     )
     assert outcome.out == ["0", "0 0"]
+
+
+def test_opened_memory_of_which_nothing_is_known_passes_and_holds_nobody_up(base: Base) -> None:
+    """It may lie on a GPU that the process does not see. The driver may wait for other threads."""
+    outcome = base.check(
+        START
+        + """
+import threading
+current = c_void_p()
+check(cuda.cuCtxGetCurrent(byref(current)))
+handles = [physical(2 * MIB)[1] for _ in range(2)]
+address = c_uint64()
+def during(call, handle):
+    answers = []
+    def run():
+        check(cuda.cuCtxSetCurrent(current))
+        answers.append(call())
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive() and not cuda.stub_waits():
+        pass
+    check(cuda.cuMemRelease(handle))
+    thread.join()
+    show(*answers)
+during(lambda: cuda.cuIpcOpenMemHandle_v2(byref(address), IpcHandle(), 1), handles[0])
+during(lambda: cuda.cuIpcCloseMemHandle(address), handles[1])
+show(used() - base)
+"""
+    )
+    assert outcome.out == ["0", "0", "0"]

@@ -61,6 +61,10 @@ class Look:
                 found[each.pid] = found.get(each.pid, 0) + each.shared_bytes[gpu]
         return found
 
+    def imports(self, gpu: int) -> tuple[int, int]:
+        """How much is shared and charged to somebody; how many processes have imported any."""
+        return self._survey.paid_bytes[gpu], self._survey.importers[gpu]
+
 
 class _Rest:
     """A ledger not to be asked about again before ``until`` (time.monotonic_ns): see observer.c.

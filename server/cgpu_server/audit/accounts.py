@@ -31,7 +31,9 @@ def _of(record: Record) -> dict[Tenant, Account]:
                 slots = {**everyone}
                 for each in look.processes(number):
                     slots[each.pid] += each.used_bytes
-                account = Account(ledger.total(number), slots, look.shared(number))
+                account = Account(
+                    ledger.total(number), slots, look.shared(number), *look.imports(number)
+                )
                 # no proxy charges more than was promised, whatever the ledger says
                 found[record.directory, number] = at_most(account, gpu.cap_bytes)
     except (OSError, cgpu_native.NativeError):

@@ -49,11 +49,20 @@ class Account(NamedTuple):
         slots: bytes by own pid; 0 for a process that holds memory of another GPU only.
         shared: bytes by own pid that it has imported and another one is charged for. Which of the
             two the driver names is not known.
+        paid_bytes: how much is shared, and charged to one of those who have it.
+        importers: how many processes have imported any of that.
     """
 
     total_bytes: int
     slots: Mapping[int, int]
     shared: Mapping[int, int] = {}
+    paid_bytes: int = 0
+    importers: int = 0
+
+    @property
+    def repeated_bytes(self) -> int:
+        """How much the driver's figures may exceed the sum if they name every importer."""
+        return max(0, self.importers - 1) * self.paid_bytes
 
     def most(self, own_pid: int) -> int:
         """What a process may hold of the memory in the ledger."""
@@ -96,6 +105,8 @@ def larger(before: Account, after: Account) -> Account:
         max(before.total_bytes, after.total_bytes),
         _each_larger(before.slots, after.slots),
         _each_larger(before.shared, after.shared),
+        max(before.paid_bytes, after.paid_bytes),
+        max(before.importers, after.importers),
     )
 
 
@@ -105,6 +116,8 @@ def at_most(account: Account, promised_bytes: int) -> Account:
         min(account.total_bytes, promised_bytes),
         {pid: min(used, promised_bytes) for pid, used in account.slots.items()},
         {pid: min(used, promised_bytes) for pid, used in account.shared.items()},
+        min(account.paid_bytes, promised_bytes),
+        account.importers,
     )
 
 
@@ -138,7 +151,9 @@ def judge(
     most = account.total_bytes + len(held) * allowance(context_bytes)
     beyond_sum = sum(each.used_bytes for each in held) - most - by_process
     if beyond_sum > 0:  # each slot is right: the sum was lowered, or shared memory counts twice
-        twice = beyond_sum <= sum(account.shared.values())
+        # what is in use of the whole GPU counts no memory twice
+        there = by_process + beyond_sum <= unexplained_bytes
+        twice = beyond_sum <= account.repeated_bytes and not there
         found.append(Finding("drift" if twice else "bypass", (), beyond_sum))
     outside = min(by_process + max(0, beyond_sum), unexplained_bytes)
     return Verdict(outside, tuple(found)) if outside > 0 else CALM

@@ -50,8 +50,8 @@ def test_what_others_pay_for_is_no_more_than_was_promised(tmp_path: Path) -> Non
         share(tmp_path, 1, exported=5000, imported=5000, due=0)
         found = accounts_of([record])
     pid = os.getpid()
-    assert found[str(tmp_path), 0] == Account(300, {pid: 300}, {})
-    assert found[str(tmp_path), 1] == Account(0, {pid: 0}, {pid: CAP})
+    assert found[str(tmp_path), 0] == Account(300, {pid: 300}, {}, 200, 1)
+    assert found[str(tmp_path), 1] == Account(0, {pid: 0}, {pid: CAP}, CAP, 1)
 
 
 def test_a_ledger_that_its_container_ruined_says_nothing(tmp_path: Path) -> None:

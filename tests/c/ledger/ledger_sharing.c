@@ -124,6 +124,20 @@ TEST(what_nobody_pays_for_must_fit)
     cgpu_ledger_detach(user);
 }
 
+/* Its caller holds a lock, and clears dead processes away without it. */
+TEST(an_import_that_does_not_fit_waits_for_no_reaper)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = CAP};
+    pid_t child = start_holder(&shared);
+    struct cgpu_ledger *user = check_attach(shared.path);
+
+    kill_and_wait(child);
+    CHECK(!imports(user, CAP, MEMORY));
+    cgpu_slot_reap(user, true);
+    CHECK(imports(user, CAP, MEMORY) && holds(user, MEMORY, MEMORY));
+    cgpu_ledger_detach(user);
+}
+
 /* As libraries of collective operations do, once for each group of processes. */
 TEST(the_same_memory_imported_again_costs_nothing)
 {

@@ -105,3 +105,46 @@ cuMemMapArrayAsync(void *maps, unsigned int count, void *stream)
     (void)maps, (void)count, (void)stream;
     return 0;
 }
+
+/* The proxy answers these itself, but hides what its driver lacks. */
+int
+cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    (void)available, (void)total;
+    return 999;
+}
+
+int
+cuMemAllocManaged(uint64_t *address, size_t bytes, unsigned int flags)
+{
+    (void)address, (void)bytes, (void)flags;
+    return 999;
+}
+
+int
+cuMemSetMemPool(void *location, int kind, void *pool)
+{
+    (void)location, (void)kind, (void)pool;
+    return 999;
+}
+
+int
+cuMemGetInfo(unsigned int *available, unsigned int *total)
+{
+    (void)available, (void)total;
+    return 999;
+}
+
+int
+cuMemPrefetchAsync(uint64_t address, size_t bytes, int device, void *stream)
+{
+    (void)address, (void)bytes, (void)device, (void)stream;
+    return 999;
+}
+
+int
+cuCheckpointProcessLock(int process, void *arguments)
+{
+    (void)process, (void)arguments;
+    return 999;
+}

@@ -295,7 +295,8 @@ def _unknown(name: str, value: str) -> EnvError:
 
 
 def _meant(name: str) -> str | None:
-    known = {_bare(other): other for other in (*_OURS, *PASSED_OVER, *_OWN)}
+    others = PASSED_OVER if name.startswith(PREFIX) else ()  # an image may have a CGPU_COUNT
+    known = {_bare(other): other for other in (*_OURS, *others, *_OWN)}
     near = nearest(_bare(name).strip(BLANKS).upper(), known)
     return known[near] if near else None
 

@@ -104,7 +104,8 @@ def test_a_variable_of_ours_that_there_is_not_is_refused_beside_a_share(
         parse_request({name: "true"}, FOUR, default_memsize=4096)
     known = {"CGPU_LOG": "off", "CGPU_SIM_TAG": "6", "CGPU_STATE_DIR": "/x"}
     service = {"CGPU_GUARD_SERVICE_HOST": "10.0.0.1", "CGPU_GUARD_PORT_443_TCP": "tcp://10.0.0.1"}
-    assert is_asked({**share, **known, **service, "CGPU_PORT": "tcp://10.0.0.1"})
+    others = {"CGPU_PORT": "tcp://10.0.0.1", "CGPU_COUNT": "1", "CGPU_GROUP": "a", "CGPU_POD": "b"}
+    assert is_asked({**share, **known, **service, **others})
 
 
 def test_a_variable_that_is_like_none_is_refused_with_those_there_are() -> None:

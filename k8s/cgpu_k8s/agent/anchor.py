@@ -3,7 +3,8 @@
 A kubelet that starts again keeps resources that somebody else wrote into the node's status only if
 its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
 published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
-make its socket again and to register anew.
+make its socket again and to register anew. It registers anew, too, where nobody listens to it: a
+kubelet answers first and calls back afterwards, and forgets a plugin that it does not reach.
 
 Where nobody may write a node's status, the other resources are plugins, too, with a device for each
 unit. Which devices a pod gets says nothing: its decision does.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
 PERIOD = 1.0  # seconds between two looks at the kubelet's socket
+CALL = 15.0  # seconds until a kubelet listens to a plugin that it took; it tries for 10
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
     " aliyun.com/gpu-mem in a container's limits"
@@ -54,7 +57,6 @@ class Plugin:
 
     Attributes:
         holds: set once a kubelet knows the devices.
-        registrations: how often a kubelet took the plugin.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class Plugin:
         self._kubelet: Identity | None = None
         self._own: Identity | None = None
         self._failure = ""
+        self._listeners, self._unheard = 0, 0.0
         self.holds = asyncio.Event()
-        self.registrations = 0
 
     async def publish(self, devices: Mapping[str, bool]) -> None:
         """From now on these are the devices: whether each is healthy, by the GPU's UUID."""
@@ -89,20 +91,23 @@ class Plugin:
             await self._stop()
 
     async def _keep(self) -> None:
-        """Register anew if the kubelet has started again, or took our socket away."""
+        """Register anew if the kubelet has started again, took our socket away, or hangs up."""
         kubelet = _identity(self._folder / wire.KUBELET)
         own = _identity(self._folder / self._socket)
         if kubelet is None:
             self._fail(f"no kubelet listens at {self._folder / wire.KUBELET}")
-        elif kubelet != self._kubelet or own is None or own != self._own:
+        elif kubelet != self._kubelet or own is None or own != self._own or self._is_unheard():
             try:
                 await self._register()
             except (CgpuError, OSError) as error:
                 self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
             else:
                 self._kubelet, self._failure = kubelet, ""
-                self.registrations += 1
+                self._unheard = time.monotonic()
                 self._report("registered", {"resource": self._resource, "folder": self._folder})
+
+    def _is_unheard(self) -> bool:
+        return not self._listeners and time.monotonic() - self._unheard >= CALL
 
     async def _register(self) -> None:
         await self._stop()
@@ -142,13 +147,18 @@ class Plugin:
     async def _list_and_watch(self, stream: Stream[bytes, bytes]) -> None:
         await stream.recv_message()
         last = None
-        while True:
-            async with self._changed:
-                while self._devices == last:
-                    await self._changed.wait()
-                last = self._devices
-            await stream.send_message(wire.devices(last))
-            self.holds.set()
+        self._listeners += 1
+        try:
+            while True:
+                async with self._changed:
+                    while self._devices == last:
+                        await self._changed.wait()
+                    last = self._devices
+                await stream.send_message(wire.devices(last))
+                self.holds.set()
+        finally:
+            self._listeners -= 1
+            self._unheard = time.monotonic()
 
 
 class Units:

@@ -5,12 +5,14 @@ K8S-1, K8S-3, K8S-12.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from cgpu_k8s.agent import anchor
 from cgpu_k8s.agent.agent import LOOK
 from cgpu_k8s.api.resources import NODES
 from cgpu_node import exclusive
@@ -19,14 +21,15 @@ from cgpu_node.settings import kubernetes
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import COUNT, V100, Lab, agent_lab, asked
-from lab.kubernetes.device_plugins import allocatable, pod_resources
+from lab.kubernetes.device_plugins import allocatable, fake_kubelet, pod_resources
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import pod, pods_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from lab.kubernetes.device_plugins import FakeKubelet
     from lab.kubernetes.fake_server import FakeServer
 
 pytestmark = pytest.mark.integration
@@ -75,6 +78,34 @@ def test_the_plugin_registers_with_each_kubelet_that_starts(lab: Lab) -> None:
         wait_until(lambda: COUNT in lab.kubelet.devices, "the last one, too")
         with pytest.raises(grpc.RpcError, match="no resource to ask for"):
             lab.kubelet.ask("Allocate")
+
+
+def test_a_plugin_to_which_no_kubelet_listens_registers_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet took it, and did not reach it afterwards, or gave it up later."""
+    monkeypatch.setattr(anchor, "CALL", 0.1)
+
+    async def work(kubelet: FakeKubelet) -> None:
+        plugin = anchor.Plugin(kubelet.folder, lambda *_: None)
+        await plugin.publish({"GPU-1": True})
+        running = asyncio.create_task(plugin.run())
+        await reached(lambda: len(kubelet.registered) == 1, "it is taken")
+        kubelet.listens = True
+        await reached(lambda: COUNT in kubelet.devices, "a kubelet knows the devices")
+        taken = len(kubelet.registered)
+        kubelet.devices.clear()
+        kubelet.calls[-1].cancel()
+        await reached(lambda: COUNT in kubelet.devices, "and does again")
+        assert len(kubelet.registered) == taken + 1
+        running.cancel()
+
+    def reached(condition: Callable[[], object], what: str) -> Awaitable[None]:
+        return asyncio.to_thread(wait_until, condition, what)
+
+    with fake_kubelet(tmp_path / "plugins") as kubelet:
+        kubelet.listens = False
+        asyncio.run(work(kubelet))
 
 
 def test_a_caller_that_hangs_up_is_no_news(lab: Lab) -> None:

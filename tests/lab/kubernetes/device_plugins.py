@@ -70,6 +70,8 @@ class FakeKubelet:
         devices: what the plugins said last, by resource: health by ID.
         resources: what it answers to the question which pods have which devices.
         allocatable: and which devices there are; None: it does not know the question.
+        listens: whether it calls plugins back once it took them.
+        calls: over which it listens, in the order of their beginning.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,6 +80,8 @@ class FakeKubelet:
         self.devices: dict[str, dict[str, str]] = {}
         self.resources = b""
         self.allocatable: bytes | None = None
+        self.listens = True
+        self.calls: list[Any] = []
         self._server: Any = None
 
     def start(self) -> None:
@@ -121,7 +125,8 @@ class FakeKubelet:
     def _register(self, request: bytes, _context: Any) -> bytes:
         version, endpoint, resource = (value.decode() for _, value in fields(request)[:3])
         self.registered.append((version, endpoint, resource))
-        Thread(target=self._listen, args=(endpoint, resource), daemon=True).start()
+        if self.listens:
+            Thread(target=self._listen, args=(endpoint, resource), daemon=True).start()
         return b""
 
     def _listen(self, endpoint: str, resource: str) -> None:
@@ -129,7 +134,9 @@ class FakeKubelet:
             contextlib.suppress(grpc.RpcError),
             grpc.insecure_channel(f"unix:{self.folder / endpoint}") as channel,
         ):
-            for answer in channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b""):
+            call = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b"")
+            self.calls.append(call)
+            for answer in call:
                 listed = [dict(fields(device)) for _, device in fields(answer)]
                 self.devices[resource] = {each[1].decode(): each[2].decode() for each in listed}
 

@@ -85,8 +85,8 @@ hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 types: build ## mypy --strict
 	$(BIN)/mypy
 
-# Three test files at once: of four that measure time, one disturbs another (docs/decisions/0503-tests-beside-each-other.md).
-BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Four test files at once (docs/decisions/0503-tests-beside-each-other.md).
+BESIDE := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 check-fast: lint types ## lint, types, and the short ones of the unit and C tests: a minute
 	$(BESIDE) -q -m "not long" tests/c tests/unit

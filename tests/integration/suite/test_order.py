@@ -33,19 +33,29 @@ def test_it():
         time.sleep(0.01)
     pathlib.Path("{mark}-ended").touch()
 """
+ALONE = """
+import pathlib, pytest, time
+pytestmark = pytest.mark.alone
+def test_begins():
+    pathlib.Path("{name}-runs").touch()
+    until = time.monotonic() + 2
+    while time.monotonic() < until and len(list(pathlib.Path().glob("*-runs"))) < 3:
+        time.sleep(0.01)
+def test_ends():
+    time.sleep(0.5)
+    assert len(list(pathlib.Path().glob("*-runs"))) <= 3
+    pathlib.Path("{name}-runs").unlink()
+"""
 
 
-@pytest.mark.parametrize(("mark", "after"), [("alone", "unit"), ("starves", "alone")])
-def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after: str) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  starves\n  unit\n")
-    for name in ("late_1", "late_2"):
-        (tmp_path / f"test_{name}.py").write_text(LATE.format(mark=mark, after=after))
-    (tmp_path / "test_earlier.py").write_text(EARLIER.format(mark=after, before=mark))
-    processes = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+def run(folder: Path, processes: int) -> str:
+    """What pytest prints of a folder's tests, all of which pass."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  starves\n  unit\n")
+    words = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder", "."]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, "."],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
@@ -53,7 +63,21 @@ def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after
         timeout=100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize(("mark", "after"), [("alone", "unit"), ("starves", "alone")])
+def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after: str) -> None:
+    for name in ("late_1", "late_2"):
+        (tmp_path / f"test_{name}.py").write_text(LATE.format(mark=mark, after=after))
+    (tmp_path / "test_earlier.py").write_text(EARLIER.format(mark=after, before=mark))
+    assert "3 passed" in run(tmp_path, 3)
+
+
+def test_of_four_files_marked_alone_one_waits(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"test_{number}.py").write_text(ALONE.format(name=number))
+    assert "8 passed" in run(tmp_path, 4)
 
 
 def test_late_files_come_in_the_order_that_their_marks_say(tmp_path: Path) -> None:

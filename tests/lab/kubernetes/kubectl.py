@@ -60,6 +60,13 @@ class Kubectl:
                 found = node["status"]["allocatable"]
         return tuple(found.get(name, "") for name in (COUNT, MEM, CORE))
 
+    def await_gpus(self) -> None:
+        """Return when the node offers all of its two V100."""
+        offered = ("2", "30", "200")
+        self.node.wait_until(
+            lambda: self.offers() == offered, f"{offered} is offered", "agent", "kubelet"
+        )
+
     def published(self, resource: str) -> str:
         """How much of a resource the node has for pods; "": it does not name it."""
         [node] = self._listed("nodes")

@@ -227,6 +227,14 @@ class KubeletNode:
         self.start_kubelet()
         self.start_agent()
 
+    def wait_until(self, condition: Callable[[], object], what: str, *programs: str) -> None:
+        """Wait for what these programs do; a failure shows the end of their logs."""
+        try:
+            wait_until(condition, what, PATIENCE)
+        except AssertionError as error:
+            logs = [tail(self.installed.base / f"{name}.log") for name in programs]
+            raise AssertionError("\n".join([str(error), *logs])) from None
+
     def _start(self, name: str, *command: str | Path) -> None:
         base, inside = self.installed.base, self.installed.enclosure
         pid = base / f"{name}.pid"
@@ -237,11 +245,7 @@ class KubeletNode:
         self._await(name, lambda: pid.exists() and pid.read_text())
 
     def _await(self, name: str, condition: Callable[[], object]) -> None:
-        log = self.installed.base / f"{name}.log"
-        try:
-            wait_until(condition, f"{name} answers", PATIENCE)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{tail(log)}") from None
+        self.wait_until(condition, f"{name} answers", name)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.containers.enclosure import wait_until
 from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
-from lab.kubernetes.kubectl import PATIENCE, Kubectl
+from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import kubelet_node
 from lab.kubernetes.programs import Release, each_release, only_with_a_newer  # noqa: F401 (a fixture)
 
@@ -35,6 +34,6 @@ def _core_mem_cluster(
 def kubectl(core_mem_cluster: Kubectl) -> Iterator[Kubectl]:
     """kubectl, when the node offers its GPUs; the test's pods are deleted afterwards."""
     kubectl = core_mem_cluster
-    wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+    kubectl.await_gpus()
     yield kubectl
     kubectl.clear()

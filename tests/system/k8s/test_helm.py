@@ -94,7 +94,7 @@ def test_k8s_12_pods_do_not_notice_an_upgrade_or_the_end_of_the_chart(
         agent = agents_pod(plane)
         node.start_agent(agent)
         kubectl = Kubectl(node)
-        wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+        kubectl.await_gpus()
         with guarding(plane):  # by its address: no Service works here
             kubectl.create(asking("one", {MEM: 6, CORE: 40}))
             kubectl.create(asking("two", {MEM: 11, CORE: 60}))

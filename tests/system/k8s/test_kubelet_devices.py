@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.containers.enclosure import wait_until
 from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
-from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
+from lab.kubernetes.kubectl import CORE, COUNT, MEM, Kubectl, asking, decided
 from lab.kubernetes.kubelet import kubelet_node
 from lab.kubernetes.programs import Release
 
@@ -36,7 +35,7 @@ def test_k8s_1_pods_are_shared_and_outlive_kubelets_where_nobody_writes_the_stat
             for rule in rules:
                 rule["resources"] = [name for name in rule["resources"] if "status" not in name]
             kubectl("patch", ROLE, f"--patch={json.dumps({'rules': rules})}", "--type=merge")
-            wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+            kubectl.await_gpus()
             kubectl.create(
                 asking("one", {MEM: 6, CORE: 40}, {MEM: 3, CORE: 20}),
                 asking("wide", {MEM: 8, CORE: 60}, labels={COUNT: "2"}),
@@ -49,7 +48,7 @@ def test_k8s_1_pods_are_shared_and_outlive_kubelets_where_nobody_writes_the_stat
             node.start_kubelet()
             kubectl.create(asking("plain", {}))
             kubectl.running("plain")  # after the kubelet has let in the others again
-            wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+            kubectl.await_gpus()
             kubectl.create(asking("late", {MEM: 2, CORE: 10}))
             [late] = kubectl.running("late")
             assert kubectl.seen(late) == decided(late)

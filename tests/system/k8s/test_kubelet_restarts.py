@@ -91,7 +91,7 @@ def test_k8s_12_pods_that_come_back_after_a_reboot_have_what_they_had(kubectl: K
     assert kubectl.seen(pods[1], "side") == decided(pods[1], "side")
     assert sorted(share["weight"] for share in kubectl.node.shares()) == shares
     # Pods need no agent to come back; until it has registered, the kubelet has no devices of it.
-    wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+    kubectl.await_gpus()
 
 
 def test_k8s_10_the_static_cpu_policy_takes_no_gpu_away(kubectl: Kubectl) -> None:

@@ -103,7 +103,7 @@ def test_a_node_that_is_drained_deleted_and_added_again_offers_all_it_has(
     node.stop("kubelet")
     kubectl("delete", "node", node.name)
     node.start_kubelet()
-    wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+    kubectl.await_gpus()
     kubectl.create(asking("again", {MEM: 15, CORE: 100}), asking("other", {MEM: 15, CORE: 100}))
     for pod in kubectl.running("again", "other"):
         assert kubectl.seen(pod) == decided(pod)

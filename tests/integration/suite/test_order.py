@@ -13,7 +13,8 @@ pytestmark = pytest.mark.integration
 
 CONFTEST = """
 from lab.runs.order import (
-    pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol, pytest_sessionfinish
+    pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol, pytest_sessionfinish,
+    pytest_xdist_make_scheduler
 )
 """
 LATE = """
@@ -47,6 +48,18 @@ def test_ends():
     pathlib.Path("{name}-runs").unlink()
 """
 
+RELEASES = """
+import os, pathlib, pytest, time
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("release", ["1.20.2", "1.36.2"])
+def test_it(release, number):
+    pathlib.Path(f"{release}-{os.getpid()}").touch()
+    until = time.monotonic() + 10
+    while time.monotonic() < until and len(list(pathlib.Path().glob("1.*"))) < 2:
+        time.sleep(0.01)
+    assert len(list(pathlib.Path().glob("1.*"))) == 2
+"""
+
 
 def run(folder: Path, processes: int) -> str:
     """What pytest prints of a folder's tests, all of which pass."""
@@ -78,6 +91,12 @@ def test_of_four_files_marked_alone_one_waits(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"test_{number}.py").write_text(ALONE.format(name=number))
     assert "8 passed" in run(tmp_path, 4)
+
+
+def test_one_process_runs_what_a_file_has_for_one_version_of_kubernetes(tmp_path: Path) -> None:
+    """And another one, beside it, what it has for the other."""
+    (tmp_path / "test_versions.py").write_text(RELEASES)
+    assert "4 passed" in run(tmp_path, 4)
 
 
 def test_late_files_come_in_the_order_that_their_marks_say(tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench import cluster
 from bench.modelled import summary
 from bench.shares import Line, lines, steady, table
 from bench.timing import Timing
 from gpu.check import NotRunError
 from gpu.facts.timing import turns
+from lab.kubernetes.programs import Release
 from lab.shares.lengths import length_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -79,3 +86,22 @@ def test_what_a_command_adds_is_judged_within_each_round() -> None:
     plain = Timing(0, 0, 0, (10.0, 50.0, 10.0, 60.0, 11.0))
     capped = Timing(0, 0, 0, (12.0, 52.0, 12.5, 61.0, 13.0))
     assert capped.beyond(plain) == 2.0
+
+
+def test_the_extender_is_measured_beside_the_newest_kubernetes_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = []
+
+    @contextmanager
+    def control_plane(_folder: Path, release: Release | None = None) -> Iterator[None]:
+        begun.append(release)
+        raise InterruptedError
+        yield
+
+    newest = Release("1.36.2")
+    monkeypatch.setattr(cluster, "releases", lambda: (Release("1.20.2"), newest))
+    monkeypatch.setattr(cluster, "control_plane", control_plane)
+    with pytest.raises(InterruptedError):
+        cluster.rate(1, 1)
+    assert begun == [newest]

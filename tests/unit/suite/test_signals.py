@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ keep_from_children()
 os.kill(os.getpid(), signal.SIGHUP)
 subprocess.run(["grep", "-E", "SigIgn|SigBlk|Umask", "/proc/self/status"], check=True)
 """
+ROOT = Path(__file__).resolve().parents[3]
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 
@@ -42,3 +44,19 @@ def test_children_have_the_default_of_each_signal() -> None:
     assert words[2::2] == ["SigBlk:", "SigIgn:"]
     known = sum(1 << (number - 1) for number in (*IGNORED, signal.SIGTERM))
     assert [int(mask, 16) & known for mask in words[3::2]] == [0, 0]
+
+
+def test_this_run_hands_on_no_ignored_signal_and_the_usual_umask() -> None:
+    assert signal.SIG_IGN not in map(signal.getsignal, IGNORED)
+    umask = os.umask(0o022)
+    assert umask == 0o022
+
+
+def test_so_does_a_run_that_inherits_others() -> None:
+    """Its ``conftest.py`` sees to that."""
+    test = f"{__file__}::{test_this_run_hands_on_no_ignored_signal_and_the_usual_umask.__name__}"
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        words, cwd=ROOT, preexec_fn=ignore, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -13,6 +13,7 @@ from cgpu_install import containerd, dockerd, entry, json_text, toml_text
 from cgpu_install.entry import NAME, Default, Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
 from cgpu_install.tree import about
+from cgpu_node.settings.config import CONFIG_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -185,6 +186,12 @@ def _unit(name: str, mark: str, machine: Machine) -> File:
     return File(path, machine.program(SERVER), add, take)
 
 
+def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
+    """A note where no systemd runs that could start units; a tree may become a machine with one."""
+    what = f"systemd does not run here{sentence}"
+    return lambda machine: () if machine.root or machine.has(BOOTED) else (what,)
+
+
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "docker",
@@ -230,6 +237,7 @@ ENGINES: tuple[Engine, ...] = (
         links=(SERVER,),
         units=(SERVICE, MOUNT),
         undone=(f"systemctl stop {SERVICE}", "systemctl daemon-reload"),
+        notes=_unless_booted(f": the first container starts {SERVER}"),
     ),
     Engine(
         "metrics",
@@ -247,6 +255,10 @@ ENGINES: tuple[Engine, ...] = (
             f"systemctl stop {SOCKET}",
             "systemctl daemon-reload",
             f"systemctl try-restart {SERVICE}",
+        ),
+        notes=_unless_booted(
+            f", so {SOCKET} serves no metrics: name an address, [server] metrics in {CONFIG_PATH};"
+            f" the {SERVER} that the first container starts serves it"
         ),
     ),
     Engine("podman-hooks", lambda m: _hooks(m, "precreate"), lambda _: False, (), automatic=False),

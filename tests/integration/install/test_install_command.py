@@ -298,6 +298,25 @@ def test_systemctl_is_run_only_where_systemd_runs(
     assert (by_hand in output) is not booted
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("systemd", ": the first container starts cgpud"),
+        ("metrics", ", so cgpud-metrics.socket serves no metrics: name an address, [server] me"),
+    ],
+)
+def test_units_that_no_systemd_starts_have_a_note(
+    monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
+    monkeypatch.setattr(Machine, "has", lambda *_: False)
+    [engine] = named([name])
+    [note] = engine.notes(Machine())
+    assert note.startswith(f"systemd does not run here{sentence}")
+    assert list(engine.notes(Machine("/image"))) == []
+    monkeypatch.setattr(Machine, "has", lambda *_: True)
+    assert list(engine.notes(Machine())) == []
+
+
 def test_a_unit_is_wanted_by_what_it_says_itself(tmp_path: Path) -> None:
     """The links are those that `systemctl enable` would make."""
     cgpu("install", "--root", tmp_path, "systemd", "metrics")

@@ -4,6 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
+# Those that need root refuse before they build anything.
+ROOTS := $(filter demo-k8s test faults coverage,$(MAKECMDGOALS))
+ifneq ($(ROOTS),)
+ifneq ($(shell id -u),0)
+$(error make $(ROOTS): you are not root: run it as root)
+endif
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help compiled binding binaries build demo demo-k8s test faults fuzz coverage lint format hooks types check-fast bench gpu-check man guard dist deb clean
 

@@ -69,6 +69,20 @@ def test_a_python_that_does_not_exist_is_refused_before_anything_is_made(tree: P
     )
 
 
+def test_a_target_that_needs_root_says_so_before_anything_is_made(tree: Path) -> None:
+    (tree / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tree / "id").chmod(0o755)
+    before = sorted(tree.rglob("*"))
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    alone["PATH"] = f"{tree}:{alone['PATH']}"
+    for target in ("demo-k8s", "test", "faults", "coverage"):
+        command = ["make", "-C", str(tree), target]
+        done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
+        output = done.stderr.partition("*** ")[2]
+        assert output == f"make {target}: you are not root: run it as root.  Stop.\n"
+    assert sorted(tree.rglob("*")) == before
+
+
 def test_a_step_says_how_long_it_took_and_nothing_else() -> None:
     command = ["sh", ROOT / "deploy/step.sh", "Working", "sh", "-c", "echo noise; echo more >&2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

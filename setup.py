@@ -233,7 +233,7 @@ DOCUMENTS = [
     *("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "deploy/README.md"),
     *(path for kind in ("*.*", "decisions/*") for path in sorted(glob(f"docs/{kind}"))),
 ]
-SHARED = ["deploy/runtimeclass.yaml", *sorted(glob("deploy/prometheus/*"))]
+SHARED = ["deploy/config.toml", "deploy/runtimeclass.yaml", *sorted(glob("deploy/prometheus/*"))]
 MANUAL = sorted(glob("docs/man/*"))
 
 

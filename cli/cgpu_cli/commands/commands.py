@@ -121,7 +121,7 @@ def _where() -> str:
     return (
         f"manual pages: man {found}7 cgpu (variables, policies, examples)\n"
         f"documents: {shared}/doc/cgpu\n"
-        f"alert rules, dashboard, RuntimeClass: {shared}/cgpu\n"
+        f"settings to copy, alert rules, dashboard, RuntimeClass: {shared}/cgpu\n"
     )
 
 

@@ -206,7 +206,8 @@ def test_a_wheel_has_documents_and_manual_pages(wheel: zipfile.ZipFile) -> None:
     for pattern in (*documents, "deploy/README.md"):
         files = ROOT.glob(pattern)
         expected |= {f"doc/cgpu/{file.relative_to(ROOT)}": file for file in files}
-    others = [*(ROOT / "deploy/prometheus").iterdir(), ROOT / "deploy/runtimeclass.yaml"]
+    names = ("deploy/config.toml", "deploy/runtimeclass.yaml")
+    others = [*(ROOT / "deploy/prometheus").iterdir(), *(ROOT / name for name in names)]
     expected |= {f"cgpu/{file.relative_to(ROOT / 'deploy')}": file for file in others}
     assert shared(wheel) == {path: file.read_bytes() for path, file in expected.items()}
 

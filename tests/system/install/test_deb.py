@@ -54,13 +54,14 @@ def test_nothing_is_left_of_a_package_that_is_purged(t4_driver: Path) -> None:
     try:
         daemon = "/etc/docker/daemon.json"
         machine.write(daemon, '{"debug": true}\n')
+        machine.write("/etc/cgpu/config.toml", CONFIG)  # before there was a package
         before = _left(machine)
-        machine.run("dpkg", "--install", _package())
+        done = machine.run("dpkg", "--install", _package())
+        assert "config.toml" not in done.stdout + done.stderr
         machine.write("/tmp/own/cgpu_entry.py", "raise SystemExit(7)\n")
         for name in ("cgpu", "cgpu-run", "cgpu-smi", "cgpud"):
             shown = machine.run("env", "PYTHONPATH=/tmp/own", name, "--version").stdout
             assert shown.startswith(f"{name} ")
-        machine.write("/etc/cgpu/config.toml", CONFIG)
         shown = machine.run("cgpu-run", "--mem=6/15", "--", "cat", "/proc/self/mounts").stdout
         assert "libcuda.so.1" in shown
         machine.run("cgpu", "install", "docker")
@@ -98,6 +99,7 @@ def booted(t4_driver: Path, older: Path) -> Iterator[Machine]:
     machine.share(PROGRAM.parent, "/programs")
     machine.boot()
     machine.run("dpkg", "--install", _package())
+    machine.run("install", "-D", "-m", "644", "/usr/share/cgpu/config.toml", "/etc/cgpu/config.toml")
     machine.run("sh", "-c", f"printf '%s' '{CONFIG}' > /etc/cgpu/config.toml")
     machine.run("systemctl", "restart", "cgpud")
     yield machine
@@ -168,7 +170,7 @@ def test_man_finds_the_pages(booted: Machine) -> None:
 def test_help_says_where_the_documents_are(booted: Machine) -> None:
     output = booted.run("cgpu", "--help").stdout
     assert "documents: /usr/share/doc/cgpu\n" in output
-    assert output.endswith("alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
+    assert output.endswith("settings to copy, alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
     booted.run("test", "-e", "/usr/share/doc/cgpu/docs/operating.md")
     booted.run("test", "-e", "/usr/share/cgpu/prometheus/cgpu-alerts.yml")
 

@@ -19,7 +19,7 @@ from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import CONFIG_PATH
+from cgpu_node.settings.config import CONFIG_PATH, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _node(ground: Ground) -> Node:
 def driver(ground: Ground) -> Iterator[Finding]:
     """The driver answers, and its libraries and kernel module are of one version."""
     found = _asked(ground)
-    if isinstance(found, CgpuError) and not ground.driver_dir and ground.word(MODULE) is None:
+    if isinstance(found, CgpuError) and _is_unnamed(ground) and ground.word(MODULE) is None:
         yield Finding("error", str(found), mend=found.hint)
         yield Finding("note", "a simulated GPU will do to try cgpu", mend=_SIMULATED)
         return
@@ -91,6 +91,15 @@ def driver(ground: Ground) -> Iterator[Finding]:
     if missing:
         what = f"device nodes are missing: {', '.join(missing)}"
         yield Finding("error", what, missing[0], "nvidia-modprobe -c 0 -u")
+
+
+def _is_unnamed(ground: Ground) -> bool:
+    """Whether the driver is looked for in the usual directories: then the machine may have none."""
+    try:
+        config = load_config(ground.machine.at(CONFIG_PATH))
+    except CgpuError:
+        return False
+    return not (ground.driver_dir or config.library_dir)
 
 
 def _versions(ground: Ground, node: Node) -> Iterator[Finding]:

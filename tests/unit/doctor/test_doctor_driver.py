@@ -11,6 +11,7 @@ from cgpu_doctor import driver
 from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
 from cgpu_install.machine import Machine
+from cgpu_node.settings.config import CONFIG_PATH
 
 pytestmark = pytest.mark.unit
 
@@ -38,5 +39,15 @@ def test_whoever_has_a_gpu_or_names_a_driver_is_told_of_the_fault_alone(ground: 
     module = Path(ground.machine.at(driver.MODULE))
     module.parent.mkdir(parents=True)
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1  x\n")
+    with pytest.raises(CgpuError, match="no NVIDIA driver"):
+        list(driver.driver(ground))
+
+
+@pytest.mark.parametrize("text", ["[node\n", '[driver]\nlibrary_dir = "/nowhere"\n'])
+def test_a_wrong_configuration_is_mended_and_not_gone_round(ground: Ground, text: str) -> None:
+    """No simulated GPU makes up for it."""
+    path = Path(ground.machine.at(CONFIG_PATH))
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
     with pytest.raises(CgpuError, match="no NVIDIA driver"):
         list(driver.driver(ground))

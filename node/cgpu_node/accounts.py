@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SOCKETS = "/proc/net/unix"  # those of this network namespace
 _LONGEST_NAME = 107  # of an abstract socket
 _MOST, _SHOWN = 100, 3
+_OF_NONE = 2  # links
 ADVICE = (
     "keep root's cgpud running, as cgpu install systemd --now does: then containers and all users'"
     " sessions are in one account"
@@ -108,8 +109,11 @@ def _number(state_dir: str) -> str:
 
 
 def _is_roots(driver_dir: str) -> bool:
-    """Whether root's server shares these GPUs; as a service, its names are in a namespace apart."""
+    """Whether root's server has shares of these GPUs; a service's names are in a namespace apart."""
     try:
+        # A folder without folders has two links, and one where the file system does not count them.
+        if os.stat(f"{ROOT_STATE}/containers").st_nlink == _OF_NONE:
+            return False
         if not server.is_listening(ROOT_STATE):
             return False
         return os.path.samefile(driver_folder(None, load_config()), driver_dir)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from cgpu_node import accounts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -52,3 +50,21 @@ def test_however_many_names_are_bound_few_are_read(sockets: Path) -> None:
     start = accounts.name("/", str(sockets.parent)).partition(b":")[0]
     bound(sockets, [start + b"%d:/x%d" % (number, number) for number in range(1000)])
     assert len(accounts.others("/nowhere", str(sockets.parent))) == 100
+
+
+def test_a_server_of_root_that_only_listens_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service binds no name that others see."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # state is in memory, too
+        driver, state = Path(folder, "driver"), Path(folder, "state")
+        driver.mkdir()
+        (driver / "libcuda.so.1").touch()
+        monkeypatch.setattr(accounts, "ROOT_STATE", str(state))
+        monkeypatch.setattr(accounts.server, "is_listening", lambda _: True)
+        monkeypatch.setattr(accounts, "driver_folder", lambda *_: str(driver))
+        for path, found in (
+            (state, []),
+            (state / "containers", []),
+            (state / "containers/web", [accounts.Account(0, str(state))]),
+        ):
+            path.mkdir()
+            assert accounts.others("/nowhere", str(driver)) == found

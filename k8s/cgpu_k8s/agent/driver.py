@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError, shown
 from cgpu_k8s.agent.offering import Seen
 from cgpu_node.facts.discovery import start_probe
+from cgpu_node.facts.node import check_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ class Driver:
     def __init__(self, folder: Callable[[], str]) -> None:
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
+        self._asked = ""  # the directory of the driver that the child asks
         self._killed: list[subprocess.Popen[bytes]] = []
         self._opening: asyncio.Future[tuple[Seen, ...]] | None = None
 
@@ -35,7 +37,7 @@ class Driver:
         """Those that there are now; None: the driver begins, which may take longer than a look.
 
         Raises:
-            CgpuError: the driver does not answer.
+            CgpuError: the driver does not answer, or is too old for the node.
         """
         if self._opening is None and self._child:
             return await self._answer(_PATIENCE)
@@ -55,6 +57,9 @@ class Driver:
             self._end_session()
             why = shown(str(error), 400) or f"no answer within {patience:g} s"
             raise CgpuError(f"the driver does not say which GPUs there are: {why}") from None
+        except CgpuError:
+            self._end_session()  # so that another driver can be installed
+            raise
 
     def close(self) -> None:
         """Release the driver: the next question begins anew, and so sees GPUs that are back."""
@@ -75,7 +80,8 @@ class Driver:
         child = self._child
         if child is None:
             self._await_killed()
-            child = self._child = start_probe("gpus", self._folder(), subprocess.PIPE)
+            self._asked = self._folder()
+            child = self._child = start_probe("gpus", self._asked, subprocess.PIPE)
         if child.stdin is None or child.stdout is None:
             raise OSError("no pipe to the probe")
         try:
@@ -87,6 +93,7 @@ class Driver:
         if not answer:
             raise OSError(_last_words(child))
         found = json.loads(answer)
+        check_release(found["driver_version"], self._asked)
         return (
             *(
                 Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)

@@ -140,7 +140,7 @@ def load_node(
             if keep
             else ask(folder, identity, read_facts(path))
         )
-    _check_release(facts["driver_version"], folder)
+    check_release(facts["driver_version"], folder)
     return _node(facts, config)
 
 
@@ -159,8 +159,12 @@ def unless_lost(make: _Maker[Made_co]) -> Made_co:
         return make(refresh=True)
 
 
-def _check_release(version: str, folder: str) -> None:
-    """Refuse a driver older than the proxies know: it may have calls that nobody counts."""
+def check_release(version: str, folder: str) -> None:
+    """Refuse a driver older than the proxies know: it may have calls that nobody counts.
+
+    Raises:
+        CgpuError: it is older.
+    """
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < OLDEST_DRIVER:
         raise CgpuError(

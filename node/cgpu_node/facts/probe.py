@@ -4,8 +4,8 @@
 ``modes`` query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, which is the
 only way to know what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings``
 prints which process holds how much of each GPU, once for each line that it reads; for the GPUs
-whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints, once for each
-line, the GPUs that answer. It needs the standard library and ``cgpu_node.jsontext`` only, so that
+whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints the same as
+``facts``, once for each line. It needs the standard library and ``cgpu_node.jsontext`` only, so that
 it can run isolated; ``json`` would be a tenth of its memory.
 """
 
@@ -383,7 +383,7 @@ def _print(what: str, driver_dir: str) -> None:
         return
     if what == "gpus":
         for _line in sys.stdin:
-            print(dumps(_each(nvml, lambda handle, _: _named(nvml, handle))), flush=True)  # noqa: T201
+            print(dumps(_facts(nvml)), flush=True)  # noqa: T201
         return
     if what == "facts":
         answer = _facts(nvml)

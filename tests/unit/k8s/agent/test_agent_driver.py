@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -91,3 +93,28 @@ def test_a_process_that_is_stuck_in_the_driver_is_joined_by_no_other(
     stuck = f"process {probes[0].pid}, which asked it, does not even die"
     assert [stuck in each for each in sentences] == [False, True, True, False]
     assert len(probes) == 2
+
+
+def test_a_driver_that_the_node_refuses_is_not_offered_and_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """K8S-12: pods on it would be refused; nobody may use a driver while it is replaced."""
+    old = json.dumps({"driver_version": "410.48", "gpus": [], "lost": []})
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_probe(_what: str, _folder: str, stdin: int) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", f"input(); print('{old}', flush=True); input()"]
+        started.append(subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    monkeypatch.setattr(driver, "start_probe", start_probe)
+    sentence = r"driver 410\.48 in /driver: expected 418 \(CUDA 10\.1\) or later"
+
+    async def ask() -> None:
+        asked = Driver(lambda: "/driver")
+        with pytest.raises(CgpuError, match=sentence):
+            await answer(asked)
+
+    asyncio.run(ask())
+    assert [each.wait(30) for each in started] == [-signal.SIGKILL]

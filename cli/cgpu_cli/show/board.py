@@ -17,20 +17,22 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
+from cgpu_cli.show.plain import Plain
 from cgpu_cli.show.trend import ORDERS, Trend, bar, sparks
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual.app import ComposeResult
+    from textual.filter import LineFilter
 
     from cgpu_cli.show.trend import Row
     from cgpu_node.view.view import GpuTotals, Usage
 
 _MIB = 1 << 20
-_ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
+_ID_WIDTH, _BAR, _SHORT, _HISTORY, _WIDE = 12, 10, 15, 24, 30
 _NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
 _MOST_PANELS, _LONGEST_NOTE, _PARTS = 3, 400, 3
 _SIGNALLED = 128
@@ -46,23 +48,25 @@ _COLUMNS = {
     "Weight": "weight",
     "Limit": "compute",
     "Used / cap": "memory",
-    "Waits": "throttled",
+    "Waits": "waits",
     "History": "compute",
     "Refused": "memory",
     "Procs": "memory",
 }
 _HELP = """\
-c m t w n g   sort by compute, memory, waits, weight, name, GPU; or click on the head of a column
-r             the other way round
+c m t w n g   sort by compute, memory, waits, weight, name, GPU
+r             the other way round; a click on the head of a column does both
 space         pause, go on
-up, down      move through the containers; left, right: see columns that have no room
+up, down      move through the containers
+left, right   see columns that have no room
 ? or Escape   this help, and back
 q or Ctrl-C   quit
 
-Compute       percent of the GPU's time in the last second; ~ is an estimate; - is not known
+Compute       percent of the GPU's time in the last second
+~, -          an estimate; not known
 Memory        percent of its cap that it holds
 Weight        among those that compute; ! is high priority
-Limit         percent of the GPU's time that it may have while others compete
+Limit         percent of the GPU's time that it may have beside others
 Waits         percent of the time for which it waited for its turn
 History       compute of the last looks
 Refused       requests for memory that did not fit
@@ -70,7 +74,7 @@ Refused       requests for memory that did not fit
 
 
 class Board(App[None]):
-    """Shows what ``look`` sees every ``seconds``."""
+    """Shows what ``look`` sees every ``seconds``; ``is_ascii``: draws with no other characters."""
 
     TITLE = "cgpu top"
     ENABLE_COMMAND_PALETTE = False
@@ -85,20 +89,23 @@ class Board(App[None]):
     #containers { height: 1fr; }
     """
     BINDINGS: ClassVar = [
+        Binding("question_mark", "help", "help"),
+        Binding("q", "quit", "quit"),
         *(
-            Binding(key, f"order('{order}')", order)
+            Binding(key, f"order('{order}')", order, show=order != "name")  # 80 columns hold no more
             for key, order in zip("cmtwng", ORDERS, strict=True)
         ),
         Binding("r", "reverse", "reverse"),
         Binding("space", "pause", "pause"),
-        Binding("question_mark", "help", "help"),
-        Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("escape", "help_end", show=False),
     ]
 
-    def __init__(self, look: Callable[[], Usage], seconds: float) -> None:
+    def __init__(
+        self, look: Callable[[], Usage], seconds: float, *, is_ascii: bool = False
+    ) -> None:
         super().__init__()
+        self._plain = Plain(enabled=is_ascii)
         self._look, self._seconds = look, seconds
         self._trend = Trend()
         self._rows: list[Row] = []
@@ -107,13 +114,17 @@ class Board(App[None]):
         self._shown_keys: list[str] = []
         self.looks = 0
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What each line passes before it is printed."""
+        return [*super().get_line_filters(), *[self._plain] * self._plain.enabled]
+
     def compose(self) -> ComposeResult:
         """The widgets."""
         yield VerticalScroll(id="gpus")
         yield Static(id="state", markup=False)
         yield DataTable(id="containers", cursor_type="row", zebra_stripes=True)
         yield Static(_HELP, id="help", markup=False)
-        yield Footer()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         """Begin to look; end in order, with the terminal restored, whatever the cause."""
@@ -214,9 +225,10 @@ class Board(App[None]):
             panels.append(panel)
             box.mount(panel)
         has_panels = len(usage.gpus) <= _MOST_PANELS
+        width = _SHORT if self.size.width < _NARROW else _WIDE
         for panel, gpu in zip(panels, usage.gpus, strict=False):
             panel.set_class(not has_panels, "line")
-            panel.update(_gpu(gpu) if has_panels else _gpu_line(gpu))
+            panel.update(_gpu(gpu, width) if has_panels else _gpu_line(gpu))
 
     def _fill(self) -> None:
         table = self._table()
@@ -233,15 +245,16 @@ class Board(App[None]):
         self._say("")
 
 
-def _gpu(gpu: GpuTotals) -> Text:
+def _gpu(gpu: GpuTotals, width: int) -> Text:
+    """Three lines; with bars of `_SHORT` none is longer than 72 columns."""
     share, is_whole = _compute(gpu)
     text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
     text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
-    text.append("Compute ").append(_bar(share or 0, _WIDE))
+    text.append("Compute ").append(_bar(share or 0, width))
     text.append(
         " not measured\n" if share is None else f" {_figure(share, is_estimate=is_whole)}\n"
     )
-    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.total_bytes), _WIDE))
+    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.total_bytes), width))
     text.append(f" {gpu.used_bytes // _MIB}MiB held, {gpu.promised_bytes // _MIB}MiB promised")
     return text.append(f" of {gpu.total_bytes // _MIB}MiB")
 

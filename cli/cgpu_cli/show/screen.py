@@ -1,10 +1,22 @@
-"""What prints in colours."""
+"""What prints in colours, and whether it may draw."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import NoReturn
 
 from rich.console import Console
+
+
+def is_ascii() -> bool:
+    """Whether the locale has no more than ASCII, so that nothing else is drawn.
+
+    Under C and POSIX, Python writes UTF-8 all the same, which only its mode shows.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
+    return is_c or not encoding.lower().startswith("utf")
 
 
 class Screen(Console):

@@ -21,17 +21,19 @@ _LONGEST_FOLDED = 40
 
 def show(usage: Usage) -> None:
     """Print one table for each GPU; a note is enough for one that is lost and has no containers."""
-    from cgpu_cli.show.screen import Screen
+    from cgpu_cli.show.screen import Screen, is_ascii
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Screen(width=width, highlight=False, markup=False)
     for gpu in (gpu for gpu in usage.gpus if gpu.lost is None or gpu.containers):
-        console.print(_table(usage, gpu, is_roomy=width >= _ROOMY), "")
+        table = _table(usage, gpu, is_roomy=width >= _ROOMY, more="..." if is_ascii() else "…")
+        console.print(table, "")
     for note in usage.remarks():
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool) -> Table:
+def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool, more: str) -> Table:
+    """``more`` stands for the end of a long name; rich, which cuts at the edge, has one of its own."""
     from rich import box
     from rich.table import Table
 
@@ -51,12 +53,14 @@ def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool) -> Table:
     table.add_column("Compute", justify="right", no_wrap=True)
     table.add_column("Memory-Usage", justify="right", no_wrap=True)
     table.add_column("Procs", justify="right", no_wrap=True)
-    overflow: OverflowMethod = "ellipsis" if is_roomy else "fold"
-    table.add_column("Name", ratio=1, no_wrap=is_roomy, overflow=overflow)
+    is_cut = is_roomy and more == "…"
+    overflow: OverflowMethod = "ellipsis" if is_cut else "fold"
+    table.add_column("Name", ratio=1, no_wrap=is_cut, overflow=overflow)
     for use, its in usage.on(gpu.uuid):
         called = shown(title(use))
-        folded = called if len(called) <= _LONGEST_FOLDED else f"{called[: _LONGEST_FOLDED - 1]}…"
-        table.add_row(*_row(use, its), called if is_roomy else folded)
+        if not is_cut and len(called) > _LONGEST_FOLDED:
+            called = f"{called[: _LONGEST_FOLDED - len(more)]}{more}"
+        table.add_row(*_row(use, its), called)
     if gpu.others is not None:
         table.add_row(*_others_row(gpu.others))
     return table

@@ -62,7 +62,7 @@ class Row(NamedTuple):
 ORDERS: dict[str, Callable[[Row], tuple[float | str, ...]]] = {
     "compute": lambda row: (-(row.compute or 0), row.name, row.key),
     "memory": lambda row: (-row.used, row.name, row.key),
-    "throttled": lambda row: (-(row.throttled or 0), row.name, row.key),
+    "waits": lambda row: (-(row.throttled or 0), row.name, row.key),
     "weight": lambda row: (-row.weight, row.name, row.key),
     "name": lambda row: (row.name, row.key),
     "gpu": lambda row: (row.gpu, -(row.compute or 0), row.key),

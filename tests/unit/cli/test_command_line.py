@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_cli import smi
+from cgpu_cli import main, smi
 from cgpu_cli.commands import commands
 from cgpu_cli.running import options
 from cgpu_server import main as server
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -105,3 +108,27 @@ def test_of_an_option_of_cgpu_run_that_is_given_twice_the_last_counts() -> None:
     words = ["--mem", "1/15", "--weight=1", "--mem=6/15", "--weight", "2", "true"]
     given = options.parse(words)
     assert (given.mem, given.weight) == ("6/15", "2")
+
+
+def test_top_is_refused_without_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cgpu", "top", "--state-dir", str(tmp_path)])
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 2
+    assert "top: this is no terminal" in capsys.readouterr().err
+
+
+def test_top_is_refused_without_room_for_its_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cgpu", "top", "--svg", f"{tmp_path}/x.svg", "--state-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60 << 20, 60 << 20))
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 2
+    sentence = "cgpu: top: needs 128 MiB of address space, and this shell allows 60 MiB\n"
+    assert capsys.readouterr().err.startswith(sentence)

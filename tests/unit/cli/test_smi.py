@@ -14,7 +14,7 @@ import pytest
 
 import cgpu_native
 from cgpu_cli import smi
-from cgpu_cli.show import table
+from cgpu_cli.show import screen, table
 from cgpu_cli.show.query import lines
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
@@ -215,15 +215,17 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
     first, _ = usage.uses
     full = tuple(g._replace(used_bytes=TOTAL, cap_bytes=TOTAL) for g in first.gpus)
     usage = usage._replace(uses=(first._replace(gpus=full, name=long),))
-    for columns, is_folded in ((80, True), (99, True), (150, False)):
+    plain = f"{long[:37]}..."
+    for columns, name in ((80, f"{long[:39]}…"), (99, f"{long[:39]}…"), (150, long), (110, plain)):
         monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(screen, "is_ascii", lambda name=name: name == plain)
         table.show(usage)
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= columns
         cells = [line.split("|")[6].strip() for line in lines if line.startswith("|")]
         after = cells[cells.index("Name") + 1 :]
         text = "".join(after[: after.index("Name")])
-        assert text == (f"{long[:39]}…" if is_folded else long)
+        assert text == name
 
 
 def test_what_is_promised_is_what_admission_gives_nobody_else(

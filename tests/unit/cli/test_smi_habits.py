@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -206,3 +207,23 @@ def test_the_description_of_some_gpus_leaves_out_the_others() -> None:
     assert chosen(usage, ["2"]).uses == ()
     with pytest.raises(CgpuError, match="this node has GPUs 0, 1, 2"):
         chosen(usage, ["01"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_ascii"),
+    [
+        ({"LANG": "C"}, True),
+        ({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, True),
+        ({"LANG": "C.UTF-8"}, False),
+        ({"LANG": "C", "PYTHONUTF8": "1"}, False),
+        ({"LANG": "C.UTF-8", "PYTHONIOENCODING": "latin-1"}, True),
+    ],
+)
+def test_nothing_is_drawn_that_the_locale_cannot_show(
+    variables: dict[str, str], *, is_ascii: bool
+) -> None:
+    code = "from cgpu_cli.show import screen; print(screen.is_ascii())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{is_ascii}\n"

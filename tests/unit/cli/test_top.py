@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from textual.widgets import DataTable, Static
 
-from cgpu_cli import main
-from cgpu_cli.show.board import Board
+from cgpu_cli.show.board import _HELP, Board
 from cgpu_cli.show.trend import REMEMBERED, Trend, bar, sparks
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
@@ -21,8 +19,6 @@ from cgpu_node.view.view import Compute, GpuUse, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
     from textual.pilot import Pilot
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]  # textual draws each board: 0.3 s
@@ -82,9 +78,11 @@ def play(
     looks: Looks,
     act: Callable[[Board, Pilot[None]], Awaitable[None]],
     size: tuple[int, int] = (180, 40),
+    *,
+    is_ascii: bool = False,
 ) -> Board:
     """Let ``act`` use a board that looks every 250 ms."""
-    board = Board(looks, 0.25)
+    board = Board(looks, 0.25, is_ascii=is_ascii)
 
     async def run() -> None:
         async with board.run_test(size=size) as pilot:
@@ -128,6 +126,39 @@ def test_what_could_not_be_found_out_is_below_the_gpus_in_a_narrow_terminal_too(
         await until(pilot, lambda: board.query_one("#state", Static).size.height > 1)
 
     play(Looks(*THREE, notes=(note,)), act, size=(80, 24))
+
+
+def screen(board: Board) -> list[str]:
+    """The lines of the terminal."""
+    return [strip.text for strip in board.screen._compositor.render_strips()]  # noqa: SLF001
+
+
+def test_a_terminal_of_80_columns_shows_the_help_and_wraps_no_line() -> None:
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: screen(board)[-1].startswith("? help q quit c compute "))
+        lines = screen(board)
+        assert lines[-1].rstrip().endswith("space pause")
+        assert sum("MiB held, 2000MiB promised of 15109MiB" in line for line in lines) == 1
+        await pilot.press("question_mark")
+        await pilot.pause()
+        lines = screen(board)
+        assert [line.strip() for line in lines[1:-1] if line.strip()] == [
+            line.rstrip() for line in _HELP.splitlines() if line
+        ]
+
+    play(Looks(*THREE), act, size=(80, 24))
+
+
+def test_a_terminal_without_more_than_ascii_gets_no_more() -> None:
+    async def act(board: Board, _: Pilot[None]) -> None:
+        lines = screen(board)
+        assert all(map(str.isascii, lines))
+        assert lines[0].startswith("+- GPU 0  Tesla T4 [x] ---")
+        assert any("???  " in line and " ###" in line for line in lines)
+        assert all(len(line) == 180 for line in lines)
+
+    looks = Looks(use("äж漢", compute=30))
+    play(looks, act, is_ascii=True)
 
 
 @pytest.mark.parametrize(
@@ -351,27 +382,3 @@ def test_a_bar_is_as_long_as_its_part(percent: float, drawn: str) -> None:
 def test_a_history_has_gaps_where_nothing_was_measured() -> None:
     assert sparks((0, None, 50, 100), 6) == "  ▁ ▅█"
     assert sparks((0, None, 50, 100), 2) == "▅█"
-
-
-def test_without_a_terminal_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["cgpu", "top", "--state-dir", str(tmp_path)])
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    assert end.value.code == 2
-    assert "top: this is no terminal" in capsys.readouterr().err
-
-
-def test_without_room_for_the_screen_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["cgpu", "top", "--svg", f"{tmp_path}/x.svg", "--state-dir", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (60 << 20, 60 << 20))
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    assert end.value.code == 2
-    sentence = "cgpu: top: needs 128 MiB of address space, and this shell allows 60 MiB\n"
-    assert capsys.readouterr().err.startswith(sentence)

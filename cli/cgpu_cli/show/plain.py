@@ -1,0 +1,30 @@
+"""The screen of ``cgpu top`` for a terminal that has no more than ASCII."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.filter import LineFilter
+
+if TYPE_CHECKING:
+    from textual.color import Color
+
+_DRAWN = str.maketrans("─│╭╮╰╯▁▂▃▄▅▆▇█▏▎▍▌▋▊▉", "-|++++_.-:=+*#   ####")
+
+
+class Plain(LineFilter):
+    """Replaces frames and bars by like characters, and any other by question marks."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments of a line; each stays as wide as it is."""
+        del background  # colours stay
+        return [Segment(_plain(text), style, control) for text, style, control in segments]
+
+
+def _plain(text: str) -> str:
+    if text.isascii():
+        return text
+    drawn = text.translate(_DRAWN)
+    return "".join(each if each.isascii() else "?" * cell_len(each) for each in drawn)

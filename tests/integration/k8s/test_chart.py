@@ -297,6 +297,8 @@ def test_versions_are_the_packages() -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("image.tag=a b", "at '/image/tag': 'a b' does not match pattern"),
         ("image.repository=", "at '/image/repository': minLength: got 0, want 1"),
+        ("image.repository=r:5000/cgpu:0.2", "=r:5000/cgpu:0.2: expected no tag and no digest; the"),
+        ("image.repository=r/cgpu@sha256:0", "=r/cgpu@sha256:0: expected no tag and no digest; the"),
         ("guard.replicas=0", "at '/guard/replicas': minimum: got 0, want 1"),
         ("guard.runtimeClassName=A", "at '/guard/runtimeClassName': 'A' does not match pattern"),
         ("agent.driverDir=lib", "at '/agent/driverDir': 'lib' does not match pattern"),
@@ -308,6 +310,12 @@ def test_a_bad_value_is_refused_and_named(given: str, says: str, tmp_path: Path)
     ended = chart.run("helm", "template", chart.CHART, "--set", given, home=tmp_path)
     assert ended.returncode
     assert says in ended.stderr
+
+
+def test_a_registry_may_have_a_port(tmp_path: Path) -> None:
+    given = ("--set", "image.repository=r:5000/cgpu,image.tag=0.2")
+    rendered = chart.done("helm", "template", chart.CHART, *given, home=tmp_path)
+    assert "image: r:5000/cgpu:0.2\n" in rendered
 
 
 def test_an_older_cluster_is_refused(tmp_path: Path) -> None:

@@ -113,8 +113,11 @@ def test_a_driver_that_the_node_refuses_is_not_offered_and_let_go(
 
     async def ask() -> None:
         asked = Driver(lambda: "/driver")
-        with pytest.raises(CgpuError, match=sentence):
-            await answer(asked)
+        try:
+            with pytest.raises(CgpuError, match=sentence):
+                await answer(asked)
+            assert [each.wait(30) for each in started] == [-signal.SIGKILL]
+        finally:
+            asked.close()
 
     asyncio.run(ask())
-    assert [each.wait(30) for each in started] == [-signal.SIGKILL]

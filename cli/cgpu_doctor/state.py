@@ -26,6 +26,7 @@ _CALM_SECONDS = 5  # longer than an admission takes, or a server that looks once
 _LEAST_BYTES = 1 << 20
 _LOOK = "cgpu get"  # starts a server where none runs, which clears up
 _SHOWN = 5
+_MOUNTS, _LIMITS = "/proc/self/mountinfo", "/limits"
 _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 
@@ -134,8 +135,14 @@ def _without_size(ground: Ground) -> Iterator[tuple[int, str]]:
         if namespace not in seen:
             seen.add(namespace)
             warning = without_size(_variables(folder))
-            if warning and not os.path.exists(f"{folder}/root/dev/cgpu/limits"):
+            if warning and not _has_limits(folder):
                 yield pid, warning
+
+
+def _has_limits(folder: str) -> bool:
+    """Whether a process sees limits: mounted in a container, or over a session's state directory."""
+    mounts = _mountinfo(f"{folder}/mountinfo")
+    return any(mount.root.endswith(_LIMITS) and mount.point.endswith(_LIMITS) for mount in mounts)
 
 
 def _namespace(folder: str) -> str | None:
@@ -221,7 +228,7 @@ def _trees(ground: Ground) -> list[str]:
     Any user can mount something of that kind, anywhere in a folder of theirs.
     """
     ours = f"user_id={os.geteuid()}"
-    mounts = _mountinfo(ground)
+    mounts = _mountinfo(ground.machine.at(_MOUNTS))
     points = [m.point for m in mounts if m.kind == _TREE and ours in m.options.split(",")]
     return list(dict.fromkeys(points))
 
@@ -236,9 +243,8 @@ class _Mount(NamedTuple):
     options: str
 
 
-def _mountinfo(ground: Ground) -> list[_Mount]:
-    """The mounts that we see; paths need not be text."""
-    path = ground.machine.at("/proc/self/mountinfo")
+def _mountinfo(path: str) -> list[_Mount]:
+    """The mounts that somebody sees; paths need not be text."""
     try:
         with open(path, errors="replace", newline="\n") as file:
             halves = [line.rstrip("\n").partition(" - ") for line in file]
@@ -287,7 +293,7 @@ def _mounted(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
     except OSError:
         return
     device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-    for mount in _mountinfo(ground):
+    for mount in _mountinfo(ground.machine.at(_MOUNTS)):
         point = mount.point
         # A mount is named by its path in its own file system.
         head, found, name = mount.root.partition("/containers/")

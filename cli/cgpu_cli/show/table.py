@@ -26,19 +26,19 @@ def show(usage: Usage) -> None:
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Screen(width=width, highlight=False, markup=False)
     for gpu in (gpu for gpu in usage.gpus if gpu.lost is None or gpu.containers):
-        table = _table(usage, gpu, is_roomy=width >= _ROOMY, more="..." if is_ascii() else "…")
-        console.print(table, "")
+        console.print(_table(usage, gpu, width, more="..." if is_ascii() else "…"), "")
     for note in usage.remarks():
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool, more: str) -> Table:
+def _table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
     """``more`` stands for the end of a long name; rich, which cuts at the edge, has one of its own."""
     from rich import box
     from rich.table import Table
 
+    is_roomy = width >= _ROOMY
     table = Table(
-        title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.driver_version}",
+        title=_heading(usage, gpu, width),
         title_justify="left",
         title_style="bold",
         caption=_promised(gpu),
@@ -64,6 +64,13 @@ def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool, more: str) -> Table:
     if gpu.others is not None:
         table.add_row(*_others_row(gpu.others))
     return table
+
+
+def _heading(usage: Usage, gpu: GpuTotals, width: int) -> str:
+    """One line, or two if one is too narrow for the GPU's name."""
+    name, identity = f"GPU {gpu.index}  {gpu.name}", f"{gpu.uuid}  Driver {usage.driver_version}"
+    line = f"{name}  {identity}"
+    return line if len(line) <= width else f"{name}\n{identity}"
 
 
 def _promised(gpu: GpuTotals) -> str:

@@ -228,6 +228,18 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
         assert text == name
 
 
+def test_a_long_name_of_a_gpu_has_a_line_of_its_own(
+    usage: Usage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, identity = "GPU 0  Tesla V100-SXM2-16GB", f"{UUIDS[0]}  Driver 535.0"
+    usage = usage._replace(gpus=(usage.gpus[0]._replace(name="Tesla V100-SXM2-16GB"),))
+    for columns, expected in ((80, [name, identity]), (100, [f"{name}  {identity}"])):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        table.show(usage)
+        lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert lines[: len(expected)] == expected
+
+
 def test_what_is_promised_is_what_admission_gives_nobody_else(
     tmp_path: Path, usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ docker run --runtime=cgpu \
     -e ALIYUN_COM_GPU_MEM_CONTAINER=3,1 -e ALIYUN_COM_GPU_MEM_DEV=15 \
     -e ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1 IMAGE nvidia-smi
 
-# Four times the GPU's time of a container of weight 1, while both have work:
+# Four times the GPU's time of a container of weight 1, while both have work (policies 2, 3, 6):
 docker run --runtime=cgpu \
     -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 \
     -e ALIYUN_COM_GPU_SCHD_WEIGHT=4 IMAGE python3 train.py

@@ -272,6 +272,18 @@ def test_the_reference_is_the_closed_form_beside_one_that_is_always_busy() -> No
             assert point["due"] == pytest.approx(due, rel=0.02)
 
 
+def shares_and_turns(policy: int, weights: tuple[int, int]) -> dict[str, Any]:
+    tenants = (f"tenant=kernel:500us,weight:{weight}" for weight in weights)
+    return run(f"policy={policy}", "length=5s", *tenants)
+
+
+def test_only_the_ratio_of_weights_counts_without_ceilings() -> None:
+    """SCH-2, SCH-6: as docs/shares.md says."""
+    for policy in (2, 6):
+        assert shares_and_turns(policy, (2, 1)) == shares_and_turns(policy, (8, 4))
+    assert shares_and_turns(3, (2, 1)) != shares_and_turns(3, (8, 4))
+
+
 def test_kernels_of_seconds_do_not_lose_what_their_container_is_owed() -> None:
     long = ("tenant=weight:3,kernel:1100ms,sync:1", "tenant=kernel:1ms")
     figures = run("policy=6", "length=60s", *long)

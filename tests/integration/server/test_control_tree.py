@@ -101,6 +101,20 @@ def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> 
     assert world.read(path) == f"{text}\n"
 
 
+def test_weight_and_priority_are_of_all_gpus_of_a_container(world: World) -> None:
+    """TREE, SCH-9: a cap is of the GPU in whose folder it is written."""
+    world.admit(ID, gpus=2)
+    world.serve()
+    for name, text in (("weight", "6"), ("highprio", "1")):
+        assert world.write(f"1/{ID[:12]}/{name}", text) == ""
+        assert world.read(f"0/{ID[:12]}/{name}") == f"{text}\n"
+    assert world.write(f"1/{ID[:12]}/memsize", str(4 * MIB)) == ""
+    assert [world.read(f"{gpu}/{ID[:12]}/memsize") for gpu in (0, 1)] == [
+        f"{MIB}\n",
+        f"{4 * MIB}\n",
+    ]
+
+
 def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
     """TREE, MEM-8: and read in bytes, as cGPU has it."""
     world.admit(ID)

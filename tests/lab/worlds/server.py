@@ -69,10 +69,11 @@ class World:
         """What the server answers."""
         return client.ask(str(self.state), request)
 
-    def admit(self, name: str, *, weight: int = 1, owner: int | None = None) -> Path:
-        """A container of this process, or of process ``owner``."""
+    def admit(self, name: str, *, weight: int = 1, owner: int | None = None, gpus: int = 1) -> Path:
+        """A container of this process, or of process ``owner``, on the first GPUs."""
         pid = owner or os.getpid()
-        request = Request((GpuShare(0, UUIDS[0], MIB),), weight, high_priority=False)
+        shares = tuple(GpuShare(i, uuid, MIB) for i, uuid in enumerate(UUIDS[:gpus]))
+        request = Request(shares, weight, high_priority=False)
         keeper = Owner(pid, start_time(pid) or 0, None)
         return Path(self.registry.admit(name, "container", request, NODE, keeper, ["true"]))
 

@@ -11,8 +11,10 @@ names another processor than this machine's: aarch64, or x86_64.
 
 from __future__ import annotations
 
+import csv
 import os
 import platform
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -53,6 +55,7 @@ FOLDERS = ("native", "shim", "hook", "tests/sim")
 PROXIED = ("", "ledger/", "holdings/", "gate/")  # what of native runs inside programs
 GLIBC = f"{MACHINE}-linux-gnu.2.17"
 MUSL = f"{MACHINE}-linux-musl"
+SHT_DYNSYM, WEAK_FUNCTION, GLOBAL_FUNCTION = 11, 0x22, 0x12  # of ELF
 
 
 class Binary(NamedTuple):
@@ -63,6 +66,7 @@ class Binary(NamedTuple):
     target: str
     flags: list[str]
     needed: str | None = None  # absolute DT_NEEDED of a proxy
+    names: str = ""  # the table of all names of the library that a proxy is for
 
 
 def _shared(soname: str) -> list[str]:
@@ -70,7 +74,7 @@ def _shared(soname: str) -> list[str]:
             f"-Wl,-soname,{soname}", "-Wl,--no-undefined", "-lpthread", "-ldl"]  # fmt: skip
 
 
-def _proxy(soname: str, folder: str) -> Binary:
+def _proxy(soname: str, folder: str, names: str) -> Binary:
     sources = sorted(glob(f"shim/{folder}/**/*.c", recursive=True) + glob("shim/*.c"))
     sources += [path for part in PROXIED for path in sorted(glob(f"native/{part}*.c"))]
     # Never unloaded: the ledger's slot and what programs remember of our functions outlive dlclose.
@@ -79,7 +83,7 @@ def _proxy(soname: str, folder: str) -> Binary:
              "-iquote", f"shim/{folder}", "-ftls-model=initial-exec",
              f'-DCGPU_BASE="{BASE}"']  # fmt: skip
     needed = f"{BASE}/real/{soname}"
-    return Binary(f"shim/cgpu_shim/_lib/{soname}", sources, GLIBC, flags, needed)
+    return Binary(f"shim/cgpu_shim/_lib/{soname}", sources, GLIBC, flags, needed, names)
 
 
 def _sim(soname: str, folder: str) -> Binary:
@@ -100,8 +104,8 @@ def _static(name: str) -> Binary:
 # What takes longest is first: the first program for musl has to wait for musl itself.
 BINARIES = [
     _static("cgpu-runtime"),
-    _proxy("libcuda.so.1", "cuda"),
-    _proxy("libnvidia-ml.so.1", "nvml"),
+    _proxy("libcuda.so.1", "cuda", "shim/driver_entry_points.csv"),
+    _proxy("libnvidia-ml.so.1", "nvml", "shim/nvml/entry_points.csv"),
     _sim("libcuda.so.1", "cuda"),
     _sim("libnvidia-ml.so.1", "nvml"),
     _static("cgpu-hook"),
@@ -121,7 +125,7 @@ def _out_of_date(binary: Binary, target: Path) -> bool:
     if not target.exists():
         return True
     built = target.stat().st_mtime
-    inputs = [*binary.sources, *_headers(), "setup.py"]
+    inputs = [*binary.sources, *_headers(), binary.names or "setup.py", "setup.py"]
     return any((ROOT / path).stat().st_mtime > built for path in inputs)
 
 
@@ -132,9 +136,12 @@ def build_binary(binary: Binary, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     link = list(binary.flags)
     if binary.needed is not None:
-        link += ["-Wl,--no-as-needed", str(_needed_stub(binary, target))]
+        stub = _needed_stub(binary, target)
+        link += [str(_all_names(binary, stub)), "-Wl,--no-as-needed", str(stub)]
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     _zig("-target", binary.target, *CFLAGS, "-o", str(temporary), *binary.sources, *link)
+    if binary.needed is not None:
+        _leave_to_linkers(temporary)
     temporary.chmod(0o755)  # users of containers other than root load it, whatever the umask
     temporary.rename(target)
 
@@ -151,6 +158,38 @@ def _needed_stub(binary: Binary, target: Path) -> Path:
     nothing = ["-nostdlib", "-fno-sanitize=all"]
     _zig("-target", binary.target, "-shared", *nothing, "-o", str(stub), str(source), soname)
     return stub
+
+
+def _all_names(binary: Binary, stub: Path) -> Path:
+    """C that weakly defines every name of the library that ``binary`` is for.
+
+    Those of the debugger's interface are left out: debuggers look for them in the files themselves.
+    """
+    with (ROOT / binary.names).open(newline="") as file:
+        names = [row["name"] for row in csv.DictReader(file) if row["class"] != "DEBUGGER"]
+    weak = '__attribute__((weak, visibility("default"), alias("none"))) void'
+    source = stub.with_suffix(".names.c")
+    text = "".join(f"{weak} {name}(void);\n" for name in names)
+    source.write_text(f"static void none(void) {{}}\n{text}")
+    return source
+
+
+def _leave_to_linkers(library: Path) -> None:
+    """Make the weak functions of ``library`` known to linkers and unknown to loaders.
+
+    A linker takes a name for defined if its symbol has a section. Loaders pass over a symbol
+    without a value, so they find the function in the driver's library, or nowhere.
+    """
+    data = bytearray(library.read_bytes())
+    headers, size, count = *struct.unpack_from("<Q", data, 40), *struct.unpack_from("<HH", data, 58)
+    for header in range(headers, headers + size * count, size):
+        kind, start, length = struct.unpack_from("<4xI16xQQ", data, header)
+        for symbol in range(start, start + length, 24) if kind == SHT_DYNSYM else ():
+            is_defined = data[symbol + 6 : symbol + 8] != bytes(2)  # it has a section
+            if data[symbol + 4] == WEAK_FUNCTION and is_defined:
+                data[symbol + 4] = GLOBAL_FUNCTION
+                data[symbol + 8 : symbol + 24] = bytes(16)  # value and size
+    library.write_bytes(data)
 
 
 class BuildBinaries(Command):

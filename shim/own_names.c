@@ -49,6 +49,7 @@ cgpu_own_names_hide(const struct cgpu_own_names *own, const void *function)
         if (symbol->st_shndx != SHN_UNDEF && symbol->st_value == value) {
             symbol->st_value = 0; /* first: it is what loaders look at */
             symbol->st_shndx = SHN_UNDEF;
+            return;
         }
     }
 }

@@ -11,13 +11,14 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 
 
 def exported(library: Path) -> set[str]:
-    """Names of the functions that ``library`` defines for others."""
+    """Names of the functions that programs find in ``library``."""
     with library.open("rb") as file:
         table: Any = ELFFile(file).get_section_by_name(".dynsym")
         return {
             symbol.name
             for symbol in table.iter_symbols()
             if symbol["st_shndx"] != "SHN_UNDEF"
+            and symbol["st_value"] != 0
             and symbol["st_info"]["type"] == "STT_FUNC"
             and symbol["st_other"]["visibility"] in {"STV_DEFAULT", "STV_PROTECTED"}
         }

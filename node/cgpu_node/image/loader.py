@@ -32,6 +32,10 @@ _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
+# What ends a word where: Python's own ``split`` and ``strip`` know more than the loader.
+_BETWEEN_PRELOADED = str.maketrans(dict.fromkeys(":\t\n\0", " "))  # in the file
+_BLANKS = " \t\v\f\r"
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 # Subdirectories for the processor, which the loader prefers; they may be nested.
 _HARDWARE = frozenset(
     (
@@ -243,8 +247,28 @@ def _expanded(entry: str) -> list[str]:
     for token, words in _TOKENS.items():
         for form in (f"${{{token}}}", f"${token}"):
             if form in entry:
-                found = [text.replace(form, word) for text in found for word in words]
+                found = [each for text in found for each in _replaced(text, form, words)]
     return found
+
+
+def _replaced(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
+    """``text`` with each of ``words`` in place of a token, as releases of glibc do it.
+
+    ``$LIB`` is a token before a slash and at the end, for newer releases also before whatever is in
+    no name. For none is it one in ``$LIBS``, which may be a directory's name.
+    """
+    first, *rest = text.split(form)
+    has_braces = form.endswith("}")
+
+    def meant(word: str, *, is_new: bool) -> str:
+        def piece(after: str) -> str:
+            following = after[:1]
+            ends = following not in _NAME if is_new else following in {"", "/"}
+            return (word if has_braces or ends else form) + after
+
+        return first + "".join(map(piece, rest))
+
+    return dict.fromkeys(meant(word, is_new=new) for word in words for new in (False, True))
 
 
 def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[list[str], set[str]]:
@@ -256,10 +280,13 @@ def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[li
         CgpuError: there are more than are looked at.
     """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
-    entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
+    listed = os.fsdecode(data).translate(_BETWEEN_PRELOADED)
+    if "#" in listed:  # the loader takes what follows for a comment, but not always the second time
+        listed += " " + listed.replace("#", " ")
+    entries = f"{environment.get('LD_PRELOAD', '').replace(':', ' ')} {listed}"
     found: list[str] = []
     plain: set[str] = set()
-    for entry in entries.replace(":", " ").replace("\0", " ").split():
+    for entry in filter(None, entries.split(" ")):
         if any(word in entry for word in _ORIGIN):
             plain.add(os.path.basename(entry))  # in whatever directory
         if "/" in entry:
@@ -312,10 +339,11 @@ def _configured(view: View) -> dict[str, None]:
 def _entries(text: str) -> Iterator[tuple[str, bool]]:
     """Each directory of a file for ldconfig, and each pattern of files that it includes."""
     for line in text.replace("\0", "\n").split("\n"):
-        words = line.partition("#")[0].strip()
+        words = line.partition("#")[0].strip(_BLANKS)
         if words.startswith(("include ", "include\t")):
-            yield from ((word, True) for word in words.split()[1:])
-        elif folder := words.partition("=")[0].rstrip().rstrip("/"):
+            names = words.replace("\t", " ").split(" ")[1:]
+            yield from ((name, True) for name in names if name)
+        elif folder := words.partition("=")[0].rstrip(_BLANKS).rstrip("/"):
             yield folder, False
 
 

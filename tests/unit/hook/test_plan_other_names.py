@@ -97,6 +97,54 @@ def test_a_driver_that_is_preloaded_by_another_name_is_covered(
     assert covered(image, *env) == ["/opt/x/driver.so"]
 
 
+@pytest.mark.parametrize("name", ["a\u00a0b.so", "a\x1fb.so", "a\u2003", "a\u2028b.so"])
+def test_only_what_the_loader_separates_by_ends_a_name(image: Path, name: str) -> None:
+    """Python's own words end at more: at spaces of any width, and separators of files."""
+    (image / "opt/x/driver.so").rename(image / "opt/x" / name)
+    assert covered(image, f"LD_PRELOAD=/opt/x/{name}") == [f"/opt/x/{name}"]
+    (image / "etc/ld.so.preload").write_text(f"libz.so\t/opt/x/{name}\n")
+    assert covered(image) == [f"/opt/x/{name}"]
+
+
+def test_a_variable_separates_by_fewer_letters_than_the_file(image: Path) -> None:
+    (image / "opt/x/driver.so").rename(image / "opt/x/a\tb.so")
+    assert covered(image, "LD_PRELOAD=libz.so /opt/x/a\tb.so") == ["/opt/x/a\tb.so"]
+
+
+@pytest.mark.parametrize(
+    "preloaded", ["/opt/x/driver.so#old", "#\n#/opt/x/driver.so /opt/x/driver.so"]
+)
+def test_a_comment_ends_a_name_and_may_be_none(image: Path, preloaded: str) -> None:
+    """Loaders blank out what follows the first ``#``, and lose count of further ones."""
+    (image / "etc/ld.so.preload").write_text(preloaded)
+    assert covered(image) == ["/opt/x/driver.so"]
+
+
+@pytest.mark.parametrize("folder", ["drv\u00a0", "drv\x1f", "d\u2003rv"])
+def test_ldconfig_strips_no_more_than_its_own_spaces(image: Path, folder: str) -> None:
+    (image / "opt/drv").rename(image / "opt" / folder)
+    (image / "etc/ld.so.conf").write_text(f"include /etc/{folder}.conf\n")
+    (image / f"etc/{folder}.conf").write_text(f" \v/opt/{folder}\t\n")
+    assert covered(image) == [f"/opt/{folder}/libcuda.so.1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("/opt/$LIBS", "$LIBS"),
+        ("/opt/$LIB_/$PLATFORM1", "$LIB_/$PLATFORM1"),
+        ("/opt/$LIB.d", "lib64.d"),  # of newer loaders, and of older ones:
+        ("/opt/$LIB.d", "$LIB.d"),
+        ("/opt/${LIB}s/$LIB", "lib64s/lib"),
+        ("/opt/$LIBS/$LIB", "$LIBS/lib64"),
+    ],
+)
+def test_a_token_ends_where_the_loader_sees_its_end(image: Path, path: str, folder: str) -> None:
+    (image / "opt" / folder).mkdir(parents=True)
+    (image / "opt/drv/libcuda.so.1").rename(image / "opt" / folder / CUDA)
+    assert covered(image, f"LD_LIBRARY_PATH={path}") == [f"/opt/{folder}/{CUDA}"]
+
+
 def test_names_that_are_no_text_are_names_too(image: Path) -> None:
     (image / "etc/ld.so.preload").write_bytes(b"\xff.so $ORIGIN/ /opt/x/driver.so")
     (image / "etc/ld.so.cache").write_bytes(new_cache({"libz.so.1": "/lib/libz.so.1"}))

@@ -90,8 +90,9 @@ format: $(VENV)/.lint ## rewrite Python, C and Markdown as `make lint` wants the
 hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 	git config core.hooksPath deploy/hooks
 
-types: build ## mypy --strict
+types: build ## mypy --strict, of the kubectl plug-in also as on macOS
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin -p cgpu_k8s.inspect
 
 # Four test files at once (docs/decisions/0503-tests-beside-each-other.md).
 BESIDE := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -33,9 +34,7 @@ STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kube
 JSON = "application/json"
 PAGE = 500  # objects that a list asks for at a time
 LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
-# A watch is silent for minutes. That its server is gone without a word, the kernel finds out.
-_PROBES = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-DEAD = 60.0  # seconds after which it has
+DEAD = 60.0  # seconds after which ``_probe`` has found out that a server is gone
 REFUSED = 400
 UNAUTHORIZED = 401
 
@@ -250,13 +249,17 @@ def _in_words(why: str) -> str:
 
 
 def _probe(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel ask the other end of an answer's connection whether it is there."""
+    """Let the kernel ask the other end of an answer's connection whether it is there.
+
+    A watch is silent for minutes. That its server is gone without a word, the kernel finds out.
+    """
     transport = response.connection.transport if response.connection else None
     link = transport.get_extra_info("socket") if transport else None
-    if link is not None:
+    if link is not None and sys.platform == "linux":  # where watches run
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _PROBES.items():
-            link.setsockopt(socket.IPPROTO_TCP, option, value)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 async def _after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -235,6 +236,14 @@ def test_an_authority_that_is_no_certificate(tmp_path: Path) -> None:
         cluster.trust.context(None)
     with pytest.raises(ConfigurationError, match=r"client certificate of context .* do not fit"):
         loaded(tmp_path, content()).trust.context(Certificate("no", "no"))
+
+
+def test_an_authority_needs_no_key_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As EKS's has none, which Python refuses by default from 3.13 on."""
+    strict = ssl.create_default_context()
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: strict)
+    assert not loaded(tmp_path, content()).trust.context(None).verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def program(tmp_path: Path, answer: object, **more: object) -> dict[str, Any]:

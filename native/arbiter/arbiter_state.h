@@ -1,15 +1,17 @@
 /*
  * Internals of the arbiter. The parts: arbiter.c (the containers, the step), stage.c (where each is
  * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
- * bucket.c (ceilings), turn.c (whose turn it is), unused.c (what nobody used of a turn), review.c,
- * together.c (the soft policy), company.c (turns that nobody needs), look.c (when to look again),
- * report.c (figures for people), group/ (turns on several GPUs together).
+ * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests), unused.c
+ * (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns that nobody
+ * needs), look.c (when to look again), report.c (figures for people), group/ (turns on several GPUs
+ * together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
 
 #include "arbiter/arbiter.h"
 #include "arbiter/company.h"
+#include "arbiter/linger.h"
 
 #define CGPU_MS UINT64_C(1000000)
 
@@ -94,10 +96,7 @@ enum { CGPU_ABSENCES = 5 };
 /* But when it says that it missed its turn, it may try again this long after that. */
 #define CGPU_AGAIN_NS (50 * CGPU_MS)
 
-/*
- * Until they have had no work for RECENT_NS, others are expected back soon; after ALONE_NS, not at
- * all.
- */
+/* Until idle for RECENT_NS, others are expected back soon; after ALONE_NS, not at all. */
 #define CGPU_RECENT_NS (100 * CGPU_MS)
 #define CGPU_ALONE_NS  (10000 * CGPU_MS)
 
@@ -143,9 +142,11 @@ struct cgpu_tenant {
     uint32_t apart_turns; /* beside.c: so many turns begin at the ends of others' kernels */
     uint32_t failures;    /* so often in a row it was not worth it to be beside a kernel */
     bool beside;          /* this turn began beside one */
+    bool judged;          /* its first burst of this turn has ended */
     uint64_t alone_ns;    /* when that ended; 0: not yet */
     uint64_t usual_ns; /* how long it holds the GPU alone until it has nothing to do; 0: unknown */
-    uint64_t lead_ns;  /* virtual: how far it was ahead when it last stopped competing */
+    struct cgpu_rest rest;
+    uint64_t lead_ns; /* virtual: how far it was ahead when it last stopped competing */
     uint64_t start_ns; /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */
@@ -191,6 +192,7 @@ struct cgpu_arbiter {
     uint64_t floor_ns[2]; /* virtual time of those that compete, by priority */
     uint64_t level_ns[2]; /* virtual time up to which turns go, by priority */
     uint64_t paid_ns;     /* by all, ever */
+    int64_t linger_ns;    /* for which the GPU may be idle in turns of those that rest */
     uint64_t part;        /* of recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;
@@ -316,7 +318,7 @@ void cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now);
 bool cgpu_beside_any(const struct cgpu_arbiter *arbiter);
 /* Record when the holder began to have the GPU for itself. */
 void cgpu_beside_look(struct cgpu_arbiter *arbiter, uint64_t now);
-/* The holder's turn is about to end; LEFT: it has nothing more to do. */
+/* The holder's turn, or its first burst in it, has ended; LEFT: it has nothing more to do. */
 void cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now);
 
 /* unused.c */

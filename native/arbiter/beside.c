@@ -74,6 +74,7 @@ cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
     }
     tenant->apart_turns -= !beside && tenant->apart_turns > 0;
     tenant->beside = beside;
+    tenant->judged = false;
     tenant->alone_ns = 0;
 }
 
@@ -109,6 +110,9 @@ cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[arbiter->holder];
 
+    if (tenant->judged) {
+        return;
+    }
     if (tenant->beside) {
         judge(tenant, left, now);
     } else if (left) {
@@ -117,6 +121,7 @@ cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
         tenant->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
     }
     tenant->beside = false;
+    tenant->judged = true;
 }
 
 void

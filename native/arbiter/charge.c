@@ -212,6 +212,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         }
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
+        cgpu_linger_look(tenant, now);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
         tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
@@ -348,6 +349,7 @@ cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_d
         arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
 
     turn_parts(arbiter, now);
+    cgpu_linger_earn(arbiter, ns);
     if (arbiter->policy->soft) {
         cgpu_together_charge(arbiter, now, demands);
     }

@@ -237,6 +237,9 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
         return CGPU_TURN_IS_OVER;
     }
     if (is_done(holder)) {
+        if (cgpu_linger(arbiter, holder, other, now)) {
+            return CGPU_TURN_GOES_ON;
+        }
         return other != NULL || is_limited(arbiter, holder) || cgpu_beside_any(arbiter)
                    ? CGPU_TURN_IS_LEFT
                    : CGPU_TURN_GOES_ON;

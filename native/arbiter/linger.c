@@ -1,0 +1,77 @@
+/* Turns that last through rests: see linger.h. */
+#include "arbiter/arbiter_state.h"
+
+/* It was let in beside a kernel in vain so often in a row. */
+enum { IN_VAIN = 2 };
+/* The others' work is so many times as long as its usual rest. After so many it is given up. */
+enum { LONGER = 4, PATIENCE = 2 };
+/* The GPU may be idle for this part of all time. What is not needed is saved, up to a limit. */
+enum { IDLE_PART = 25 };
+#define MOST_NS INT64_C(5000000)
+
+enum { USUAL_PART = 4 };
+
+static bool
+is_worth_it(const struct cgpu_tenant *holder, const struct cgpu_tenant *other)
+{
+    const struct cgpu_rest *rest = &holder->rest;
+
+    return holder->failures >= IN_VAIN && rest->usual_ns != 0 &&
+           rest->usual_ns * LONGER < other->drain_ns && holder->high >= other->high;
+}
+
+static void
+end(struct cgpu_arbiter *arbiter, struct cgpu_rest *rest, uint64_t ns)
+{
+    arbiter->linger_ns -= rest->lingers ? (int64_t)ns : 0;
+    rest->lingers = false;
+}
+
+bool
+cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
+            const struct cgpu_tenant *other, uint64_t now)
+{
+    struct cgpu_rest *rest = &holder->rest;
+
+    if (rest->since_ns == 0 || rest->busy_ns != holder->demand.busy_ns) {
+        end(arbiter, rest, rest->usual_ns); /* it has worked, and nobody saw when that began */
+        rest->since_ns = now;
+        rest->busy_ns = holder->demand.busy_ns;
+    }
+    if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(holder, other) &&
+        now < rest->since_ns + PATIENCE * rest->usual_ns) {
+        cgpu_beside_end(arbiter, true, now);
+        rest->lingers = true;
+    } else {
+        end(arbiter, rest, now - rest->since_ns);
+    }
+    return rest->lingers;
+}
+
+uint64_t
+cgpu_linger_until(const struct cgpu_tenant *holder)
+{
+    const struct cgpu_rest *rest = &holder->rest;
+
+    return rest->lingers ? rest->since_ns + PATIENCE * rest->usual_ns : UINT64_MAX;
+}
+
+void
+cgpu_linger_look(struct cgpu_tenant *tenant, uint64_t now)
+{
+    struct cgpu_rest *rest = &tenant->rest;
+    uint64_t usual = rest->usual_ns, took = now - rest->since_ns;
+
+    if (tenant->demand.waiting && rest->since_ns != 0 && tenant->stage != CGPU_STAGE_HOLDS) {
+        rest->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+        rest->since_ns = 0;
+    }
+}
+
+void
+cgpu_linger_earn(struct cgpu_arbiter *arbiter, uint64_t ns)
+{
+    int64_t earned = arbiter->linger_ns + (int64_t)(ns / IDLE_PART);
+
+    arbiter->linger_ns = earned < MOST_NS ? earned : MOST_NS;
+}

@@ -1,0 +1,35 @@
+/*
+ * A turn that goes on while its holder rests. Who rests for half a millisecond beside kernels of
+ * 20 ms waits for one of them after each rest, unless it is let in beside it (beside.c). Where that
+ * was in vain, its turn lasts through the rest, if the others' work goes on for several times as
+ * long as it usually rests. It pays for the rest, and the GPU is idle so for a small part of all
+ * time only.
+ */
+#ifndef CGPU_LINGER_H
+#define CGPU_LINGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cgpu_arbiter;
+struct cgpu_tenant;
+
+/* Of a container. */
+struct cgpu_rest {
+    uint64_t since_ns; /* it had nothing more to do in its turn, and has not waited since; 0: else */
+    uint64_t busy_ns;  /* its demand.busy_ns then */
+    uint64_t usual_ns; /* how long it usually rests; 0: unknown */
+    bool lingers;      /* it rests, and its turn goes on */
+};
+
+/* Whether HOLDER, which has nothing to do, keeps its turn although OTHER (NULL: nobody) waits. */
+bool cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
+                 const struct cgpu_tenant *other, uint64_t now);
+/* When to ask again. */
+uint64_t cgpu_linger_until(const struct cgpu_tenant *holder);
+/* A demand of TENANT was adopted: has a rest ended? */
+void cgpu_linger_look(struct cgpu_tenant *tenant, uint64_t now);
+/* NS have passed. */
+void cgpu_linger_earn(struct cgpu_arbiter *arbiter, uint64_t ns);
+
+#endif

@@ -1,0 +1,148 @@
+/* The turn of one that rests lasts through its rests where it is of no use beside long kernels. */
+#include "arbiter/arbiter_state.h"
+#include "arbiter_rests.h"
+
+#define REST_NS (MS / 2)
+
+/* Its burst ends: does its turn go on? */
+static bool
+lingers(void)
+{
+    is_quiet(rests);
+    step(0);
+    CHECK((gates[rests] == CGPU_GATE_CLOSED) == (gates[busy] != CGPU_GATE_CLOSED));
+    return gates[rests] != CGPU_GATE_CLOSED;
+}
+
+/* It works again, after a rest that may have been short. */
+static void
+burst(uint64_t after)
+{
+    now += after;
+    works(rests, now + BURST_NS);
+    work(BURST_NS);
+    demands[rests].busy_ns += BURST_NS;
+}
+
+/* It has rested for so long, and comes back while a kernel of 20 ms runs. */
+static void
+next_turn(void)
+{
+    works(busy, now + KERNEL_NS);
+    step(REST_NS);
+    is_let_in_in_vain();
+}
+
+/* The first has been let in beside kernels in vain, and waits for their ends since. */
+static void
+begin_in_vain(void)
+{
+    begin();
+    is_let_in_in_vain();
+    for (int i = 0; i < 4; i++) {
+        if (lingers()) {
+            step(2 * REST_NS + MS / 5);
+        }
+        next_turn();
+    }
+    CHECK(lingers());
+}
+
+TEST(a_turn_lasts_through_short_rests)
+{
+    begin_in_vain();
+    burst(REST_NS);
+    CHECK(lingers());
+    burst(REST_NS);
+    CHECK(lingers());
+}
+
+TEST(a_rest_of_more_than_twice_its_usual_length_ends_the_turn)
+{
+    begin_in_vain();
+    step(2 * REST_NS + MS / 5);
+    CHECK(gates[rests] == CGPU_GATE_CLOSED && gates[busy] != CGPU_GATE_CLOSED);
+}
+
+TEST(who_rests_pays_for_its_rests)
+{
+    uint64_t before;
+
+    begin_in_vain();
+    before = charged(rests);
+    step(REST_NS);
+    CHECK(charged(rests) - before >= REST_NS * 9 / 10);
+}
+
+TEST(who_rests_for_long_lets_others_in)
+{
+    begin_in_vain();
+    for (int i = 0; i < 8; i++) { /* until that is usual: a quarter of the other's work */
+        if (lingers()) {
+            step(2 * KERNEL_NS);
+        }
+        works(busy, now + KERNEL_NS);
+        step(KERNEL_NS * 3 / 8);
+        is_let_in_in_vain();
+    }
+    for (int i = 0; i < 40; i++) {
+        CHECK(!lingers());
+        works(busy, now + KERNEL_NS);
+        step(KERNEL_NS * 3 / 8);
+        is_let_in_in_vain();
+    }
+}
+
+TEST(high_priority_ends_a_rest)
+{
+    int high;
+
+    begin_in_vain();
+    high = add(1, true);
+    arbiter->tenants[high].drain_ns = KERNEL_NS;
+    demands[high].waiting = true;
+    step(0);
+    CHECK(gates[rests] == CGPU_GATE_CLOSED && gates[high] != CGPU_GATE_CLOSED);
+}
+
+/* However often it rests, and however much of its share is left. */
+TEST(rests_that_are_given_up_count_too)
+{
+    uint64_t idle = 0, since;
+
+    begin_in_vain();
+    since = now;
+    while (now < since + 3000 * MS) {
+        if (lingers()) {
+            uint64_t from = now;
+
+            while (gates[rests] != CGPU_GATE_CLOSED) {
+                step(MS / 10);
+            }
+            idle += now - from;
+        }
+        next_turn();
+    }
+    CHECK(idle > 10 * MS && idle < (now - since) / 25 + 8 * MS);
+}
+
+TEST(the_gpu_is_idle_so_for_a_small_part_of_the_time)
+{
+    uint64_t idle = 0, since;
+
+    begin_in_vain();
+    since = now;
+    while (now < since + 3000 * MS) {
+        if (!lingers()) {
+            next_turn();
+            continue;
+        }
+        idle += REST_NS;
+        burst(REST_NS);
+    }
+    CHECK(idle > 10 * MS && idle < (now - since) / 25 + 5 * MS + REST_NS);
+    is_quiet(rests);
+    is_quiet(busy);
+    step(10000 * MS);
+    CHECK(arbiter->linger_ns <= (int64_t)(5 * MS));
+}

@@ -25,9 +25,10 @@ def load(soname: str, driver: str, how: str) -> ctypes.CDLL:
     if how == "soname":
         return ctypes.CDLL(soname)
     if how == "link":
-        link = Path(tempfile.mkdtemp(), "lib")
-        link.symlink_to(path)
-        return ctypes.CDLL(str(link))
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder, "lib")
+            link.symlink_to(path)
+            return ctypes.CDLL(str(link))
     if how == "dlmopen":
         libc = ctypes.CDLL(None)
         libc.dlmopen.restype = ctypes.c_void_p

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.machine.servers import end_servers, serving
+from lab.machine.servers import end_all, naming, serving
 from lab.worlds.cgpu_run import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 
@@ -34,19 +33,7 @@ def world() -> World:
 @pytest.fixture
 def temporary(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for pid in processes(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-    end_servers(tmp_path)
-
-
-def processes(folder: Path) -> list[int]:
-    """Those whose command line names something below ``folder``."""
-    found = []
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
-            if os.fsencode(folder) in line.read_bytes():
-                found.append(int(line.parent.name))
-    return found
+    end_all(tmp_path)
 
 
 def started_and_seen(
@@ -68,7 +55,7 @@ def started_and_seen(
 
 def check_nothing_is_left(temporary: Path) -> None:
     assert serving(temporary) == []
-    assert processes(temporary) == []
+    assert naming(temporary) == set()
     assert list(temporary.iterdir()) == []
 
 

@@ -57,7 +57,9 @@ def test_a_command_that_names_another_driver_is_refused_with_both(
 ) -> None:
     """CLI-8: the server would answer for its own, and change it; its driver would be forgotten."""
     facts = (served.state / "node.json").read_bytes()
-    other = World().driver if is_there else served.folder / "nowhere"
+    beside = World()
+    other = beside.driver if is_there else served.folder / "nowhere"
+    assert other.exists() == is_there
     done = served.cgpu(*words, "--driver-dir", str(other))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

@@ -55,6 +55,31 @@ def end_servers(folder: Path) -> None:
             end(pid, number)
 
 
+def end_all(folder: Path) -> None:
+    """End the servers below ``folder``, and before them all others that name a path there.
+
+    The keeper of a session is one: it may not have started its server yet, which would make the
+    folder anew.
+    """
+    while pids := naming(folder):
+        servers = {*serving(folder)}
+        for pid in pids - servers:
+            end(pid, signal.SIGKILL)
+        for pid in servers:
+            if not end(pid):
+                end(pid, signal.SIGKILL)
+
+
+def naming(folder: Path) -> set[int]:
+    """The processes whose command line names something below ``folder``."""
+    found = set()
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.fsencode(folder) + b"/" in line.read_bytes():
+                found.add(int(line.parent.name))
+    return found
+
+
 class StandIn:
     """Listens where a server would, so that none is started, and counts connections."""
 

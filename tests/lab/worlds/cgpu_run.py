@@ -16,7 +16,7 @@ from typing import Any
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
 from lab.machine.nobody import NOBODY, become_nobody
-from lab.machine.servers import end_servers
+from lab.machine.servers import end_all
 from lab.runs.children import Child
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
@@ -119,5 +119,5 @@ class World:
 
 
 def _remove(folder: Path) -> None:
-    end_servers(folder)
+    end_all(folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -39,6 +39,7 @@ class Machine(Installed):
         home = self.base / user
         environment = {
             "HOME": home,
+            "XDG_RUNTIME_DIR": home,  # without it, a user's state is in /tmp
             "PATH": f"{home}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "PIPX_HOME": home / "pipx",
             "PIPX_BIN_DIR": home / "bin",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.machine.servers import end_servers
+from lab.machine.servers import end_all, end_servers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,3 +45,16 @@ def test_a_server_is_gone_when_its_last_thread_has_let_go_of_its_files(tmp_path:
         with (tmp_path / "held").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert process.returncode == 0
+
+
+# As the keeper of a session that has just begun, whose server would make its folder.
+LATE = "import os, sys; sys.stdin.read(); os.makedirs(sys.argv[1])"
+
+
+def test_nobody_makes_a_folder_anew_after_its_removal(tmp_path: Path) -> None:
+    state = tmp_path / "cgpu"
+    command = [sys.executable, "-c", LATE, str(state)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as keeper:
+        end_all(tmp_path)
+    assert keeper.returncode == -signal.SIGKILL
+    assert not state.exists()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
 from cgpu_cli.commands.completers import TARGETS, complete
-from cgpu_cli.running.guest import ask_server
+from cgpu_cli.running.guest import ask_server, misconfigured
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_node.shares import target
@@ -40,6 +41,8 @@ class Get:
 
     def run(self, given: argparse.Namespace) -> int:
         """Print what the server says."""
+        for note in misconfigured():
+            print(f"cgpu: note: {note}", file=sys.stderr)
         word = given.target
         if word is not None and _is_path(word):
             path = "" if word == _WHOLE_NODE else word

@@ -58,6 +58,17 @@ def apart(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
     return (*notes, f"{accounts.sentence(found)}; cgpu-smi shows it") if found else notes
 
 
+def misconfigured() -> tuple[str, ...]:
+    """A note if the configuration is wrong; the server shows what is there all the same."""
+    from cgpu_node.settings import config
+
+    try:
+        config.load_config()
+    except CgpuError as error:
+        return (f"{error}; cgpud goes by what it read before, or by the defaults",)
+    return ()
+
+
 def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
     """The answer of the server whose account has the user's sessions; start it if need be.
 

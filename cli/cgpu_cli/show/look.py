@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cgpu_cli.running.guest import UNSERVED
+from cgpu_cli.running.guest import UNSERVED, misconfigured
 from cgpu_env import CgpuError
 from cgpu_node import accounts
 from cgpu_node.client import AbsentError, ask, with_driver
@@ -95,9 +95,10 @@ def _look_at_own(state_dir: str | None, driver_dir: str | None) -> Usage:
 def _asked(state_dir: str, driver_dir: str | None) -> Usage:
     answer = ask(state_dir, with_driver({"request": "usage"}, driver_dir))
     try:
-        return parsed(answer)
+        usage = parsed(answer)
     except (KeyError, TypeError) as error:
         raise CgpuError(f"the cgpud of {state_dir} gave no usable answer: {error!r}") from None
+    return usage._replace(notes=(*usage.notes, *misconfigured()))
 
 
 def _read(state_dir: str, driver_dir: str | None) -> Usage:

@@ -1,12 +1,19 @@
-"""What cgpu get prints of a container, whichever release's server answers (CLI-3)."""
+"""What cgpu get prints, whichever release's server answers (CLI-3)."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cgpu_cli.commands import get
+from cgpu_cli.show import look
+from cgpu_env import CgpuError
+from cgpu_node.view.view import Usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -36,3 +43,23 @@ def test_a_server_of_release_0_1_is_understood(
     assert line({**NEW, **dict(zip(names, new, strict=True))}) == expected
     names = ("measured_ppm", "estimated_ppm", "metered")
     assert line({**OLD, **dict(zip(names, old, strict=True))}) == expected
+
+
+def test_a_wrong_configuration_is_named_beside_what_a_server_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """CLI-3: by cgpu-smi and cgpu top as by cgpu get."""
+
+    def wrong() -> None:
+        raise CgpuError("/etc/cgpu/config.toml: policy = 9: expected 0 to 6")
+
+    monkeypatch.setattr("cgpu_node.settings.config.load_config", wrong)
+    usage = Usage("535.0", "/nowhere", (), ())
+    monkeypatch.setattr(look, "ask", lambda *_: usage.as_json())
+    monkeypatch.setattr(get, "ask_server", lambda *_: {"value": "6"})
+    get.Get().run(argparse.Namespace(target="0/policy", json=False))
+    output = capsys.readouterr()
+    assert output.out == "6\n"
+    [note] = look.look(str(tmp_path), None).notes
+    assert note.startswith("/etc/cgpu/config.toml: policy = 9: expected 0 to 6; cgpud goes by")
+    assert output.err == f"cgpu: note: {note}\n"

@@ -140,11 +140,11 @@ guard: $(VENV)/.test ## write the chart's policies and webhook configurations fr
 	$(BIN)/python deploy/charts/guard.py
 
 dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
-	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist
+	PYTHON="$(CURDIR)/$(BIN)/python" sh deploy/dist.sh dist
 
 deb: build ## also Debian packages (amd64, arm64) for the release that this machine runs, in dist/
 	sh deploy/setup.sh test
-	PYTHON=$(abspath $(BIN))/python sh deploy/deb.sh dist
+	PYTHON="$(CURDIR)/$(BIN)/python" sh deploy/deb.sh dist
 
 clean: ## remove what the build made
 	rm -rf build dist shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build tests/fuzz/_build bench/_build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import sys
 from functools import cache
@@ -44,7 +45,7 @@ _MODES = {
     2: ("Prohibited", "no program can use it"),
     3: ("Exclusive Process", "while one process uses it, those of all other containers fail"),
 }
-_SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir DIR"
+_SIMULATED = f"cgpu demo; or {shlex.quote(sys.executable)} -m cgpu_sim DIR and --driver-dir DIR"
 
 
 @cache
@@ -162,7 +163,7 @@ def proxies(ground: Ground) -> Iterator[Finding]:
     closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
     if closed:
         what = f"programs in containers that do not run as root cannot read {' and '.join(closed)}"
-        yield Finding("error", what, closed[0], f"chmod a+r {' '.join(closed)}")
+        yield Finding("error", what, closed[0], f"chmod a+r {shlex.join(closed)}")
     elif any(sealed.is_refused(path, ground.state_dir) for path in paths):
         what = "no overlay was mounted: a container with CAP_SYS_ADMIN can change cgpu's libraries"
         yield Finding("warning", what, paths[0], _overlaying(ground, os.path.dirname(paths[0])))

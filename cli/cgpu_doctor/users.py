@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import sysconfig
 from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from cgpu_doctor.finding import Ground
 
+_RUN = "cgpu-run"
 _ELSEWHERE = (
     "install cgpu where every user can read it and the Python that it runs on, such as into"
     " /opt/cgpu with /usr/bin/python3"
@@ -29,6 +32,7 @@ _ELSEWHERE = (
 
 def access(ground: Ground) -> Iterator[Finding]:
     """Every user can execute and read what ``cgpu-run`` needs: pip's files follow root's umask."""
+    yield from _unstartable()
     closed: dict[str, str] = {}
     if os.geteuid() == 0:  # another user could not have started this
         for path, is_ours in _needed(ground):
@@ -36,10 +40,24 @@ def access(ground: Ground) -> Iterator[Finding]:
             if part is not None and part not in closed:
                 closed[part] = path
                 what = f"users other than root cannot use {path}: {part} is closed to them"
-                mend = _mending(part) if is_ours else f"chmod a+rX {part}"
+                mend = _mending(part) if is_ours else f"chmod a+rX {quote(part)}"
                 yield Finding("warning", what, part, mend)
     if not closed:
         yield Finding("ok", "every user can read what cgpu-run needs")
+
+
+def _unstartable() -> Iterator[Finding]:
+    """Whether the first line of ``cgpu-run``, as pip writes it, names an interpreter.
+
+    The kernel reads a path up to the first space.
+    """
+    path = f"{sysconfig.get_path('scripts')}/{_RUN}"
+    with suppress(OSError), open(path, "rb") as file:
+        words = os.fsdecode(file.readline()).removeprefix("#!").split()
+        if words and not os.access(words[0], os.X_OK):
+            what = f"{path} cannot be started: its first line names {words[0]} as the interpreter"
+            mend = "install cgpu anew, where the path has no space; until then: cgpu run"
+            yield Finding("error", what, path, mend)
 
 
 def _needed(ground: Ground) -> Iterator[tuple[str, bool]]:
@@ -60,7 +78,7 @@ def _mending(part: str) -> str:
     own = installation.own_environment()
     root = own and installation.containing(own).current
     is_inside = root and f"{part}/".startswith(f"{root}/")
-    return f"chmod -R a+rX {root}" if is_inside else _ELSEWHERE
+    return f"chmod -R a+rX {quote(root)}" if root and is_inside else _ELSEWHERE
 
 
 def _closed(path: str) -> str | None:

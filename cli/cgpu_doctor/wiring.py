@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -171,7 +172,8 @@ def _python_side(hook: str, output: str) -> Finding:
     first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())
-    mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
+    beside = f"{os.path.dirname(os.path.realpath(hook))}/interpreter"
+    mend = f"echo {shlex.quote(sys.executable)} > {shlex.quote(beside)}"
     what = f"the Python side of {hook} fails: {' '.join(output.split())}"
     return Finding("error", what, hook, mend)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -165,6 +166,9 @@ def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
         raise CgpuError("--now: the engines of another root do not run here")
     if bin_dir is not None and not bin_dir.startswith("/"):
         raise CgpuError(f"--bin-dir {bin_dir}: expected an absolute path")
+    if bin_dir and (odd := re.search(r"[\s%$\"'\\]", bin_dir)):
+        what = f"expected no {odd[0]!r} in it, which systemd would not take as it is"
+        raise CgpuError(f"--bin-dir {bin_dir}: {what}")
     journal = Journal(Machine(root))
     return _Job(Machine(root, bin_dir.rstrip("/") if bin_dir else journal.bin_dir), journal)
 

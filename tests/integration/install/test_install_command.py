@@ -221,6 +221,7 @@ def test_an_engine_is_remembered_until_it_has_read_its_file(machine: Path) -> No
         (["dokcer"], "dokcer: expected one of docker, "),
         (["podman-hooks", "crio-hooks"], "expected one, for they share a directory"),
         (["--bin-dir", "bin"], "--bin-dir bin: expected an absolute path"),
+        (["--bin-dir", "/opt/my bin"], "--bin-dir /opt/my bin: expected no ' ' in it, which syst"),
         (["--now"], "--now: the engines of another root do not run here"),
         ([], "no container engine found"),
     ],

@@ -88,3 +88,21 @@ def test_whoever_cannot_read_the_configuration_learns_that_it_may_name_the_drive
             node.driver_folder(None, Config())
         assert refused.value.hint == hint
         assert ("not readable by you" in str(refused.value)) == is_closed
+
+
+@pytest.mark.parametrize(("name", "is_named"), [("cgpu", False), ("my cgpu", True)])
+def test_a_cgpu_run_that_cannot_be_started_is_named(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_named: bool
+) -> None:
+    """Pip writes the interpreter's path into its first line, of which a space is the end."""
+    scripts = machine / "opt" / name / "bin"
+    scripts.mkdir(parents=True, exist_ok=True)
+    (scripts / "python").symlink_to(sys.executable)
+    (scripts / "cgpu-run").write_text(f"#!{scripts}/python\n")
+    monkeypatch.setattr(users.sysconfig, "get_path", lambda _: str(scripts))
+    monkeypatch.setattr(users, "_needed", lambda _: ())
+    found = list(users.access(Ground(Machine(str(machine)), str(machine), None)))
+    wrong = [each.what for each in found if each.level == "error"]
+    first = f"{machine}/opt/my"
+    what = f"{scripts}/cgpu-run cannot be started: its first line names {first} as the interpreter"
+    assert wrong == [what] * is_named

@@ -140,7 +140,7 @@ def _without_size(ground: Ground) -> Iterator[tuple[int, str]]:
 
 
 def _has_limits(folder: str) -> bool:
-    """Whether a process sees limits: mounted in a container, or over a session's state directory."""
+    """Whether a process sees limits, where a container has them or a session."""
     mounts = _mountinfo(f"{folder}/mountinfo")
     return any(mount.root.endswith(_LIMITS) and mount.point.endswith(_LIMITS) for mount in mounts)
 

@@ -109,9 +109,9 @@ def _number(state_dir: str) -> str:
 
 
 def _is_roots(driver_dir: str) -> bool:
-    """Whether root's server has shares of these GPUs; a service's names are in a namespace apart."""
+    """Whether root's server has shares of these GPUs; others do not see a service's names."""
     try:
-        # A folder without folders has two links, and one where the file system does not count them.
+        # A folder without folders has two links; one if the file system does not count them.
         if os.stat(f"{ROOT_STATE}/containers").st_nlink == _OF_NONE:
             return False
         if not server.is_listening(ROOT_STATE):

@@ -53,7 +53,6 @@ class Top:
 
         see()  # a refusal shows at once
         from cgpu_cli.show.board import Board  # 0.3 s
-
         from cgpu_cli.show.screen import is_ascii
 
         board = Board(see, given.delay, is_ascii=given.svg is None and is_ascii())

@@ -92,7 +92,9 @@ class Board(App[None]):
         Binding("question_mark", "help", "help"),
         Binding("q", "quit", "quit"),
         *(
-            Binding(key, f"order('{order}')", order, show=order != "name")  # 80 columns hold no more
+            Binding(
+                key, f"order('{order}')", order, show=order != "name"
+            )  # 80 columns hold no more
             for key, order in zip("cmtwng", ORDERS, strict=True)
         ),
         Binding("r", "reverse", "reverse"),

@@ -5,8 +5,8 @@
 only way to know what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings``
 prints which process holds how much of each GPU, once for each line that it reads; for the GPUs
 whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints the same as
-``facts``, once for each line. It needs the standard library and ``cgpu_node.jsontext`` only, so that
-it can run isolated; ``json`` would be a tenth of its memory.
+``facts``, once for each line. It needs the standard library and ``cgpu_node.jsontext`` only, so
+that it can run isolated; ``json`` would be a tenth of its memory.
 """
 
 from __future__ import annotations

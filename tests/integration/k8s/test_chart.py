@@ -297,8 +297,14 @@ def test_versions_are_the_packages() -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("image.tag=a b", "at '/image/tag': 'a b' does not match pattern"),
         ("image.repository=", "at '/image/repository': minLength: got 0, want 1"),
-        ("image.repository=r:5000/cgpu:0.2", "=r:5000/cgpu:0.2: expected no tag and no digest; the"),
-        ("image.repository=r/cgpu@sha256:0", "=r/cgpu@sha256:0: expected no tag and no digest; the"),
+        (
+            "image.repository=r:5000/cgpu:0.2",
+            "=r:5000/cgpu:0.2: expected no tag and no digest; the",
+        ),
+        (
+            "image.repository=r/cgpu@sha256:0",
+            "=r/cgpu@sha256:0: expected no tag and no digest; the",
+        ),
         ("guard.replicas=0", "at '/guard/replicas': minimum: got 0, want 1"),
         ("guard.runtimeClassName=A", "at '/guard/runtimeClassName': 'A' does not match pattern"),
         ("agent.driverDir=lib", "at '/agent/driverDir': 'lib' does not match pattern"),

@@ -106,7 +106,9 @@ def booted(t4_driver: Path, older: Path) -> Iterator[Machine]:
     machine.share(PROGRAM.parent, "/programs")
     machine.boot()
     machine.run("dpkg", "--install", _package())
-    machine.run("install", "-D", "-m", "644", "/usr/share/cgpu/config.toml", "/etc/cgpu/config.toml")
+    machine.run(
+        "install", "-D", "-m", "644", "/usr/share/cgpu/config.toml", "/etc/cgpu/config.toml"
+    )
     machine.run("sh", "-c", f"printf '%s' '{CONFIG}' > /etc/cgpu/config.toml")
     machine.run("systemctl", "restart", "cgpud")
     yield machine
@@ -177,7 +179,9 @@ def test_man_finds_the_pages(booted: Machine) -> None:
 def test_help_says_where_the_documents_are(booted: Machine) -> None:
     output = booted.run("cgpu", "--help").stdout
     assert "documents: /usr/share/doc/cgpu\n" in output
-    assert output.endswith("settings to copy, alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
+    assert output.endswith(
+        "settings to copy, alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n"
+    )
     booted.run("test", "-e", "/usr/share/doc/cgpu/docs/operating.md")
     booted.run("test", "-e", "/usr/share/cgpu/prometheus/cgpu-alerts.yml")
 

@@ -19,6 +19,7 @@ from cgpu_node.view.view import Compute, GpuUse, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
     from textual.pilot import Pilot
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]  # textual draws each board: 0.3 s

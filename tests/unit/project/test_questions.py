@@ -49,7 +49,7 @@ def test_the_service_of_compose_gets_the_share() -> None:
         number, unit = cap.replace(",", "").split()
         assert request.gpus[0].cap_bytes // (MIB if unit == "MiB" else 1 << 30) == int(number)
         assert cap in TEXT
-    assert request.weight == service["environment"]["ALIYUN_COM_GPU_SCHD_WEIGHT"]
+        assert request.weight == service["environment"]["ALIYUN_COM_GPU_SCHD_WEIGHT"]
 
 
 def test_the_command_of_the_kernel_is_a_program_with_a_share() -> None:

@@ -25,7 +25,9 @@ enum cgpu_pool_flag {
     CGPU_POOL_FREE =
         1, /* costs this process no device memory: in host memory, or another process pays */
     CGPU_POOL_CREATED = 2, /* by cuMemPoolCreate: can be destroyed */
-    CGPU_POOL_DOOMED = 4   /* destroyed, but not empty yet */
+    CGPU_POOL_DOOMED = 4,  /* destroyed, but not empty yet */
+    CGPU_POOL_EXPORTED = 8, /* what is charged for it is exported as well (ledger/sharing.h) */
+    CGPU_POOL_FABRIC = 16   /* imported by a fabric handle, maybe from another machine */
 };
 
 /* A memory pool, charged by what it has reserved. */
@@ -83,6 +85,7 @@ struct cgpu_kinds {
 
     uint32_t may_shrink;  /* some pool, or asynchronously freed memory: check at synchronisation */
     uint32_t pool_bound;  /* entries in use lie below */
+    uint32_t pool_imports; /* memory was imported from other processes' pools, so often */
     uint32_t freed_bound; /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 

@@ -68,7 +68,8 @@ enum cgpu_kind {
     CGPU_KIND_PHYSICAL, /* handle: serial, extra: references by handles and mappings */
     CGPU_KIND_IMPORTED, /* the same; bytes: as much as was mapped, not charged by itself */
     CGPU_KIND_SHARED,   /* handle: serial of either, bytes: as sharing.h counts them */
-    CGPU_KIND_OPENED,   /* handle: address by IPC, bytes: as sharing.h counts them, extra: opens */
+    CGPU_KIND_OPENED,   /* handle: address by IPC or of a pool, bytes: as sharing.h counts them,
+                           extra: opens */
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING,     /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,              /* handle: executable graph that allocates, extra: see graph.c */

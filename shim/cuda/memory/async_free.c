@@ -6,6 +6,8 @@
 #include "memory/async_free.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
+#include "memory/pool.h"
+#include "memory/share.h"
 #include "memory/small.h"
 
 static struct cgpu_kinds *
@@ -166,12 +168,25 @@ cgpu_async_free_finish(int32_t gpu)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
+/* Memory from a pool: this process's own, or another one's. */
+static CUresult
+free_pooled(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
+{
+    struct cgpu_holding opened;
+    bool known = cgpu_pool_imports() && cgpu_share_leave(dptr, &opened);
+    CUresult status = real(dptr, stream);
+    if (known) {
+        cgpu_share_left(&opened, status);
+    }
+    return status;
+}
+
 CUresult
 cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
 {
     struct cgpu_holding holding;
     if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
-        return real(dptr, stream);
+        return free_pooled(real, dptr, stream);
     }
     if (cgpu_small_bytes(&holding) != 0) {
         cgpu_small_leave(&holding);

@@ -10,6 +10,7 @@
  */
 #include "entry/shim.h"
 #include "memory/charge.h"
+#include "memory/pool.h"
 #include "memory/small.h"
 #include "memory/target.h"
 
@@ -222,12 +223,14 @@ end_free(const struct cgpu_holding *holding, CUresult status)
     return status;
 }
 
+/* Memory of another process's pool is given back as it is freed here. */
 CUresult
 cgpu_linear_free(CUresult (*real)(CUdeviceptr), CUdeviceptr dptr)
 {
     struct cgpu_holding holding;
     const struct cgpu_holding *held = leave(dptr, &holding);
-    return end_free(held, real(dptr));
+    return held == NULL && cgpu_pool_imports() ? cgpu_share_close(real, dptr)
+                                               : end_free(held, real(dptr));
 }
 
 CUresult

@@ -10,11 +10,17 @@
  * A pool that is destroyed while its memory is in use lives on until that is freed, but the driver
  * no longer answers for it. So its real destruction is delayed until it is empty: it is "doomed",
  * keeps nothing in reserve, and is refused to the program.
+ *
+ * What a pool has reserved counts as exported from when its descriptor is exported (sharing.h).
+ * Other processes import its allocations one by one.
  */
 #include "memory/pool.h"
 #include "entry/shim.h"
+#include "ledger/sharing.h"
 #include "memory/charge.h"
 #include "memory/location.h"
+#include "memory/reclaim.h"
+#include "memory/share.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -101,13 +107,26 @@ bury(const struct cgpu_pool *pool)
     return status == CUDA_SUCCESS;
 }
 
+void
+cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes)
+{
+    pool->charged += bytes;
+    if ((pool->flags & CGPU_POOL_EXPORTED) != 0 && bytes != 0) {
+        (void)cgpu_sharing_export(cgpu_state->ledger, (uint32_t)pool->gpu, bytes);
+    }
+}
+
+/* Who has imported what goes pays for it from now on. */
 static void
 shrink_to(struct cgpu_pool *pool, uint64_t reserved)
 {
-    if (reserved < pool->charged) {
-        cgpu_charge_release(pool->gpu, pool->charged - reserved);
-        pool->charged = reserved;
+    uint64_t bytes = reserved < pool->charged ? pool->charged - reserved : 0;
+    if (bytes != 0 && (pool->flags & CGPU_POOL_EXPORTED) != 0) {
+        cgpu_sharing_end_export(cgpu_state->ledger, (uint32_t)pool->gpu, bytes, bytes);
+    } else if (bytes != 0) {
+        cgpu_charge_release(pool->gpu, bytes);
     }
+    pool->charged -= bytes;
 }
 
 static void
@@ -282,48 +301,84 @@ cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPoo
     return status;
 }
 
-/* The most that POOL can be shown to hold: pools in host memory have no cap. */
-static uint64_t
-most_of(CUmemoryPool pool)
-{
-    CUdevice device;
-    struct cgpu_mem_location location = {
-        .type = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_TYPE),
-        .id = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_ID),
-    };
-    (void)cgpu_location_device(&location, &device);
-    return cgpu_location_is_host(&location) ? UINT64_MAX : cgpu_device_cap(cgpu_device_gpu(device));
-}
-
-/* The maximum of an imported pool may be all that the GPU has. 0 stands for none. */
 CUresult
-cgpu_pool_get_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool pool,
-                        int attribute, void *value)
+cgpu_pool_export(CUresult (*real)(void *, CUmemoryPool, int, uint64_t), void *out,
+                 CUmemoryPool handle, int type, uint64_t flags)
 {
-    uint64_t maximum;
-    if (attribute != CU_POOL_MAXIMUM || value == NULL) {
-        return real(pool, attribute, value);
+    CUresult status = real(out, handle, type, flags);
+    if (status != CUDA_SUCCESS || type != CU_HANDLE_POSIX_FD || !cgpu_state_is_attached()) {
+        return status;
     }
-    CUresult status = real(pool, attribute, &maximum);
-    if (status == CUDA_SUCCESS) {
-        uint64_t most = most_of(pool);
-        *(uint64_t *)value = maximum < most ? maximum : most;
+    pthread_mutex_lock(&kinds()->pools);
+    struct cgpu_pool *pool = cgpu_pool_find(handle);
+    if (pool != NULL && pool->gpu >= 0 && (pool->flags & CGPU_POOL_EXPORTED) == 0 &&
+        cgpu_sharing_export(cgpu_state->ledger, (uint32_t)pool->gpu, pool->charged) == CGPU_OK) {
+        pool->flags |= CGPU_POOL_EXPORTED;
     }
+    pthread_mutex_unlock(&kinds()->pools);
     return status;
 }
 
-/* The process that exported the pool pays for it. */
+/* What this process has of it is charged by the pointer. */
 CUresult
 cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
                  void *handle, int type, uint64_t flags)
 {
     CUresult status = real(pool, handle, type, flags);
     if (status == CUDA_SUCCESS && pool != NULL && cgpu_state_is_attached()) {
+        uint32_t fabric = type == CU_HANDLE_FABRIC ? CGPU_POOL_FABRIC : 0;
         pthread_mutex_lock(&kinds()->pools);
         if (cgpu_pool_find(*pool) == NULL) {
-            (void)cgpu_pool_add(*pool, 0, CGPU_POOL_CREATED | CGPU_POOL_FREE);
+            (void)cgpu_pool_add(*pool, 0, CGPU_POOL_CREATED | CGPU_POOL_FREE | fabric);
         }
         pthread_mutex_unlock(&kinds()->pools);
+    }
+    return status;
+}
+
+static bool
+is_fabric(CUmemoryPool handle)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    const struct cgpu_pool *pool = cgpu_pool_find(handle);
+    bool fabric = pool != NULL && (pool->flags & CGPU_POOL_FABRIC) != 0;
+    pthread_mutex_unlock(&kinds()->pools);
+    return fabric;
+}
+
+static CUresult
+import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *), CUdeviceptr *address,
+               CUmemoryPool pool, void *shared, struct cgpu_lack *lack)
+{
+    *lack = (struct cgpu_lack){.bytes = 0};
+    CUresult status = real(address, pool, shared);
+    if (status != CUDA_SUCCESS || is_fabric(pool)) {
+        return status;
+    }
+    cgpu_kinds_count(&kinds()->pool_imports, 1);
+    status = cgpu_share_note_opened(*address, 0, false, lack);
+    if (status != CUDA_SUCCESS) {
+        cgpu_real.cuMemFree_v2(*address);
+    }
+    return status;
+}
+
+/* It belongs to no context: pools do not go with them. */
+CUresult
+cgpu_pool_import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *),
+                         CUdeviceptr *address, CUmemoryPool pool, void *shared)
+{
+    struct cgpu_lack lack;
+    if (address == NULL || !cgpu_state_is_attached()) {
+        return real(address, pool, shared);
+    }
+    CUresult status = import_pointer(real, address, pool, shared, &lack);
+    if (lack.bytes != 0) {
+        cgpu_reclaim_shared(&lack);
+        status = import_pointer(real, address, pool, shared, &lack);
+    }
+    if (lack.bytes != 0) {
+        cgpu_log_memory(lack.gpu, lack.bytes);
     }
     return status;
 }

@@ -8,6 +8,16 @@
 struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
 struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
 
+/* BYTES more were charged for POOL. */
+void cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes);
+
+/* May memory that is freed be of another process's pool? */
+static inline bool
+cgpu_pool_imports(void)
+{
+    return cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_imports) != 0;
+}
+
 /* What the driver says of POOL, or 0. Under the lock of pools if it is what may change. */
 uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute);
 

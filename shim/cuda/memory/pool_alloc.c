@@ -89,7 +89,7 @@ charge(struct cgpu_pool *pool, uint64_t bytes)
 {
     uint64_t charged = 0;
     CUresult status = bytes != 0 ? cgpu_charge_try(pool->gpu, bytes, &charged) : CUDA_SUCCESS;
-    pool->charged += charged;
+    cgpu_pool_grown(pool, charged);
     return status;
 }
 
@@ -114,7 +114,7 @@ undo(struct request *request, struct cgpu_pool *pool)
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
     if (reserved > pool->charged) {
         cgpu_charge_force(pool->gpu, reserved - pool->charged);
-        pool->charged = reserved;
+        cgpu_pool_grown(pool, reserved - pool->charged);
         request->grown = pool->handle;
     }
 }

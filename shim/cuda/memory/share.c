@@ -8,8 +8,8 @@
  * is one more reference; any other import is another process's memory.
  *
  * Linear memory is exported by its IPC handle. The driver keeps it while anybody has opened it,
- * also when its maker has freed it or ended; sharing.h says who pays then. What pools share is paid
- * for by the process that made the pool.
+ * also when its maker has freed it or ended; sharing.h says who pays then. So it is with memory of
+ * pools, which pool.c exports and imports.
  */
 #include <sys/stat.h>
 
@@ -242,10 +242,10 @@ keep_opened(const struct cgpu_holding *opened)
 
 /* Of small memory as much counts as there is, not the block that it lies in. */
 static CUresult
-import_opened(struct cgpu_holding *opened, struct cgpu_lack *lack)
+import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
 {
     size_t bytes = 0;
-    struct cgpu_import import = {.opened = true};
+    struct cgpu_import import = {.opened = once};
     int32_t gpu = (int32_t)opened->gpu;
     if (cgpu_real.cuMemGetAddressRange_v2(NULL, &bytes, opened->handle) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
@@ -260,12 +260,9 @@ import_opened(struct cgpu_holding *opened, struct cgpu_lack *lack)
     return keep_opened(opened);
 }
 
-/*
- * The driver has opened what is now at ADDRESS, for the context OWNER. What it says nothing of lies
- * on none of our GPUs.
- */
-static CUresult
-note_opened(CUdeviceptr address, uint64_t owner, struct cgpu_lack *lack)
+/* What the driver says nothing of lies on none of our GPUs. */
+CUresult
+cgpu_share_note_opened(CUdeviceptr address, uint64_t owner, bool once, struct cgpu_lack *lack)
 {
     CUdevice device = -1;
     pthread_mutex_lock(&kinds()->ipc);
@@ -283,7 +280,7 @@ note_opened(CUdeviceptr address, uint64_t owner, struct cgpu_lack *lack)
         .kind = CGPU_KIND_OPENED,
         .gpu = (uint32_t)gpu,
     };
-    return gpu < 0 ? CUDA_SUCCESS : import_opened(&opened, lack);
+    return gpu < 0 ? CUDA_SUCCESS : import_opened(&opened, once, lack);
 }
 
 static CUresult
@@ -299,7 +296,7 @@ open_handle(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned int
     }
     status = real(address, *handle, flags);
     if (status == CUDA_SUCCESS) {
-        status = note_opened(*address, target.owner, lack);
+        status = cgpu_share_note_opened(*address, target.owner, true, lack);
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuIpcCloseMemHandle(*address);
         }
@@ -326,9 +323,9 @@ cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned
     return status;
 }
 
-/* ADDRESS is about to be closed: OPENED is what was open, its extra how often it still is. */
-static bool
-leave_opened(CUdeviceptr address, struct cgpu_holding *opened)
+/* In OPENED, extra is how often it still is open. */
+bool
+cgpu_share_leave(CUdeviceptr address, struct cgpu_holding *opened)
 {
     pthread_mutex_lock(&kinds()->ipc);
     bool known = cgpu_charge_find(CGPU_KIND_OPENED, address, opened) &&
@@ -354,6 +351,16 @@ stay_opened(struct cgpu_holding *opened)
     pthread_mutex_unlock(&kinds()->ipc);
 }
 
+void
+cgpu_share_left(struct cgpu_holding *opened, CUresult status)
+{
+    if (status != CUDA_SUCCESS) {
+        stay_opened(opened);
+    } else if (opened->extra == 0) {
+        cgpu_charge_give_back(opened);
+    }
+}
+
 /* As with freeing: the address may be another opened one's as soon as it is closed. */
 CUresult
 cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
@@ -362,12 +369,10 @@ cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
     if (!cgpu_state_is_attached()) {
         return real(address);
     }
-    bool known = leave_opened(address, &opened);
+    bool known = cgpu_share_leave(address, &opened);
     CUresult status = real(address);
-    if (known && status != CUDA_SUCCESS) {
-        stay_opened(&opened);
-    } else if (known && opened.extra == 0) {
-        cgpu_charge_give_back(&opened);
+    if (known) {
+        cgpu_share_left(&opened, status);
     }
     return status;
 }

@@ -1,5 +1,7 @@
 /* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
 #include "entry/shim.h"
+#include "memory/location.h"
+#include "memory/pool.h"
 #include "memory/reclaim.h"
 #include "memory/target.h"
 
@@ -105,4 +107,34 @@ cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attr
     default:
         return CUDA_SUCCESS;
     }
+}
+
+/* The most that POOL can be shown to hold: pools in host memory have no cap. */
+static uint64_t
+most_of(CUmemoryPool pool)
+{
+    CUdevice device;
+    struct cgpu_mem_location location = {
+        .type = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_TYPE),
+        .id = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_ID),
+    };
+    (void)cgpu_location_device(&location, &device);
+    return cgpu_location_is_host(&location) ? UINT64_MAX : cgpu_device_cap(cgpu_device_gpu(device));
+}
+
+/* The maximum of an imported pool may be all that the GPU has. 0 stands for none. */
+CUresult
+cgpu_view_pool(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool pool, int attribute,
+               void *value)
+{
+    uint64_t maximum;
+    if (attribute != CU_POOL_MAXIMUM || value == NULL) {
+        return real(pool, attribute, value);
+    }
+    CUresult status = real(pool, attribute, &maximum);
+    if (status == CUDA_SUCCESS) {
+        uint64_t most = most_of(pool);
+        *(uint64_t *)value = maximum < most ? maximum : most;
+    }
+    return status;
 }

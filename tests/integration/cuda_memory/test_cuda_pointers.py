@@ -40,8 +40,8 @@ def words(*values):
     return (c_uint * len(values))(*values)
 
 h = types.SimpleNamespace(**dict.fromkeys(
-    ("context", "module", "library", "kernel", "pool", "imported", "physical", "address", "fd",
-     "linear", "graph")))
+    ("context", "module", "library", "kernel", "pool", "shared", "imported", "physical", "address",
+     "fd", "linear", "graph")))
 
 def make_handles():
     h.context = context()
@@ -50,9 +50,10 @@ def make_handles():
     h.kernel = made(cuda.cuLibraryGetKernel, h.library, b"plain")
     made(cuda.cuLibraryGetModule, h.library)
     h.pool = make_pool()
-    shared = made(cuda.cuMemPoolCreate, struct.pack("<4i", PINNED, POSIX_FD, DEVICE, 0) + bytes(72))
-    fd = made(
-        cuda.cuMemPoolExportToShareableHandle, shared, POSIX_FD, c_uint64(0), kind=c_int).value
+    shares = struct.pack("<4i", PINNED, POSIX_FD, DEVICE, 0) + bytes(72)
+    h.shared = made(cuda.cuMemPoolCreate, shares)
+    fd = made(cuda.cuMemPoolExportToShareableHandle, h.shared, POSIX_FD, c_uint64(0),
+              kind=c_int).value
     h.imported = made(
         cuda.cuMemPoolImportFromShareableHandle, c_void_p(fd), POSIX_FD, c_uint64(0))
     h.physical = physical(2 * MIB, handle_types=POSIX_FD)[1]
@@ -115,6 +116,8 @@ for attribute in range(1, 14):
     call("cuMemPoolGetAttribute", h.pool, attribute, figure(c_uint64))
 call("cuMemPoolGetAttribute", h.imported, 13, figure(c_uint64))
 call("cuMemPoolSetAttribute", h.pool, RELEASE_THRESHOLD, pointer(c_uint64(0)))
+call("cuMemPoolExportToShareableHandle", pointer(c_int()), h.shared, POSIX_FD, c_uint64(0))
+call("cuMemPoolImportPointer", pointer(c_uint64()), h.imported, pointer(create_string_buffer(64)))
 call("cuMemPoolImportFromShareableHandle", pointer(c_void_p()), c_void_p(h.fd), POSIX_FD,
      c_uint64(0))
 for name in "cuMemGetDefaultMemPool", "cuMemGetMemPool":

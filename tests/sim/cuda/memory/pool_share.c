@@ -126,7 +126,8 @@ SIM_API(cuMemPoolImportPointer, (uint64_t *out, struct sim_pool *handle, const s
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
     struct cgpu_machine *machine = sim_machine();
-    if (out == NULL || pool == NULL || !pool->is_import || share->magic != SHARE_MAGIC ||
+    if (out == NULL || pool == NULL || share == NULL || !pool->is_import ||
+        share->magic != SHARE_MAGIC ||
         cgpu_machine_object_retain(machine, share->object) != CGPU_MACHINE_OK) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -139,7 +139,7 @@ cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t nod
 {
     struct cgpu_holding counts;
     struct cgpu_holding taken;
-    pthread_mutex_lock(&cgpu_state->contexts);
+    pthread_mutex_lock(&cgpu_state->growth);
     load(&counts, target, CGPU_GROWTH_NODES, -1);
     load(&taken, target, CGPU_GROWTH_GRAPHS, -1);
     int64_t live = (int64_t)(counts.extra & UINT32_MAX) + nodes;
@@ -147,7 +147,7 @@ cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t nod
     uint64_t most = counts.extra >> 32 > now ? counts.extra >> 32 : now;
     counts.extra = (nodes == 0 ? most : counts.extra >> 32) << 32 | now;
     (void)store(&counts, 0);
-    pthread_mutex_unlock(&cgpu_state->contexts);
+    pthread_mutex_unlock(&cgpu_state->growth);
     return most * node_bytes > taken.bytes ? most * node_bytes - taken.bytes : 0;
 }
 
@@ -155,10 +155,10 @@ CUresult
 cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes)
 {
     struct cgpu_holding growth;
-    pthread_mutex_lock(&cgpu_state->contexts);
+    pthread_mutex_lock(&cgpu_state->growth);
     load(&growth, target, (int)what, -1);
     CUresult status = store(&growth, growth.bytes + bytes);
-    pthread_mutex_unlock(&cgpu_state->contexts);
+    pthread_mutex_unlock(&cgpu_state->growth);
     return status;
 }
 
@@ -231,7 +231,7 @@ cgpu_growth_set_limit(CUresult (*real)(int, size_t), int limit, size_t value)
     return status;
 }
 
-/* Under the lock of contexts. */
+/* Under the lock of growth. */
 static CUresult
 grow_local(const struct cgpu_target *target, uint64_t bytes)
 {
@@ -246,12 +246,16 @@ grow_local(const struct cgpu_target *target, uint64_t bytes)
     return status == CUDA_SUCCESS ? store(&growth, after) : status;
 }
 
+/*
+ * Not under the lock of contexts: while a context is destroyed, a host function of it may wait for
+ * the thread that asks for a function here.
+ */
 CUresult
 cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes)
 {
-    pthread_mutex_lock(&cgpu_state->contexts);
+    pthread_mutex_lock(&cgpu_state->growth);
     CUresult status = grow_local(target, bytes);
-    pthread_mutex_unlock(&cgpu_state->contexts);
+    pthread_mutex_unlock(&cgpu_state->growth);
     return status;
 }
 
@@ -265,7 +269,7 @@ grow_everywhere(uint64_t bytes)
     CUresult status = count <= CGPU_MAX_LISTED ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++) {
         struct cgpu_target target = {(int32_t)contexts[i].gpu, contexts[i].owner};
-        status = grow_local(&target, bytes);
+        status = cgpu_growth_local_memory(&target, bytes);
     }
     return status;
 }
@@ -290,8 +294,9 @@ CUresult
 cgpu_growth_of_context_locked(uint64_t context, int32_t gpu)
 {
     struct cgpu_target target = {gpu, context};
-    return gpu >= 0 && cgpu_state->local_bytes != 0 ? grow_local(&target, cgpu_state->local_bytes)
-                                                    : CUDA_SUCCESS;
+    return gpu >= 0 && cgpu_state->local_bytes != 0
+               ? cgpu_growth_local_memory(&target, cgpu_state->local_bytes)
+               : CUDA_SUCCESS;
 }
 
 CUresult

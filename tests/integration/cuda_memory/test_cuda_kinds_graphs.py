@@ -356,3 +356,34 @@ def test_mem_1_a_graph_that_was_refused_allows_no_charge_for_others_later(
         """,
     )
     assert out == ["0 2", "0"]
+
+
+def test_graphs_and_functions_do_not_wait_while_a_context_is_destroyed(proxied: Proxied) -> None:
+    """Its end waits for its host functions, and one of them may wait for another thread."""
+    out = run(
+        proxied,
+        """
+        import threading
+        import time
+        image = PTX.replace(b"plain", b"local_9216b")
+        done = threading.Event()
+        waited = []
+        function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: waited.append(done.wait(20)))
+        first = made(cuda.cuCtxGetCurrent)
+        check(cuda.cuLaunchHostFunc(stream, function, None))
+        second = context()
+        def work():
+            time.sleep(0.3)  # until the other thread is in its call
+            check(cuda.cuCtxSetCurrent(second))
+            exec = instantiate(kernel_graph(100))
+            check(cuda.cuGraphExecDestroy(exec))
+            made(cuda.cuModuleGetFunction, made(cuda.cuModuleLoadData, image), b"local_9216b")
+            done.set()
+        thread = threading.Thread(target=work)
+        thread.start()
+        check(cuda.cuCtxDestroy_v2(first))
+        thread.join()
+        show(waited)
+        """,
+    )
+    assert out == ["[True]"]

@@ -7,7 +7,7 @@ import struct
 from ctypes import c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
 from typing import Any
 
-from gpu.check import Finding, check
+from gpu.check import Finding, check, near
 from gpu.interface.driver import NOTHING, Driver
 
 NODE_BYTES = 128 << 10  # shim/cuda/memory/code/instantiate.c
@@ -73,3 +73,29 @@ def an_executable_graph_takes_memory_for_each_kernel() -> Finding:
             holds = holds and steps["again"] == 0 and steps["instantiated"] <= most
             holds = holds and steps["trimmed"] == steps["instantiated"]
     return Finding(holds, {"bytes": measured})
+
+
+@check("facts")
+def an_executable_graph_takes_memory_in_the_current_context() -> Finding:
+    """What an executable graph takes goes with the current context, not with its kernels'."""
+    driver = Driver()
+    driver.needs("cuGraphAddKernelNode", "cuGraphInstantiateWithFlags")
+    own = driver.start()
+    driver.launch(driver.function(driver.load(NOTHING), "nothing"))
+    left = {}
+    for graphs in (0, 8):
+        before = driver.used()
+        theirs = driver.made("cuCtxCreate_v2", c_uint(0), driver.device())
+        function = driver.function(driver.load(NOTHING), "nothing")
+        driver.launch(function)
+        driver.sync()
+        graph = kernel_graph(driver, function, 100, chained=False)
+        driver.call("cuCtxSetCurrent", own)
+        start = driver.used()
+        for _ in range(graphs):
+            driver.made("cuGraphInstantiateWithFlags", graph, c_uint64(0))
+        taken = driver.used() - start
+        driver.call("cuCtxDestroy_v2", theirs)
+        left[graphs] = driver.used() - before
+    measured = {"taken": taken, "left": left[8], "left without graphs": left[0]}
+    return Finding(near(left[8] - left[0], taken), measured)

@@ -24,8 +24,8 @@ enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 40
 enum cgpu_pool_flag {
     CGPU_POOL_FREE =
         1, /* costs this process no device memory: in host memory, or another process pays */
-    CGPU_POOL_CREATED = 2, /* by cuMemPoolCreate: can be destroyed */
-    CGPU_POOL_DOOMED = 4,  /* destroyed, but not empty yet */
+    CGPU_POOL_CREATED = 2,  /* by cuMemPoolCreate: can be destroyed */
+    CGPU_POOL_DOOMED = 4,   /* destroyed, but not empty yet */
     CGPU_POOL_EXPORTED = 8, /* what is charged for it is exported as well (ledger/sharing.h) */
     CGPU_POOL_FABRIC = 16   /* imported by a fabric handle, maybe from another machine */
 };
@@ -83,10 +83,10 @@ struct cgpu_kinds {
     pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
     pthread_mutex_t code;        /* not while the driver loads or compiles */
 
-    uint32_t may_shrink;  /* some pool, or asynchronously freed memory: check at synchronisation */
-    uint32_t pool_bound;  /* entries in use lie below */
+    uint32_t may_shrink;   /* some pool, or asynchronously freed memory: check at synchronisation */
+    uint32_t pool_bound;   /* entries in use lie below */
     uint32_t pool_imports; /* memory was imported from other processes' pools, so often */
-    uint32_t freed_bound; /* entries in use lie below */
+    uint32_t freed_bound;  /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 
     uint32_t lingering; /* allocations that only open descriptors keep alive */
@@ -105,7 +105,7 @@ struct cgpu_kinds {
 
     uint64_t last_load; /* serial of a module or library */
     uint32_t unloads;   /* of them, so often */
-    uint32_t calls;     /* some code may call what the driver adds, see code.h */
+    uint32_t calls;     /* what some code may call of what the driver adds, see code.c */
     struct cgpu_code_watch code_watch[CGPU_MAX_GPUS];
 
     struct cgpu_pool pool[CGPU_MAX_POOLS];

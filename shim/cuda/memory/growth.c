@@ -19,7 +19,8 @@
 
 enum {
     LAUNCH_BYTES = 8192,
-    LEVEL_BYTES = 5120, /* for each thread */
+    LEVEL_BYTES = 5120,    /* for each thread */
+    HEAP_BYTES = 10 << 20, /* on an H200, by `make gpu-check` */
     MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE
 };
 
@@ -158,6 +159,30 @@ cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64
     pthread_mutex_lock(&cgpu_state->growth);
     load(&growth, target, (int)what, -1);
     CUresult status = store(&growth, growth.bytes + bytes);
+    pthread_mutex_unlock(&cgpu_state->growth);
+    return status;
+}
+
+bool
+cgpu_growth_has_heap(uint64_t context)
+{
+    struct cgpu_holding growth;
+    return cgpu_charge_find(CGPU_KIND_GROWTH, cgpu_growth_handle(context, CGPU_GROWTH_HEAP),
+                            &growth);
+}
+
+CUresult
+cgpu_growth_heap(const struct cgpu_target *target, uint64_t *charged)
+{
+    struct cgpu_holding growth;
+    CUresult status = CUDA_SUCCESS;
+    *charged = 0;
+    pthread_mutex_lock(&cgpu_state->growth);
+    load(&growth, target, CGPU_GROWTH_HEAP, -1);
+    if (growth.bytes == 0) {
+        status = cgpu_charge(target->gpu, HEAP_BYTES, charged);
+        status = status == CUDA_SUCCESS ? store(&growth, *charged) : status;
+    }
     pthread_mutex_unlock(&cgpu_state->growth);
     return status;
 }

@@ -10,7 +10,8 @@
  * itself, extra: nodes of executable graphs. LIBRARY: the driver's own code for printf, assert and
  * malloc, which comes with the first code that calls it. GRAPHS: what executable graphs took, which
  * the driver keeps for further ones. GREEN: what green contexts took, which it keeps as well.
- * LOCAL: local memory that loaded functions need beyond the stack limit's default.
+ * LOCAL: local memory that loaded functions need beyond the stack limit's default. HEAP: the heap
+ * of the default size, which the first launch of a kernel that calls malloc takes.
  */
 enum cgpu_growth {
     CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
@@ -18,7 +19,8 @@ enum cgpu_growth {
     CGPU_GROWTH_LIBRARY = 12,
     CGPU_GROWTH_GRAPHS = 13,
     CGPU_GROWTH_GREEN = 14,
-    CGPU_GROWTH_LOCAL = 15
+    CGPU_GROWTH_LOCAL = 15,
+    CGPU_GROWTH_HEAP = 16
 };
 
 /* The handle of the account of one growth of CONTEXT. Contexts are aligned. */
@@ -37,6 +39,11 @@ CUresult cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t byt
 
 /* The same for a kernel that can be launched in every context, those included that come later. */
 CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
+
+/* Code that calls malloc may be launched in TARGET: charge its heap, unless it is charged already.
+ */
+CUresult cgpu_growth_heap(const struct cgpu_target *target, uint64_t *charged);
+bool cgpu_growth_has_heap(uint64_t context);
 
 /* BYTES were charged for WHAT of TARGET: record them until its context goes. */
 CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);

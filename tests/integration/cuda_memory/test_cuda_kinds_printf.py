@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.driver.code_images import NEIGHBOUR, run
+from lab.driver.code_images import NEIGHBOUR, cubin, run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
@@ -124,3 +126,53 @@ def test_mem_1_shared_memory_of_the_launch_is_no_function_of_the_drivers(proxied
         """,
     )
     assert out == ["0"]
+
+
+CALLS_MALLOC = (
+    'PTX.replace(b".global", b".extern .func (.param .b64 r) malloc (.param .b64 m);\\n.global", 1)'
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel"),
+    [(CALLS_MALLOC, "plain"), ("open(sys.argv[1], 'rb').read()", "work")],
+    ids=["PTX", "cubin"],
+)
+def test_mem_1_the_heap_of_a_kernel_that_calls_malloc_is_charged_with_its_load(
+    proxied: Proxied, tmp_path: Path, image: str, kernel: str
+) -> None:
+    """MEM-1: once in a context, before the launch that takes it, whatever was loaded before."""
+    (tmp_path / "cubin").write_bytes(cubin(managed=False, calls="malloc"))
+    out = run(
+        proxied,
+        f"""
+        image, kernel = {image}, b"{kernel}"
+        made(cuda.cuModuleLoadData, ASSERTING_PTX)
+        before = used()
+        for _ in range(2):
+            function = made(cuda.cuModuleGetFunction, made(cuda.cuModuleLoadData, image), kernel)
+            show((used() - before) // MIB, drift() // MIB)
+            check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+            check(cuda.cuCtxSynchronize())
+            show((used() - before) // MIB, drift() // MIB)
+        """,
+        str(tmp_path / "cubin"),
+    )
+    assert out == ["12 -10", "12 0", "14 0", "14 0"]
+
+
+def test_mem_2_code_whose_heap_does_not_fit_is_refused(proxied: Proxied) -> None:
+    """MEM-2: its launch could not be."""
+    out = run(
+        proxied,
+        f"""
+        image = {CALLS_MALLOC}
+        made(cuda.cuModuleLoadData, ASSERTING_PTX)
+        status, filler = alloc(left() - 8 * MIB)
+        module = c_void_p()
+        show(status, cuda.cuModuleLoadData(byref(module), image), drift())
+        check(free(filler))
+        show(cuda.cuModuleLoadData(byref(module), image), drift() // MIB)
+        """,
+    )
+    assert out == ["0 2 0", "0 -10"]

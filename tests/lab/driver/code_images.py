@@ -41,6 +41,7 @@ NEIGHBOUR = """
 ELF_HEADER = 64
 SECTION = 64
 SYMBOL = 24
+ENTRY = 0x10  # st_other of a kernel
 
 
 def run(proxied: Proxied, program: str, *arguments: str, **env: str) -> list[str]:
@@ -49,10 +50,18 @@ def run(proxied: Proxied, program: str, *arguments: str, **env: str) -> list[str
     return proxied.check(START + "\n".join(lines), *arguments, **env).out
 
 
-def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
-    """A cubin with one variable of 4,000 bytes: a symbol table, its names, and no code."""
+def cubin(*, managed: bool, sections: int = 3, symbols: int = 2, calls: str = "") -> bytes:
+    """A cubin with one variable of 4,000 bytes: a symbol table, its names, and no code.
+
+    If it ``calls`` a function of the driver, it has a kernel ``work``.
+    """
     names = b"\0plain\0.nv.global\0"
     table = bytes(SYMBOL) + struct.pack("<IBBHQQ", 1, 0x11, 4 if managed else 0, 1, 0, 4000)
+    if calls:
+        table += struct.pack("<IBBHQQ", len(names), 0x12, ENTRY, 1, 0, 0)
+        table += struct.pack("<IBBHQQ", len(names) + 5, 0x12, 0, 0, 0, 0)
+        names += f"work\0{calls}\0".encode()
+        symbols += 2
     at = ELF_HEADER
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     offset = at + len(table) + len(names)

@@ -133,7 +133,7 @@ struct sim_context {
     uint64_t bytes;    /* of device memory, local memory included */
     uint64_t local_bytes;
     uint64_t graph_bytes, graph_taken; /* of executable graphs that exist; part of bytes */
-    int has_library;                   /* for printf, assert and malloc; part of bytes */
+    int has_library, has_heap;         /* for printf, assert and malloc; part of bytes */
     size_t limits[SIM_MAX_LIMITS];
     uint64_t limit_bytes[SIM_MAX_LIMITS]; /* taken for a limit, and part of bytes */
     int cache_config, shared_config;
@@ -281,6 +281,7 @@ struct sim_image {
     size_t global_count;
     uint64_t bytes;
     int calls; /* printf, assert or malloc, which the driver adds */
+    int heap;  /* malloc */
 };
 
 int sim_image_parse(const void *data, const struct sim_device *device, struct sim_image *image);

@@ -23,6 +23,7 @@
  * to 138 MiB on an H200. A context that was charged LIBRARY_IS_THERE has it.
  */
 enum { LIBRARY_BYTES = 160 << 20, LIBRARY_IS_THERE = 16 << 20 };
+enum { ANY = 1, MALLOC = 2 };
 
 struct look {
     uint64_t available, used;
@@ -66,11 +67,12 @@ larger(uint64_t a, uint64_t b)
 }
 
 void
-cgpu_code_calls(void)
+cgpu_code_calls(const struct cgpu_image *image)
 {
-    if (cgpu_state_is_attached()) {
+    uint32_t calls = (image->calls ? ANY : 0) | (image->heap ? MALLOC : 0);
+    if (calls != 0 && cgpu_state_is_attached()) {
         /* relaxed: it only allows more */
-        __atomic_store_n(&cgpu_state->kinds.calls, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_or(&cgpu_state->kinds.calls, calls, __ATOMIC_RELAXED);
     }
 }
 
@@ -83,22 +85,28 @@ library_bytes(uint64_t owner)
 }
 
 static bool
-any_calls(void)
+calls(uint32_t which)
 {
-    return __atomic_load_n(&cgpu_state->kinds.calls, __ATOMIC_RELAXED) != 0;
+    return (__atomic_load_n(&cgpu_state->kinds.calls, __ATOMIC_RELAXED) & which) != 0;
+}
+
+static bool
+lacks_heap(uint64_t owner)
+{
+    return calls(MALLOC) && !cgpu_growth_has_heap(owner);
 }
 
 bool
 cgpu_code_lacks_library(void)
 {
     struct cgpu_target target;
-    return cgpu_state_is_attached() && any_calls() &&
-           cgpu_target_current(&target) == CUDA_SUCCESS && target.gpu >= 0 &&
-           library_bytes(target.owner) < LIBRARY_IS_THERE;
+    return cgpu_state_is_attached() && calls(ANY) && cgpu_target_current(&target) == CUDA_SUCCESS &&
+           target.gpu >= 0 &&
+           (library_bytes(target.owner) < LIBRARY_IS_THERE || lacks_heap(target.owner));
 }
 
 static CUresult
-begin(struct cgpu_code *code, uint64_t bound, bool calls)
+begin(struct cgpu_code *code, uint64_t bound, bool plain)
 {
     struct cgpu_target target;
     *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .image = bound};
@@ -110,7 +118,16 @@ begin(struct cgpu_code *code, uint64_t bound, bool calls)
     code->owner = target.owner;
     struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
     pthread_mutex_lock(&cgpu_state->kinds.code);
-    if (calls && !watch->adds_library) { /* one load at a time may bring it */
+    uint64_t heap = 0;
+    if (!plain && lacks_heap(target.owner)) {
+        status = cgpu_growth_heap(&target, &heap);
+    }
+    if (status != CUDA_SUCCESS) {
+        pthread_mutex_unlock(&cgpu_state->kinds.code);
+        return status;
+    }
+    watch->used += heap;                                /* no load has taken it */
+    if (!plain && calls(ANY) && !watch->adds_library) { /* one load at a time may bring it */
         uint64_t present = library_bytes(target.owner);
         code->library = present < LIBRARY_BYTES ? LIBRARY_BYTES - present : 0;
         watch->adds_library = code->library != 0;
@@ -130,13 +147,13 @@ begin(struct cgpu_code *code, uint64_t bound, bool calls)
 CUresult
 cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
 {
-    return begin(code, bound, any_calls());
+    return begin(code, bound, false);
 }
 
 CUresult
 cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound)
 {
-    return begin(code, bound, false);
+    return begin(code, bound, true);
 }
 
 static void

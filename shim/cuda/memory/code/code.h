@@ -3,6 +3,7 @@
 #define CGPU_CUDA_CODE_H
 
 #include "entry/shim.h"
+#include "memory/code/image.h"
 
 /* One load of code. It costs the free memory that the GPU has lost by its end. */
 struct cgpu_code {
@@ -20,10 +21,11 @@ struct cgpu_code {
 };
 
 /*
- * Code is about to be loaded that may call printf, assert or malloc. The driver has code and memory
- * of its own for them, which it takes when the first such code is loaded in a context.
+ * IMAGE is about to be loaded, which may call printf, assert or malloc. The driver has code and
+ * memory of its own for them, which it takes when the first such code is loaded in a context, and
+ * a heap for malloc, which it takes at the first launch.
  */
-void cgpu_code_calls(void);
+void cgpu_code_calls(const struct cgpu_image *image);
 
 /* Whether such code was loaded, and the current context has not been charged for that yet. */
 bool cgpu_code_lacks_library(void);

@@ -57,8 +57,32 @@ struct fat_member {
 
 #define MEMBER_BYTES offsetof(struct fat_member, zero)
 
+/* The names of the symbols in TABLE; LIMIT as below. Without bytes if they are not there. */
+static Elf64_Shdr
+names_of(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
+         const Elf64_Shdr *table)
+{
+    Elf64_Shdr names = {.sh_size = 0};
+    if (table->sh_link < header->e_shnum) {
+        memcpy(&names, elf + header->e_shoff + table->sh_link * sizeof(names), sizeof(names));
+    }
+    if (names.sh_offset > limit || names.sh_size > limit - names.sh_offset) {
+        names.sh_size = 0;
+    }
+    return names;
+}
+
+static bool
+is_malloc(const unsigned char *elf, const Elf64_Shdr *names, uint32_t at)
+{
+    static const char name[] = "malloc";
+    return names->sh_size >= sizeof(name) && at <= names->sh_size - sizeof(name) &&
+           memcmp(elf + names->sh_offset + at, name, sizeof(name)) == 0;
+}
+
 static void
-scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct cgpu_image *image)
+scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, const Elf64_Shdr *names,
+             struct cgpu_image *image)
 {
     for (uint64_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); i++) {
         Elf64_Sym symbol;
@@ -67,7 +91,10 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct cgpu_imag
             (symbol.st_other & SYMBOL_MANAGED) != 0) {
             image->managed = true;
         }
-        image->calls |= ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx == SHN_UNDEF;
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx == SHN_UNDEF) {
+            image->calls = true;
+            image->heap |= is_malloc(elf, names, symbol.st_name);
+        }
     }
 }
 
@@ -110,7 +137,8 @@ scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
         }
         if (section.sh_type == SHT_SYMTAB && section.sh_offset <= limit &&
             section.sh_size <= limit - section.sh_offset) {
-            scan_symbols(elf, &section, image);
+            Elf64_Shdr names = names_of(elf, limit, &header, &section);
+            scan_symbols(elf, &section, &names, image);
         }
     }
     cgpu_image_add(image, header.e_shoff + sections);
@@ -146,6 +174,7 @@ scan_member(const unsigned char *body, const struct fat_member *member, struct c
     image->hidden |= own.hidden;
     image->managed |= own.managed;
     image->calls |= own.calls || own.hidden;
+    image->heap |= own.heap;
 }
 
 static void

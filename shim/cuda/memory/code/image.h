@@ -17,6 +17,7 @@ struct cgpu_image {
     bool read;          /* of a fat binary: one that could be read was among its members */
     bool managed;       /* a managed variable is declared */
     bool calls;         /* it may call what the driver adds: printf, assert, malloc */
+    bool heap;          /* it calls malloc */
 };
 
 /* Sums and products stop at CGPU_IMAGE_MOST. */

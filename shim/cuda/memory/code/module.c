@@ -77,9 +77,7 @@ least_of(const struct cgpu_image *image)
 static CUresult
 load_charged(const struct load *load, struct cgpu_code *code)
 {
-    if (load->scan.calls) {
-        cgpu_code_calls();
-    }
+    cgpu_code_calls(&load->scan);
     CUresult status = cgpu_code_begin(code, bound_of(&load->scan));
     if (status != CUDA_SUCCESS) {
         return status;
@@ -228,9 +226,7 @@ static CUresult
 load_library_here(const struct load *load)
 {
     struct cgpu_code code;
-    if (load->scan.calls) {
-        cgpu_code_calls();
-    }
+    cgpu_code_calls(&load->scan);
     CUresult status = cgpu_code_begin(&code, bound_of(&load->scan));
     if (status != CUDA_SUCCESS) {
         return status == CUDA_ERROR_INVALID_CONTEXT ? load->run(load) : status;

@@ -211,6 +211,21 @@ is_function(const char *text, const char *end)
     return true;
 }
 
+/* Whether what is declared at TEXT is malloc: its result comes before it, its parameters after. */
+static bool
+is_malloc(const char *text, const char *end)
+{
+    static const char word[] = "malloc";
+    const size_t length = sizeof(word) - 1;
+    end = end - text > MAX_DECLARATION ? text + MAX_DECLARATION : end;
+    for (; text < end && *text != ';'; text++) {
+        if (!is_word(text[-1]) && begins(text, end, word, length) && !is_word(text[length])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void
 scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_image *image)
 {
@@ -224,6 +239,7 @@ scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_im
         scan_declaration(at + sizeof(constant) - 1, end, image);
     } else if (begins(at, end, outside, sizeof(outside) - 1)) {
         image->calls |= is_function(at + sizeof(outside) - 1, end);
+        image->heap |= is_malloc(at + sizeof(outside) - 1, end);
     }
 }
 

@@ -67,8 +67,10 @@ read_symbols(const char *data, const Elf64_Shdr *sections, const Elf64_Shdr *tab
     const Elf64_Sym *symbols = (const void *)(data + table->sh_offset);
     for (uint64_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
         const char *name = names + symbols[i].st_name;
-        image->calls |=
+        int is_outside =
             ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && symbols[i].st_shndx == SHN_UNDEF;
+        image->calls |= is_outside;
+        image->heap |= is_outside && strcmp(name, "malloc") == 0;
         if (is_kernel(&symbols[i])) {
             add_kernel(image, name, strlen(name));
         } else if (ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT && symbols[i].st_size > 0 &&
@@ -179,7 +181,9 @@ parse_ptx(const char *text, struct sim_image *image)
         }
     }
     image->bytes = strlen(text) + 1;
-    image->calls = strstr(text, ".extern .func") != NULL;
+    const char *outside = strstr(text, ".extern .func");
+    image->calls = outside != NULL;
+    image->heap = outside != NULL && strstr(outside, " malloc") != NULL;
     return CUDA_SUCCESS;
 }
 

@@ -145,7 +145,7 @@ sim_context_destroy(struct sim_context *context)
     context->bytes = 0;
     context->graph_bytes = 0;
     context->graph_taken = 0;
-    context->has_library = 0;
+    context->has_library = context->has_heap = 0;
     context->peers = 0;
     context->alive = 0;
     if (!has_context(context->device)) {

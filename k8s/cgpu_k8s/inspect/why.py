@@ -227,7 +227,7 @@ def _containers(case: Case, state: str) -> str:
         for each in objects(case.status, kind):
             found = member(member(each, "state", dict), state, dict)
             if found.get("reason", "") not in (*_STARTING, "Completed"):
-                return f"container {member(each, 'name', str)}: {_reason(found)}"
+                return f"container {shown(member(each, 'name', str))}: {_reason(found)}"
     return ""
 
 

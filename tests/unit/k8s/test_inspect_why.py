@@ -199,6 +199,8 @@ def test_a_pod_on_a_node() -> None:
     refused = {"reason": "CreateContainerError", "message": "cgpu: no"}
     starting["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": refused}}]
     assert reason(starting) == "waits on gpu-b: container main: CreateContainerError: cgpu: no"
+    starting["status"]["containerStatuses"][0]["name"] = "\33[2J"  # whatever a kubelet writes
+    assert reason(starting).startswith("waits on gpu-b: container \\x1b[2J: CreateContainerError")
     running["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z"
     assert reason(running).startswith("is being deleted, and keeps its part of a GPU until")
 

@@ -46,7 +46,8 @@ static bool
 locate(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])
 {
     char folder[PATH_MAX];
-    if (realpath(arguments->bundle != NULL ? arguments->bundle : ".", bundle) == NULL) {
+    bool named = arguments->bundle != NULL && arguments->bundle[0] != '\0';
+    if (realpath(named ? arguments->bundle : ".", bundle) == NULL) {
         return false;
     }
     if (arguments->config == NULL) {

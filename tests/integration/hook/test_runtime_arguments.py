@@ -135,6 +135,19 @@ def test_rel_1_crun_finds_no_bundle_that_we_do_not(world: World, options: list[s
     world.runtime(*root, "delete", "--force", name, lowlevel=crun)  # if it was detached
 
 
+@pytest.mark.parametrize("options", [["--bundle="], ["--bundle", ""], ["-b", ""]], ids=" ".join)
+def test_rel_1_a_bundle_without_a_name_is_the_current_directory(
+    world: World, options: list[str]
+) -> None:
+    """To runc; crun refuses it."""
+    world.write_config()
+    root, runc = ["--root", str(world.runs)], low_level("runc", world.folder)
+    name = f"cgpu-test-{secrets.token_hex(4)}"
+    done = world.runtime(*root, "run", *options, name, lowlevel=runc, cwd=world.bundle)
+    assert done.returncode == 0, done
+    assert "/dev/cgpu/limits" in world.config.read_text()
+
+
 @pytest.mark.parametrize(
     "options",
     [["--new", "--bund=BUNDLE"], ["--bund", "BUNDLE", "--new"], ["--cons", "SOCKET", "--b=BUNDLE"]],

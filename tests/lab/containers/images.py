@@ -36,7 +36,7 @@ _ABOUT = tomllib.loads((CONSTRAINTS.parents[2] / "pyproject.toml").read_text())[
 PROGRAM_PACKAGES = [*_ABOUT["dependencies"], *_ABOUT["optional-dependencies"]["k8s"]]
 # What only the previous release requires; an upgrade from it is tested.
 REQUIRED_BEFORE = ["nvidia-ml-py==13.615.71", "psutil==7.2.2"]
-CUDA = "nvidia-cuda-runtime==13.5.37"  # whose header has the newest names
+CUDA = ("nvidia-cuda-runtime==13.5.37", "nvidia-cuda-cupti==13.5.25")  # the newest names
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
@@ -158,12 +158,12 @@ def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
 
 def _cuda(root: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    _run(*pip, "install", "--no-deps", "--target", root, CUDA)
+    _run(*pip, "install", "--no-deps", "--target", root, *CUDA)
 
 
-def cuda_header() -> Path:
-    """The newest ``cuda.h`` that NVIDIA has published."""
-    [header] = cached("cuda", _cuda, CUDA).rglob("cuda.h")
+def cuda_header(name: str = "cuda.h") -> Path:
+    """The newest header of CUDA of this name that NVIDIA has published."""
+    [header] = cached("cuda", _cuda, CUDA).rglob(name)
     return header
 
 

@@ -11,6 +11,7 @@ _SUFFIXES = {"PTSZ": "_ptsz", "PTDS": "_ptds"}  # of what works on the thread's 
 ROOT = Path(__file__).resolve().parents[3]
 CLASSIFICATION = ROOT / "shim" / "driver_entry_points.csv"
 HOOKS = ROOT / "shim" / "cuda" / "entry" / "hooks.def"
+LOOKUP = ROOT / "shim" / "cuda" / "entry" / "lookup.c"
 
 
 class EntryPoint(NamedTuple):
@@ -56,3 +57,20 @@ def published(header: Path) -> set[str]:
     for macro, name in re.findall(r"__CUDA_API_(PTSZ|PTDS)\((cu\w+)\)", text):
         names |= {name, f"{name}{_SUFFIXES[macro]}"}
     return names
+
+
+def traced(header: Path) -> set[str]:
+    """Every name in CUPTI's list, without those of Windows, and those that are mere numbers."""
+    names = set(re.findall(r"CUPTI_DRIVER_TRACE_CBID_(cu\w+)", header.read_text()))
+    return {each for each in names if not re.match(r"cu(da\d|D3D|GraphicsD3D|WGL)", each)}
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a look-up hands out no such name of a driver that is newer than cgpu."""
+    families, verbs = map(_words, ("families", "verbs"))
+    return name.startswith(families) or any(verb in name for verb in verbs)
+
+
+def _words(array: str) -> tuple[str, ...]:
+    [body] = re.findall(rf"const {array}\[\] = {{(.*?)}}", LOOKUP.read_text(), re.DOTALL)
+    return tuple(re.findall(r'"(\w+)"', body))

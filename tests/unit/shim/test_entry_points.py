@@ -43,6 +43,26 @@ def test_mem_1_every_name_that_nvidia_has_published_is_classified() -> None:
     assert entry_points.published(cuda_header()) - names == set()
 
 
+def test_mem_1_every_name_that_tools_can_trace_is_classified_or_hidden() -> None:
+    """MEM-1: CUPTI lists what no header declares."""
+    names = {row.name for row in entry_points.classification()}
+    unknown = entry_points.traced(cuda_header("cupti_driver_cbid.h")) - names
+    assert {name for name in unknown if not entry_points.is_hidden(name)} == set()
+
+
+def test_mem_1_a_newer_version_of_what_takes_memory_is_hidden() -> None:
+    """MEM-1: nothing would charge for it."""
+    taking = [
+        row.name
+        for row in entry_points.classification()
+        if row.kind.startswith(("ACCOUNT", "REJECT", "THROTTLE"))
+        and row.kind != "ACCOUNT-RELEASE"
+        and row.treatment != "pass"
+    ]
+    assert "cuCtxSetLimit" in taking
+    assert [name for name in taking if not entry_points.is_hidden(name)] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "treatment"), [("HOOK", "hook"), ("REJECT", "reject"), ("REAL", "pass")]
 )

@@ -41,7 +41,7 @@ synchronised(CUstream stream, CUcontext context, uint64_t begun)
     collect(stream, context);
 }
 
-/* The handle of a destroyed stream may be reused, so what was freed in the stream goes with it. */
+/* The handle of a destroyed stream may be reused, so nothing may be known by it any longer. */
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {

@@ -50,6 +50,7 @@ struct cgpu_async_freed {
     uint64_t bytes;    /* of whole blocks */
     uint64_t small;    /* address of the last small one, the first of a chain; 0: none */
     int32_t gpu;
+    uint32_t thread; /* whose own default stream it is; 0: it is another stream */
 };
 
 /* A descriptor that keeps physical memory alive while it is open here. */

@@ -3,7 +3,12 @@
  * synchronised. Until then it stays charged, and a small allocation keeps its place in its block.
  * Memory from a pool goes back to the pool, whose reserve is what is charged (pool.c).
  */
+#define _GNU_SOURCE /* syscall */
 #include "memory/async_free.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "entry/shim.h"
 #include "memory/charge.h"
 #include "memory/pool.h"
@@ -22,6 +27,22 @@ is_empty(const struct cgpu_async_freed *freed)
     return freed->bytes == 0 && freed->small == 0;
 }
 
+/* A thread's own default stream is another stream in every thread. */
+static uint32_t
+thread_of(CUstream stream)
+{
+    return stream == CU_STREAM_PER_THREAD_DEFAULT ? (uint32_t)syscall(SYS_gettid) : 0;
+}
+
+/* In CONTEXT, which counts for default streams: each context has others. */
+static bool
+is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, uint32_t thread)
+{
+    bool is_default = stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
+    return stream != NULL && freed->stream == stream && freed->thread == thread &&
+           (!is_default || freed->context == context);
+}
+
 /*
  * The entry for memory freed in STREAM that is charged like HOLDING. If the table is full, an entry
  * of the same context, owner and GPU stands for several streams from then on. NULL: there is none.
@@ -30,6 +51,7 @@ static struct cgpu_async_freed *
 entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
 {
     int32_t gpu = (int32_t)holding->gpu;
+    uint32_t thread = thread_of(stream);
     struct cgpu_async_freed *free_one = NULL;
     struct cgpu_async_freed *alike = NULL;
     for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
@@ -38,7 +60,7 @@ entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
             free_one = free_one != NULL ? free_one : freed;
         } else if (freed->context == context && freed->owner == holding->owner &&
                    freed->gpu == gpu) {
-            if (freed->stream == stream) {
+            if (is_in(freed, stream, context, thread)) {
                 return freed;
             }
             alike = alike == NULL || freed->stream == CGPU_SEVERAL_STREAMS ? freed : alike;
@@ -48,10 +70,14 @@ entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
         free_one = &kinds()->freed[kinds()->freed_bound++];
     }
     if (free_one != NULL) {
-        *free_one = (struct cgpu_async_freed){
-            .stream = stream, .context = context, .owner = holding->owner, .gpu = gpu};
+        *free_one = (struct cgpu_async_freed){.stream = stream,
+                                              .context = context,
+                                              .owner = holding->owner,
+                                              .gpu = gpu,
+                                              .thread = thread};
     } else if (alike != NULL) {
         alike->stream = CGPU_SEVERAL_STREAMS;
+        alike->thread = 0;
     }
     return free_one != NULL ? free_one : alike;
 }
@@ -105,13 +131,18 @@ static void
 collect(CUstream stream, CUcontext context)
 {
     uint64_t owner = (uint64_t)(uintptr_t)context;
+    uint32_t thread = thread_of(stream);
+    CUcontext current = NULL;
+    if (stream != NULL) {
+        cgpu_real.cuCtxGetCurrent(&current);
+    }
     for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
         if (is_empty(freed)) {
             continue;
         }
-        if (of_context || (stream != NULL && freed->stream == stream)) {
+        if (of_context || is_in(freed, stream, current, thread)) {
             release(freed);
         } else {
             __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
@@ -127,24 +158,51 @@ cgpu_async_free_collect(CUstream stream, CUcontext context)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-CUresult
-cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
-{
-    pthread_mutex_lock(&kinds()->pools);
-    CUresult status = destroy(stream);
-    if (status == CUDA_SUCCESS) {
-        collect(stream, NULL);
-    }
-    pthread_mutex_unlock(&kinds()->pools);
-    return status;
-}
-
 /* Under the lock of pools, so that STREAM is not destroyed meanwhile. A capture is left alone. */
 static bool
 is_done(CUstream stream)
 {
     return !cgpu_captures(stream) && cgpu_real.cuStreamQuery(stream) == CUDA_SUCCESS &&
            cgpu_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+}
+
+static bool
+is_freed_in(CUstream stream)
+{
+    for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
+        if (!is_empty(&kinds()->freed[i]) && kinds()->freed[i].stream == stream) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* STREAM is gone, and its work is not done: nobody can synchronise it any more. */
+static void
+leave(CUstream stream)
+{
+    for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (!is_empty(freed) && freed->stream == stream) {
+            freed->stream = CGPU_SEVERAL_STREAMS;
+            __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+CUresult
+cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    bool works = is_freed_in(stream) && !is_done(stream);
+    CUresult status = destroy(stream);
+    if (status == CUDA_SUCCESS && works) {
+        leave(stream);
+    } else if (status == CUDA_SUCCESS) {
+        collect(stream, NULL);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    return status;
 }
 
 /* A thread's own default stream is another stream in every thread: no other thread can query it. */

@@ -16,7 +16,10 @@ void cgpu_async_free_collect(CUstream stream, CUcontext context);
  */
 void cgpu_async_free_finish(int32_t gpu);
 
-/* Destroy STREAM with DESTROY while no thread queries it, and give back what was freed in it. */
+/*
+ * Destroy STREAM with DESTROY while no thread queries it. What was freed in it goes back if its
+ * work is done, and else with a synchronisation of its context.
+ */
 CUresult cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream);
 
 #endif

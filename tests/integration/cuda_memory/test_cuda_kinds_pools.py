@@ -276,6 +276,66 @@ def test_mem_1_what_was_freed_in_many_streams_stays_charged_until_they_are_synch
     assert out == ["True 0", "0"]
 
 
+def test_mem_1_what_was_freed_in_a_default_stream_waits_for_its_own_thread_and_context(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: those of other threads and contexts have the same handle."""
+    out = run(
+        proxied,
+        """
+        import threading
+        before, mine = used(), c_void_p()
+        check(cuda.cuCtxGetCurrent(byref(mine)))
+        def elsewhere():
+            check(cuda.cuCtxSetCurrent(mine))
+            check(cuda.cuStreamSynchronize_ptsz(None))
+        check(cuda.cuMemFreeAsync_ptsz(c_uint64(alloc(64 * MIB)[1]), None))
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        print((used() - before) // MIB)
+        check(cuda.cuStreamSynchronize_ptsz(None))
+        print((used() - before) // MIB)
+        other = made(cuda.cuCtxCreate_v2, 0, 0)
+        check(cuda.cuCtxSetCurrent(mine))
+        before = used()
+        check(cuda.cuMemFreeAsync(c_uint64(alloc(64 * MIB)[1]), None))
+        check(cuda.cuCtxSetCurrent(other))
+        check(cuda.cuStreamSynchronize(None))
+        print((used() - before) // MIB)
+        check(cuda.cuCtxSetCurrent(mine))
+        check(cuda.cuStreamSynchronize(None))
+        print((used() - before) // MIB)
+        """,
+    )
+    assert out == ["64", "0", "64", "0"]
+
+
+def test_mem_1_what_was_freed_in_a_stream_stays_charged_if_that_is_destroyed_at_work(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: the driver lets go of stream and memory when the work has ended."""
+    out = run(
+        proxied,
+        """
+        module = made(cuda.cuModuleLoadData, PTX)
+        work = made(cuda.cuModuleGetFunction, module, b'spin_1000000us')
+        before = used()
+        for busy in 1, 0:
+            stream = made(cuda.cuStreamCreate, 1)
+            address = alloc(64 * MIB)[1]
+            if busy:
+                check(cuda.cuLaunchKernel(work, 1, 1, 1, 1, 1, 1, 0, stream, None, None))
+            check(free_async(address, stream))
+            check(cuda.cuStreamDestroy_v2(stream))
+            print((used() - before) // MIB)
+            check(cuda.cuCtxSynchronize())
+            print((used() - before) // MIB)
+        """,
+    )
+    assert out == ["64", "0", "0", "0"]
+
+
 def test_mem_6_linear_memory_freed_in_a_finished_stream_is_no_reason_to_refuse(
     proxied: Proxied,
 ) -> None:

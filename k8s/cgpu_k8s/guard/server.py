@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,7 @@ ABSENT = 404
 # Bytes of a review: an object before and after. etcd stores no more than 1.5 MiB of each, but an
 # API server writes a "<" in it as six bytes.
 LONGEST = 24 << 20
+PATIENCE = 10.0  # seconds for a body; API servers wait 5 for the answer
 
 
 class Api(Protocol):
@@ -79,7 +81,7 @@ class Guard:
         return handle
 
     async def _validate(self, request: web.Request) -> web.StreamResponse:
-        return await self._ruled(reviews.read(await request.read()))
+        return await self._ruled(await _review(request))
 
     async def _ruled(self, asked: reviews.Asked) -> web.StreamResponse:
         needed, pod = asked.needs(self._settings), None
@@ -96,10 +98,20 @@ class Guard:
         return web.json_response(reviews.validate(asked, self._settings, pod))
 
     async def _mutate(self, request: web.Request) -> web.StreamResponse:
-        asked = reviews.read(await request.read())
+        asked = await _review(request)
         if asked.offers(self._settings):
             return await self._ruled(asked)
         return web.json_response(reviews.mutate(asked, self._settings))
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
         return sentence(200, "ok")
+
+
+async def _review(request: web.Request) -> reviews.Asked:
+    try:
+        body = await asyncio.wait_for(request.read(), PATIENCE)
+    except asyncio.TimeoutError:
+        raise reviews.ReviewError(
+            f"the body took longer than {PATIENCE:g} s: expected an AdmissionReview"
+        ) from None
+    return reviews.read(body)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from cgpu_k8s.api.errors import ApiError, LostError, NotFoundError
+from cgpu_k8s.guard import server
 from cgpu_k8s.guard.server import LONGEST, Guard
 from cgpu_k8s.guard.settings import Settings
 from lab.kubernetes.manifests import pod
@@ -137,6 +138,23 @@ def test_k8s_15_a_review_of_the_largest_objects_is_read() -> None:
     largest = json.dumps(data).replace("<", "\\u003c").encode()
     assert allowed(ask(f"/{WORD}/mutate", largest, agent_on("gpu-a")))
     assert not allowed(ask(f"/{WORD}/mutate", largest, agent_on("gpu-b")))
+
+
+def test_k8s_15_a_review_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one who has found the path."""
+
+    async def work() -> bytes:
+        guard = Guard(Settings((SCHEDULER,), AGENT), Api({}), lambda *_: None, lambda: ("", WORD))
+        async with TestServer(guard.application()) as served:
+            reader, writer = await asyncio.open_connection(served.host, served.port)
+            head = f"POST /{WORD}/validate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n{{"
+            writer.write(head.encode())
+            answer = await reader.readuntil(b"AdmissionReview\n")
+            writer.close()
+            return answer
+
+    monkeypatch.setattr(server, "PATIENCE", 0.01)
+    assert asyncio.run(asyncio.wait_for(work(), 60)).startswith(b"HTTP/1.1 400 ")
 
 
 def test_new_pods_are_changed() -> None:

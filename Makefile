@@ -139,7 +139,7 @@ man: build ## write the manual pages, docs/man
 guard: $(VENV)/.test ## write the chart's policies and webhook configurations from the guard's rules
 	$(BIN)/python deploy/charts/guard.py
 
-dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
+dist: build ## source distribution, wheels (x86_64, aarch64) and the kubectl plug-in in dist/
 	PYTHON="$(CURDIR)/$(BIN)/python" sh deploy/dist.sh dist
 
 deb: build ## also Debian packages (amd64, arm64) for the release that this machine runs, in dist/

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make the source distribution, a wheel for each processor, and constraints.txt for the image. Every wheel is built from what the source
-# distribution unpacks to: so that is complete, and the tree's own products stay this machine's.
+# Make the source distribution, a wheel for each processor, constraints.txt for the image, and kubectl-inspect-cgpu. All are built from
+# what the source distribution unpacks to: so that is complete, and the tree's own products stay this machine's.
 #   dist.sh [FOLDER]      for $MACHINES, with the interpreter $PYTHON, which has the build's requirements
 set -eu
 umask 022 # a wheel keeps its files' modes
@@ -23,6 +23,7 @@ tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --n
     --mode=go=rX,u+rw -cf - "$name" | gzip -9n >"$out/$archive"
 
 cat deploy/debian/constraints.txt deploy/image/constraints.txt >"$out/constraints.txt"
+"$python" "$work/$name/deploy/kubectl/pack.py" "$out"
 
 wheel() {
     mkdir "$work/$1"

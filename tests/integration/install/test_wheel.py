@@ -168,9 +168,10 @@ def test_the_other_processors_package_keeps_a_cap(tmp_path: Path) -> None:
 
 
 def test_the_source_distribution_is_the_repository(tmp_path: Path) -> None:
-    """And the same bytes when it is made again. The wheels are built from it."""
+    """And the same bytes when it is made again, as kubectl's plug-in is. All is built from it."""
     first, second = (distribution.source(tmp_path / each) for each in "ab")
-    assert first.read_bytes() == second.read_bytes()
+    for path in (first, first.with_name("kubectl-inspect-cgpu")):
+        assert path.read_bytes() == (second.parent / path.name).read_bytes()
     with tarfile.open(first) as archive:
         names = [member.name.partition("/")[2] for member in archive if not member.isdir()]
     assert sorted(names) == sorted([*distribution.files(), "PKG-INFO", "setup.cfg"])

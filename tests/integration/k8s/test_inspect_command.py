@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +33,11 @@ from lab.kubernetes.manifests import (
 )
 from lab.kubernetes.objects import binding
 from lab.kubernetes.store import KINDS, Key
+from lab.products import distribution
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # a file is packed first
 
+LIKE_MACOS = Path(__file__).resolve().parents[2] / "programs" / "like_macos.py"
 A = gpus("a", V100, V100)
 A0, A1 = A
 TABLE = """\
@@ -59,13 +62,14 @@ OBJECTS = [
 
 
 class Lab(NamedTuple):
-    """An API server, and a kubeconfig of it."""
+    """An API server, a kubeconfig of it, and the program."""
 
     server: FakeServer
     kubeconfig: Path
+    program: tuple[Path | str, ...] = ("-m", "cgpu_k8s.inspect.main")
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cgpu_k8s.inspect.main", *words]
+        command = [sys.executable, *self.program, *words]
         environment = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **variables}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -89,11 +93,16 @@ def put(server: FakeServer, *objects: Any) -> None:
         server.change(lambda store, key=key, each=each: store.items.update({key: each}))
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+@pytest.fixture(scope="module", params=["installed", "file"])
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The program as it is installed on a node, and as the one file for a Mac."""
+    folder = tmp_path_factory.mktemp("kube")
     with fake_server() as server:
         put(server, *OBJECTS)
-        yield Lab(server, server.kubeconfig(tmp_path_factory.mktemp("kube") / "config"))
+        lab = Lab(server, server.kubeconfig(folder / "config"))
+        if request.param == "file":
+            lab = lab._replace(program=("-I", "-S", LIKE_MACOS, distribution.plugin(folder)))
+        yield lab
 
 
 def test_the_table_is_the_published_one(lab: Lab) -> None:
@@ -240,12 +249,12 @@ def test_what_is_not_there_is_one_sentence(lab: Lab, words: list[str], sentence:
     ],
 )
 def test_a_refusal_of_the_api_server_is_one_sentence(lab: Lab, fault: Fault, sentence: str) -> None:
-    lab.server.fail(fault)
+    lab.server.fail(replace(fault))
     assert sentence in lab.refused()
 
 
 def test_a_token_that_is_not_accepted_any_more(lab: Lab, tmp_path: Path) -> None:
-    old = Lab(lab.server, lab.server.kubeconfig(tmp_path / "config", "expired"))
+    old = lab._replace(kubeconfig=lab.server.kubeconfig(tmp_path / "config", "expired"))
     assert "may have expired" in old.refused()
 
 
@@ -254,7 +263,7 @@ def with_user(lab: Lab, path: Path, user: dict[str, Any]) -> Lab:
     config = yaml.safe_load(lab.kubeconfig.read_text())
     config["users"][0]["user"] = user
     path.write_text(yaml.safe_dump(config))
-    return Lab(lab.server, path)
+    return lab._replace(kubeconfig=path)
 
 
 def test_a_token_that_says_when_it_expired(lab: Lab, tmp_path: Path) -> None:
@@ -290,7 +299,7 @@ def test_no_kubeconfig_and_no_server(lab: Lab, tmp_path: Path) -> None:
     config = yaml.safe_load(lab.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
     (tmp_path / "config").write_text(yaml.safe_dump(config))
-    sentence, hint = Lab(lab.server, tmp_path / "config").refused().splitlines()
+    sentence, hint = lab._replace(kubeconfig=tmp_path / "config").refused().splitlines()
     assert sentence.endswith(" cannot be reached: Connection refused")
     assert hint.startswith("  check that it runs, and that its address in context ")
     assert hint.endswith(f" of {tmp_path / 'config'} is right")

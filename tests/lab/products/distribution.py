@@ -52,11 +52,16 @@ def made() -> Path:
 
 
 def source(folder: Path) -> Path:
-    """The source distribution, made in ``folder``."""
+    """The source distribution, made in ``folder`` with all that has no processor."""
     with _locked():
         _make("deploy/dist.sh", folder)
     [path] = folder.glob("cgpu-*.tar.gz")
     return path
+
+
+def plugin(folder: Path) -> Path:
+    """``kubectl inspect cgpu`` as one file, made in ``folder``."""
+    return source(folder).with_name("kubectl-inspect-cgpu")
 
 
 @contextmanager

@@ -38,6 +38,7 @@ SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
 PERIOD = 1.0  # seconds between two looks at the kubelet's socket
 CALL = 15.0  # seconds until a kubelet listens to a plugin that it took; it tries for 10
+_UNHEARD = "the kubelet took the plugin, and does not listen to it"
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
     " aliyun.com/gpu-mem in a container's limits"
@@ -96,18 +97,19 @@ class Plugin:
         own = _identity(self._folder / self._socket)
         if kubelet is None:
             self._fail(f"no kubelet listens at {self._folder / wire.KUBELET}")
-        elif kubelet != self._kubelet or own is None or own != self._own or self._is_unheard():
-            try:
-                await self._register()
-            except (CgpuError, OSError) as error:
-                self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
-            else:
-                self._kubelet, self._failure = kubelet, ""
-                self._unheard = time.monotonic()
-                self._report("registered", {"resource": self._resource, "folder": self._folder})
-
-    def _is_unheard(self) -> bool:
-        return not self._listeners and time.monotonic() - self._unheard >= CALL
+            return
+        if kubelet == self._kubelet and own is not None and own == self._own:
+            if self._listeners or time.monotonic() - self._unheard < CALL:
+                return
+            self._fail(_UNHEARD)
+        try:
+            await self._register()
+        except (CgpuError, OSError) as error:
+            self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
+        else:
+            self._kubelet, self._unheard = kubelet, time.monotonic()
+            if self._failure != _UNHEARD:
+                self._succeed()
 
     async def _register(self) -> None:
         await self._stop()
@@ -123,6 +125,10 @@ class Plugin:
         server, self._server, self._kubelet, self._own = self._server, None, None, None
         if server is not None:
             server.close()
+
+    def _succeed(self) -> None:
+        self._failure = ""
+        self._report("registered", {"resource": self._resource, "folder": self._folder})
 
     def _fail(self, why: str) -> None:
         if why != self._failure:
@@ -156,6 +162,8 @@ class Plugin:
                     last = self._devices
                 await stream.send_message(wire.devices(last))
                 self.holds.set()
+                if self._failure == _UNHEARD:
+                    self._succeed()
         finally:
             self._listeners -= 1
             self._unheard = time.monotonic()

@@ -85,19 +85,23 @@ def test_a_plugin_to_which_no_kubelet_listens_registers_anew(
 ) -> None:
     """The kubelet took it, and did not reach it afterwards, or gave it up later."""
     monkeypatch.setattr(anchor, "CALL", 0.1)
+    reports: list[str] = []
 
     async def work(kubelet: FakeKubelet) -> None:
-        plugin = anchor.Plugin(kubelet.folder, lambda *_: None)
+        plugin = anchor.Plugin(kubelet.folder, lambda event, _: reports.append(event))
         await plugin.publish({"GPU-1": True})
         running = asyncio.create_task(plugin.run())
-        await reached(lambda: len(kubelet.registered) == 1, "it is taken")
+        await reached(lambda: len(kubelet.registered) == 3, "it is taken again and again")
+        assert reports == ["registered", "not_registered"]  # which is no news
         kubelet.listens = True
         await reached(lambda: COUNT in kubelet.devices, "a kubelet knows the devices")
+        assert reports == ["registered", "not_registered", "registered"]
         taken = len(kubelet.registered)
         kubelet.devices.clear()
         kubelet.calls[-1].cancel()
         await reached(lambda: COUNT in kubelet.devices, "and does again")
         assert len(kubelet.registered) == taken + 1
+        assert reports[3:] == ["not_registered", "registered"]
         running.cancel()
 
     def reached(condition: Callable[[], object], what: str) -> Awaitable[None]:

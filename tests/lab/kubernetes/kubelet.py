@@ -228,12 +228,16 @@ class KubeletNode:
         self.start_agent()
 
     def wait_until(self, condition: Callable[[], object], what: str, *programs: str) -> None:
-        """Wait for what these programs do; a failure shows the end of their logs."""
+        """Wait for what these programs do; a failure shows the ends of their logs."""
         try:
             wait_until(condition, what, PATIENCE)
         except AssertionError as error:
-            logs = [tail(self.installed.base / f"{name}.log") for name in programs]
-            raise AssertionError("\n".join([str(error), *logs])) from None
+            found = [f"{name} does not run" for name in programs if not self._runs(name)]
+            found += [tail(self.installed.base / f"{name}.log") for name in programs]
+            raise AssertionError("\n".join([str(error), *found])) from None
+
+    def _runs(self, name: str) -> bool:
+        return name in self._running and self._running[name].poll() is None
 
     def _start(self, name: str, *command: str | Path) -> None:
         base, inside = self.installed.base, self.installed.enclosure

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import random
+import re
 import socket
 import subprocess
 import threading
@@ -23,6 +24,7 @@ _OLDEST = "1.20.2"  # what the script builds
 _GRACE = 5.0  # seconds to end in, before a program is killed
 _LOWEST = 10_000  # of the ports that tests take
 _CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_STAMP = re.compile(r"[IWEF]\d{4} \S+ +\d+ ")  # what a line of Kubernetes' logs begins with
 _CHANCE = random.SystemRandom()  # the usual one begins alike in all processes of a test run
 
 
@@ -155,5 +157,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The end of a program's output."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
+    """The end of a program's output; what comes again and again is there once."""
+    kept: dict[str, str] = {}
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+        kept.pop(_STAMP.sub("", line), None)
+        kept[_STAMP.sub("", line)] = line
+    return "\n".join([*kept.values()][-lines:])

@@ -96,7 +96,7 @@ class Agent:
         self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
         self._engine, self._barred, self._units = engine, "", units
         self._report, self._others, self._period = report, others, look
-        self._events = Events(client, place.name)
+        self._events = Events(client, place.name, self._fail)
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
         self._cluster = Following(client, place.name, self._specs, self._news, report, self._fail)
         self._seen: tuple[Seen, ...] | None = None

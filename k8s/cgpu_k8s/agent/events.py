@@ -6,10 +6,11 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.resources import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from cgpu_k8s.api.client import Client
 
@@ -19,17 +20,22 @@ COMPONENT = "cgpu-agent"
 
 
 class Events:
-    """Sends the events about the node ``name``."""
+    """Sends the events about the node ``name``.
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client, self._name = client, name
+    Args:
+        client: of the API server.
+        name: of the node.
+        fail: says what is wrong about something, once; "": nothing is.
+    """
+
+    def __init__(self, client: Client, name: str, fail: Callable[[str, str], None]) -> None:
+        self._client, self._name, self._fail = client, name, fail
         self._sent: dict[tuple[str, str], str] = {}
 
     async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> None:
         """Send an event, unless the last one for this reason and subject had the same message.
 
-        Raises:
-            CgpuError: the API server does not take it; it is sent with the next call.
+        One that the API server does not take is sent with the next call, and nothing waits for it.
         """
         if self._sent.get((reason, about)) == message:
             return
@@ -48,8 +54,13 @@ class Events:
             "lastTimestamp": now,
             "count": 1,
         }
-        await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
-        self._sent[reason, about] = message
+        try:
+            await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
+        except CgpuError as error:
+            self._fail(str(error), "events")
+        else:
+            self._sent[reason, about] = message
+            self._fail("", "events")
 
     def only(self, reason: str, subjects: Collection[str]) -> None:
         """What ``reason`` says is no longer true of any subjects but these."""

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_k8s.api.resources import EVENTS
 from cgpu_sim import lose
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import COUNT, V100, Lab, agent_lab
+from lab.kubernetes.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +53,19 @@ def test_a_gpu_that_is_lost_from_the_start_is_not_offered(lab: Lab, *, has_handl
         wait_until(lambda: offered(lab) == [0, 1, 2, 3], "it is back")
         wait_until(lambda: lab.resources() == {"aliyun.com/gpu-mem": "60"}, "with its memory")
     assert [reason for reason, _ in lab.events()] == ["GpuLost"]
+
+
+def test_an_event_that_is_refused_keeps_no_gpu_back(lab: Lab) -> None:
+    """A quota of the namespace may refuse it for good; it is sent once that ends."""
+    lose(lab.driver, 1)
+    events = EVENTS.path(namespace="default")
+    fault = lab.fake.fail(Fault("POST", events, times=999, status=403, reason="Forbidden"))
+    with lab.agent():
+        wait_until(lambda: lab.offers("cgpu"), "the node offers its GPUs")
+        assert offered(lab) == [0, 2, 3]
+        assert f"POST {events}" in lab.log.read_text()
+        fault.times = 0
+        wait_until(lambda: [reason for reason, _ in lab.events()] == ["GpuLost"], "it is sent")
 
 
 @pytest.mark.parametrize("has_handle", [False, True])

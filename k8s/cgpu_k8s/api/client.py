@@ -193,7 +193,7 @@ class Client:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             if isinstance(error.__cause__, CgpuError):
                 raise error.__cause__ from None
-            why = shown(str(error), LONGEST_MESSAGE) or "it takes too long"
+            why = shown(_in_words(str(error)), LONGEST_MESSAGE) or "it takes too long"
             raise LostError(f"the answer to {request} does not come: {why}") from None
 
     async def _send(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -115,6 +117,28 @@ def test_a_server_that_is_not_there_has_got_nothing(fake: FakeServer) -> None:
     assert str(error.value) == f"{server} cannot be reached: Connection refused"
     assert error.value.hint == "check that it runs, and that its address in the test is right"
     assert UnreachableError.sure
+
+
+def test_a_server_that_hangs_up_is_named_without_the_kernels_number(fake: FakeServer) -> None:
+    """As a load balancer does that has no server behind it."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        link = writer.get_extra_info("socket")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async def act() -> None:
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listener:
+            port = listener.sockets[0].getsockname()[1]
+            right = fake.cluster()
+            where = Cluster(f"http://127.0.0.1:{port}", "the test", right.trust, right.credentials)
+            async with connected(where) as client:
+                await create(client)
+
+    with pytest.raises(LostError) as error:
+        asyncio.run(act())
+    assert str(error.value).endswith(" does not come: Connection reset by peer")
 
 
 def test_what_is_no_json_is_no_answer(fake: FakeServer) -> None:

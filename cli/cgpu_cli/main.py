@@ -13,20 +13,29 @@ def main() -> NoReturn:
 
     ``cgpu smi`` and ``cgpu run`` are the programs of these names.
     """
-    word = sys.argv[1:2]
+    at = _position()
+    word = sys.argv[at : at + 1]
     if word == ["smi"]:
-        del sys.argv[1]
+        del sys.argv[at]
         from cgpu_cli import smi
 
         smi.main()
     if word == ["run"]:
-        del sys.argv[1]
+        del sys.argv[at]
         from cgpu_cli import run
 
         run.main()
     if word == ["version"]:
-        sys.argv[1] = "--version"
+        sys.argv[at] = "--version"
     program.run("cgpu", _work)
+
+
+def _position() -> int:
+    """Of the command, behind options with their values; these programs take the same ones."""
+    at = 1
+    while at < len(sys.argv) and sys.argv[at].startswith("--"):
+        at += 1 if "=" in sys.argv[at] else 2
+    return at
 
 
 def _work() -> int:

@@ -66,6 +66,8 @@ def test_probe_shows_the_node_and_keeps_it(world: World) -> None:
         (["version"], "cgpu {}"),
         (["smi", "--version"], "cgpu-smi {}"),
         (["run", "--version"], "cgpu-run {}"),
+        (["--state-dir", "/nowhere", "smi", "--version"], "cgpu-smi {}"),
+        (["--state-dir=/nowhere", "run", "--version"], "cgpu-run {}"),
     ],
 )
 def test_words_that_people_type_for_other_programs_mean_these(

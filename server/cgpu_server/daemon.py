@@ -63,7 +63,6 @@ class Daemon:
         self._servers: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._inhabited = time.monotonic()
         self._warnings = ContainerWarnings()
         self._account = Account(state.registry.state_dir)
         self._libraries = OpenLibraries()
@@ -153,9 +152,7 @@ class Daemon:
             driver = state.own_driver() if state.records else None
             self._libraries.keep(driver)
             self._account.keep(driver)
-            if state.records:
-                self._inhabited = time.monotonic()
-            elif self._idle_exit is not None:
+            if not state.records and self._idle_exit is not None:
                 self._leave_if_idle(self._idle_exit)
         except CgpuError as error:
             log.error(
@@ -165,7 +162,7 @@ class Daemon:
             )
 
     def _leave_if_idle(self, seconds: float) -> None:
-        if time.monotonic() - self._inhabited < seconds:
+        if time.monotonic() - self._state.inhabited_at < seconds:
             return
         registry = self._state.registry
         with registry.locked(make=True):  # nobody is admitted between the check and the end

@@ -76,7 +76,7 @@ class Audit:
         self._probe: DriverProbe | None = None
         self._lost = LostGpus(state)
         self._failure: str | None = None
-        self._not_before = 0.0
+        self._not_before, self._looked_at = 0.0, time.monotonic()
         self._before: dict[Tenant, Verdict] = {}
         self._reported: dict[tuple[Tenant, tuple[int, ...]], int] = {}
         self._owners = OwnerTracker()
@@ -99,10 +99,13 @@ class Audit:
         while not self._ended.is_set():
             config, now = self._state.config, time.monotonic()
             watched = self._state.records or self._state.exclusive or self._lost.seen
-            if config.action == "off" or not watched:
+            # A program that fails by a lost GPU may be gone before the look that is due.
+            unseen = self._state.inhabited_at > self._looked_at
+            if config.action == "off" or not (watched or unseen):
                 self._rest(lift=config.action == "off")
                 due = now + config.interval_seconds
             elif now >= due and now >= self._not_before:
+                self._looked_at = now
                 self._try_audit()
                 due = now + config.interval_seconds
             left = max(due, self._not_before) - time.monotonic()

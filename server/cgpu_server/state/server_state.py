@@ -42,6 +42,8 @@ class ServerState:
         config: the node's configuration.
         defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
+        inhabited_at: that of the last one which found a container, or found that one had come and
+            gone; at first, that of the start.
         refreshed: called after every refresh.
     """
 
@@ -52,7 +54,7 @@ class ServerState:
         self.records: tuple[Record, ...] = ()
         self.exclusive: dict[str, Exclusive] = {}
         self.config, self.defaults = Config(), rules.Defaults()
-        self.refreshed_at = time.monotonic()
+        self.refreshed_at = self.inhabited_at = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
         self._table: dict[str, Rules] = {}
         self._folder_time: int | None = None
@@ -71,7 +73,7 @@ class ServerState:
         """
         self._configure()
         self._follow_configuration()  # a change needs the rules; the driver may be slow to answer
-        refusal, gone = None, self.registry.gone()
+        refusal, gone, before = None, self.registry.gone(), self._folder_time
         with self.registry.locked(make=True):
             self._folder_time = self._time_of_change()
             living = self.registry.reap(gone)
@@ -81,6 +83,8 @@ class ServerState:
             except CgpuError as error:
                 refusal = error
             changes = rules.read(self.registry.state_dir)
+        if self.records or before not in {None, self._folder_time}:
+            self.inhabited_at = time.monotonic()
         self._apply(changes)
         if refusal:
             raise refusal

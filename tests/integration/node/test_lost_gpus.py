@@ -186,6 +186,16 @@ def test_the_server_sees_one_lost_and_back_while_containers_run(audited: Audited
     assert not audited.logged("audit_fails")
 
 
+def test_one_that_was_lost_while_no_container_ran_fails_few_programs(audited: Audited) -> None:
+    """They end before the audit looks: it looks for them, too."""
+    audited.serve("interval_seconds = 8")
+    names = [gpu["uuid"] for gpu in audited.smi()["gpus"]]
+    lose(audited.driver, 0)
+    audited.run(*SIX, "--", "true")
+    until(lambda: names[0] in audited.logged("gpu_lost"), "it is logged")
+    assert shares(audited) == [1]
+
+
 def lost_by_metrics(world: Audited) -> dict[str, float]:
     """Whether a GPU is lost, by index."""
     address = world.logged("metrics_served").split("address=")[1].split()[0]

@@ -183,12 +183,14 @@ class Client:
             aiohttp.ConnectionTimeoutError,
             UnicodeError,  # a host whose name has no form for DNS
         ) as error:
-            why = _in_words(str(getattr(error, "os_error", None) or error))
+            cause = getattr(error, "os_error", None) or error
+            is_stranger = isinstance(cause, ssl.SSLCertVerificationError)
+            right = "certificate-authority" if is_stranger else "address"
             origin = self.cluster.origin
             raise UnreachableError(
                 f"the API server {self.cluster.server} ({origin}) cannot be reached:"
-                f" {shown(why, LONGEST_MESSAGE)}",
-                hint=f"check that it runs, and that its address in {origin} is right",
+                f" {shown(_in_words(str(cause)), LONGEST_MESSAGE)}",
+                hint=f"check that it runs, and that its {right} in {origin} is right",
             ) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             if isinstance(error.__cause__, CgpuError):
@@ -243,9 +245,13 @@ class Client:
 
 
 def _in_words(why: str) -> str:
-    """Why there is no connection, without the kernel's numbers; of several addresses each once."""
+    """Why there is no connection, without the kernel's numbers and places in OpenSSL's code.
+
+    Of several addresses each once.
+    """
     numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", why)))
-    return ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
+    found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
+    return re.sub(r"^\[SSL(: \w+)?\] (.*?)( \(_ssl\.c:\d+\))?$", r"TLS: \2", found)
 
 
 def _probe(response: aiohttp.ClientResponse) -> None:

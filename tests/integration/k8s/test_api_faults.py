@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from cgpu_k8s.api.client import Client, connected
-from cgpu_k8s.api.cluster import Cluster, Fixed, TokenFile, bearer
+from cgpu_k8s.api.cluster import Cluster, Fixed, TokenFile, Trust, bearer
 from cgpu_k8s.api.configuration import load
 from cgpu_k8s.api.errors import (
     ApiError,
@@ -26,6 +28,7 @@ from cgpu_k8s.api.errors import (
     UnreachableError,
 )
 from cgpu_k8s.api.resources import NODES
+from cgpu_k8s.guard.certificates import Keys, kept
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import binding, node, pod, pod_path
@@ -139,6 +142,36 @@ def test_a_server_that_hangs_up_is_named_without_the_kernels_number(fake: FakeSe
     with pytest.raises(LostError) as error:
         asyncio.run(act())
     assert str(error.value).endswith(" does not come: Connection reset by peer")
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+def test_a_server_that_is_not_the_one_of_the_kubeconfig_is_named_in_words(
+    fake: FakeServer, tmp_path: Path, *, speaks_tls: bool
+) -> None:
+    """Its certificate is another's, or it speaks no TLS."""
+    keys = kept(Keys(), "127.0.0.1", datetime.now(timezone.utc))
+    (tmp_path / "pem").write_bytes(keys.chain + keys.key)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(tmp_path / "pem")
+
+    async def act() -> None:
+        async with await asyncio.start_server(
+            lambda _, writer: writer.write(b"no TLS\n" * 9),
+            *("127.0.0.1", 0),
+            ssl=server if speaks_tls else None,
+        ) as listener:
+            address = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+            other = Cluster(address, "the test", Trust(), fake.cluster().credentials)
+            async with connected(other) as client:
+                await create(client)
+
+    with pytest.raises(UnreachableError) as error:
+        asyncio.run(act())
+    assert " cannot be reached: TLS: " in str(error.value)
+    assert "SSL" not in str(error.value)
+    assert "_ssl" not in str(error.value)
+    wrong = "certificate-authority" if speaks_tls else "address"
+    assert error.value.hint == f"check that it runs, and that its {wrong} in the test is right"
 
 
 def test_what_is_no_json_is_no_answer(fake: FakeServer) -> None:

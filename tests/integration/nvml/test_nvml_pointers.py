@@ -139,9 +139,13 @@ def test_mem_4_a_call_without_its_pointers_is_answered_as_the_driver_does(
 
 
 def test_mem_4_what_is_not_supported_writes_nothing(base: Base) -> None:
-    """MEM-4: sizes of the GPU that cannot be divided, such as that of BAR1."""
+    """MEM-4: what cannot be divided, such as the size of BAR1, or how busy all make the GPU."""
     names = _rows("REJECT")
-    assert {"nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetConfComputeMemSizeInfo"} <= names
+    assert {
+        "nvmlDeviceGetBAR1MemoryInfo",
+        "nvmlDeviceGetConfComputeMemSizeInfo",
+        "nvmlDevicePerfMetricsGetSamples_v1",
+    } <= names
     program = "".join(f"call('{name}', gpu, Room(64), Room(64))\n" for name in sorted(names))
     answers, written = _answers(base.view, START + program)
     assert {answer.split()[2] for answer in answers} == {"3"}

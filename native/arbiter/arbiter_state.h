@@ -1,10 +1,10 @@
 /*
  * Internals of the arbiter. The parts: arbiter.c (the containers, the step), stage.c (where each is
  * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
- * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests), unused.c
- * (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns that nobody
- * needs), look.c (when to look again), report.c (figures for people), group/ (turns on several GPUs
- * together).
+ * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests),
+ * unused.c (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns
+ * that nobody needs), look.c (when to look again), report.c (figures for people), group/ (turns on
+ * several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -146,7 +146,7 @@ struct cgpu_tenant {
     uint64_t alone_ns;    /* when that ended; 0: not yet */
     uint64_t usual_ns; /* how long it holds the GPU alone until it has nothing to do; 0: unknown */
     struct cgpu_rest rest;
-    uint64_t lead_ns; /* virtual: how far it was ahead when it last stopped competing */
+    uint64_t lead_ns;  /* virtual: how far it was ahead when it last stopped competing */
     uint64_t start_ns; /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */

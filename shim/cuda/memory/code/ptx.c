@@ -213,7 +213,7 @@ is_function(const char *text, const char *end)
 
 /* Whether what is declared at TEXT is malloc: its result comes before it, its parameters after. */
 static bool
-is_malloc(const char *text, const char *end)
+declares_malloc(const char *text, const char *end)
 {
     static const char word[] = "malloc";
     const size_t length = sizeof(word) - 1;
@@ -239,7 +239,7 @@ scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_im
         scan_declaration(at + sizeof(constant) - 1, end, image);
     } else if (begins(at, end, outside, sizeof(outside) - 1)) {
         image->calls |= is_function(at + sizeof(outside) - 1, end);
-        image->heap |= is_malloc(at + sizeof(outside) - 1, end);
+        image->heap |= declares_malloc(at + sizeof(outside) - 1, end);
     }
 }
 

@@ -22,7 +22,7 @@ cgpu_context_gone(CUcontext context)
     cgpu_target_forget();
     cgpu_follow_context_gone(context);
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
-    cgpu_async_free_collect(NULL, context);
+    cgpu_async_free_context_gone(context);
     cgpu_reclaim_context_gone();
 }
 

@@ -45,7 +45,7 @@ struct cgpu_pool {
 /* Linear memory freed in a stream: the driver has it until that stream is synchronised. */
 struct cgpu_async_freed {
     CUstream stream;   /* CGPU_SEVERAL_STREAMS: it goes with a synchronisation of its context */
-    CUcontext context; /* current at that time */
+    CUcontext context; /* that the stream is of */
     uint64_t owner;    /* context that the memory is of */
     uint64_t bytes;    /* of whole blocks */
     uint64_t small;    /* address of the last small one, the first of a chain; 0: none */

@@ -34,13 +34,29 @@ thread_of(CUstream stream)
     return stream == CU_STREAM_PER_THREAD_DEFAULT ? (uint32_t)syscall(SYS_gettid) : 0;
 }
 
+static bool
+is_default(CUstream stream)
+{
+    return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
+}
+
+/* Whose synchronisation is one of STREAM, too. A stream need not be of the current context. */
+static CUcontext
+context_of(CUstream stream)
+{
+    CUcontext context = NULL;
+    if (is_default(stream) || cgpu_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) {
+        cgpu_real.cuCtxGetCurrent(&context);
+    }
+    return context;
+}
+
 /* In CONTEXT, which counts for default streams: each context has others. */
 static bool
 is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, uint32_t thread)
 {
-    bool is_default = stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
     return stream != NULL && freed->stream == stream && freed->thread == thread &&
-           (!is_default || freed->context == context);
+           (!is_default(stream) || freed->context == context);
 }
 
 /*
@@ -113,8 +129,7 @@ release(struct cgpu_async_freed *freed)
 static void
 keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
 {
-    CUcontext context = NULL;
-    cgpu_real.cuCtxGetCurrent(&context);
+    CUcontext context = context_of(stream);
     pthread_mutex_lock(&kinds()->pools);
     struct cgpu_async_freed *freed = entry(stream, context, holding);
     bool kept = freed != NULL && (cgpu_small_bytes(holding) == 0 || chain(freed, holding));
@@ -126,11 +141,11 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-/* Under the lock of pools. */
+/* Under the lock of pools: STREAM or CONTEXT was synchronised, or the context that is GONE went. */
 static void
-collect(CUstream stream, CUcontext context)
+collect(CUstream stream, CUcontext context, CUcontext gone)
 {
-    uint64_t owner = (uint64_t)(uintptr_t)context;
+    uint64_t owner = (uint64_t)(uintptr_t)gone;
     uint32_t thread = thread_of(stream);
     CUcontext current = NULL;
     if (stream != NULL) {
@@ -138,7 +153,8 @@ collect(CUstream stream, CUcontext context)
     }
     for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
-        bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
+        bool of_context = (context != NULL && freed->context == context) ||
+                          (gone != NULL && (freed->context == gone || freed->owner == owner));
         if (is_empty(freed)) {
             continue;
         }
@@ -154,7 +170,15 @@ void
 cgpu_async_free_collect(CUstream stream, CUcontext context)
 {
     pthread_mutex_lock(&kinds()->pools);
-    collect(stream, context);
+    collect(stream, context, NULL);
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+void
+cgpu_async_free_context_gone(CUcontext context)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    collect(NULL, NULL, context);
     pthread_mutex_unlock(&kinds()->pools);
 }
 
@@ -199,7 +223,7 @@ cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
     if (status == CUDA_SUCCESS && works) {
         leave(stream);
     } else if (status == CUDA_SUCCESS) {
-        collect(stream, NULL);
+        collect(stream, NULL, NULL);
     }
     pthread_mutex_unlock(&kinds()->pools);
     return status;
@@ -220,7 +244,7 @@ cgpu_async_free_finish(int32_t gpu)
         if (!is_empty(freed) && freed->gpu == gpu && freed->context == current &&
             freed->stream != CU_STREAM_PER_THREAD_DEFAULT &&
             freed->stream != CGPU_SEVERAL_STREAMS && is_done(freed->stream)) {
-            collect(freed->stream, NULL);
+            collect(freed->stream, NULL, NULL);
         }
     }
     pthread_mutex_unlock(&kinds()->pools);

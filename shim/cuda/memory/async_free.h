@@ -4,11 +4,11 @@
 
 #include "entry/shim.h"
 
-/*
- * Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT, which was
- * synchronised or is gone.
- */
+/* Give back what was freed in STREAM or in any stream of CONTEXT, which was synchronised. */
 void cgpu_async_free_collect(CUstream stream, CUcontext context);
+
+/* Give back what was freed in any stream of CONTEXT, and all of its own memory. */
+void cgpu_async_free_context_gone(CUcontext context);
 
 /*
  * Before a refusal on GPU: synchronise the streams of the current context whose work is done, so

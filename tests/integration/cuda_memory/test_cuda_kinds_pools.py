@@ -276,10 +276,10 @@ def test_mem_1_what_was_freed_in_many_streams_stays_charged_until_they_are_synch
     assert out == ["True 0", "0"]
 
 
-def test_mem_1_what_was_freed_in_a_default_stream_waits_for_its_own_thread_and_context(
+def test_mem_1_what_was_freed_in_a_stream_waits_for_its_own_thread_and_context(
     proxied: Proxied,
 ) -> None:
-    """MEM-1: those of other threads and contexts have the same handle."""
+    """MEM-1: default streams of others have the same handle, and a stream may be of any context."""
     out = run(
         proxied,
         """
@@ -306,9 +306,18 @@ def test_mem_1_what_was_freed_in_a_default_stream_waits_for_its_own_thread_and_c
         check(cuda.cuCtxSetCurrent(mine))
         check(cuda.cuStreamSynchronize(None))
         print((used() - before) // MIB)
+        check(cuda.cuCtxSetCurrent(other))
+        stream = made(cuda.cuStreamCreate, 1)
+        check(cuda.cuCtxSetCurrent(mine))
+        check(free_async(alloc(64 * MIB)[1], stream))
+        check(cuda.cuCtxSynchronize())
+        print((used() - before) // MIB)
+        check(cuda.cuCtxSetCurrent(other))
+        check(cuda.cuCtxSynchronize())
+        print((used() - before) // MIB)
         """,
     )
-    assert out == ["64", "0", "64", "0"]
+    assert out == ["64", "0"] * 3
 
 
 def test_mem_1_what_was_freed_in_a_stream_stays_charged_if_that_is_destroyed_at_work(

@@ -25,6 +25,7 @@ _LOADER_DIRECTORIES = (
     ("/usr/lib64", "/lib64"),
     ("/usr/lib", "/lib"),
 )
+_CACHED = _LOADER_DIRECTORIES[2:]  # ldconfig always puts what is there into the cache
 
 
 def stem(soname: str) -> str:
@@ -62,8 +63,9 @@ def loader_directories(rootfs: View) -> list[str]:
 
 
 def searched_by_default(rootfs: View) -> list[str]:
-    """All directories that the image's glibc searches by default, before ours or after."""
-    return [name for names in _pairs(rootfs) for name in names]
+    """All directories that the image's glibc may search by default, before ours or after."""
+    own = _pairs(rootfs)
+    return [name for names in dict.fromkeys((*own, *_CACHED)) for name in names if own]
 
 
 def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:

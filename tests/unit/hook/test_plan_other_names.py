@@ -145,6 +145,16 @@ def test_a_token_ends_where_the_loader_sees_its_end(image: Path, path: str, fold
     assert covered(image, f"LD_LIBRARY_PATH={path}") == [f"/opt/{folder}/{CUDA}"]
 
 
+@pytest.mark.parametrize("folder", ["/usr/lib", "/lib", "/usr/lib64", "/lib64"])
+def test_what_ldconfig_always_reads_is_searched(image: Path, folder: str) -> None:
+    """Also where the image has no glibc there, and names no directory in its configuration."""
+    (image / folder[1:]).mkdir(parents=True, exist_ok=True)
+    (image / "opt/drv/libcuda.so.1").rename(image / folder[1:] / CUDA)
+    config = {"process": {"env": SIX}, "mounts": [DEV, PROC]}
+    found = placed(plan(config, asked(config), NODE, Rootfs(str(image)), HOST_FILES))
+    assert f"{folder}/{CUDA}" in found
+
+
 def test_names_that_are_no_text_are_names_too(image: Path) -> None:
     (image / "etc/ld.so.preload").write_bytes(b"\xff.so $ORIGIN/ /opt/x/driver.so")
     (image / "etc/ld.so.cache").write_bytes(new_cache({"libz.so.1": "/lib/libz.so.1"}))

@@ -32,10 +32,11 @@ MODULE = "/proc/driver/nvidia/version"
 # Names that begin so, or have such a verb, may take memory or time; a test compares this with
 # shim/cuda/entry/lookup.c.
 FAMILIES = (
-    "cuArray", "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem",
-    "cuEGLStream", "cuExternal", "cuFabric", "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx",
-    "cuImport", "cuIpc", "cuLaunch", "cuLibraryLoad", "cuLogicalEndpoint", "cuMem", "cuMipmapped",
-    "cuModuleLoad", "cuMulticast", "cuStreamBatch", "cuVDPAUCtx",
+    "cuArray", "cuCheckpoint", "cuCtxAttach", "cuCtxCreate", "cuCtxFromGreenCtx", "cuCtxSetLimit",
+    "cuDevicePrimaryCtx", "cuDeviceSetGraphMem", "cuEGLStream", "cuExternal", "cuFabric",
+    "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx", "cuImport", "cuIpc", "cuKernelGetFunction",
+    "cuLaunch", "cuLibrary", "cuLogicalEndpoint", "cuMem", "cuMipmapped", "cuModule", "cuMulticast",
+    "cuStreamAttachMem", "cuStreamBatch", "cuSubgrid", "cuVDPAUCtx",
 )  # fmt: skip
 VERBS = ("Alloc", "Import", "Launch")
 _SHOWN = 5

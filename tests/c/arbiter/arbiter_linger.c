@@ -1,4 +1,4 @@
-/* The turn of one that rests lasts through its rests where it is of no use beside long kernels. */
+/* SCH-6. The turn of one that rests lasts through its rests beside long kernels. */
 #include "arbiter/arbiter_state.h"
 #include "arbiter_rests.h"
 

@@ -118,6 +118,15 @@ def test_bursts_get_their_part_beside_kernels_that_are_ten_times_as_long(
     assert shares.points["bursts"] > 15, shares
 
 
+def test_a_turn_lasts_through_short_rests_where_kernels_run_in_order(players: Players) -> None:
+    """SCH-6: each burst waited for a whole kernel. Of the 44 percent that are due they had 9."""
+    make_driver_dir(players.world.driver, in_order=True)
+    players.spin("busy", "--weight 1", "us=20000")
+    players.spin("bursts", "--weight 1", "us=100 sync=20 idle_us=500")
+    shares = players.measure()
+    assert shares.points["bursts"] > 15, shares
+
+
 def test_programs_that_leave_the_gpu_idle_do_not_halve_each_other(players: Players) -> None:
     """Each launches short kernels one by one, and rests: in turns they did half as much each."""
     how = "us=5 sync=20 idle_us=100 stream=nonblocking"

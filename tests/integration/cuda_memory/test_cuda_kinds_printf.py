@@ -176,3 +176,22 @@ def test_mem_2_code_whose_heap_does_not_fit_is_refused(proxied: Proxied) -> None
         """,
     )
     assert out == ["0 2 0", "0 -10"]
+
+
+def test_mem_2_a_heap_that_did_not_fit_makes_no_other_function_free(proxied: Proxied) -> None:
+    """MEM-2: what was loaded before needs no heap, and its local memory is charged or refused."""
+    out = run(
+        proxied,
+        f"""
+        large = PTX.replace(b"plain", b"local_9216b")
+        made(cuda.cuModuleLoadData, ASSERTING_PTX)
+        plain, large = made(cuda.cuModuleLoadData, PTX), made(cuda.cuModuleLoadData, large)
+        check(alloc(left() - 8 * MIB)[0])
+        show(cuda.cuModuleLoadData(byref(c_void_p()), {CALLS_MALLOC}))
+        before, function = used(), c_void_p()
+        for module, name in (large, b"local_9216b"), (plain, b"plain"):
+            show(cuda.cuModuleGetFunction(byref(function), module, name), function.value is None)
+        show(used() - before, drift())
+        """,
+    )
+    assert out == ["2", "2 True", "0 False", "0 0"]

@@ -105,8 +105,9 @@ cgpu_code_lacks_library(void)
            (library_bytes(target.owner) < LIBRARY_IS_THERE || lacks_heap(target.owner));
 }
 
+/* BRINGS: of ANY, MALLOC, what may come with the load. */
 static CUresult
-begin(struct cgpu_code *code, uint64_t bound, bool plain)
+begin(struct cgpu_code *code, uint64_t bound, uint32_t brings)
 {
     struct cgpu_target target;
     *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .image = bound};
@@ -119,15 +120,15 @@ begin(struct cgpu_code *code, uint64_t bound, bool plain)
     struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
     pthread_mutex_lock(&cgpu_state->kinds.code);
     uint64_t heap = 0;
-    if (!plain && lacks_heap(target.owner)) {
+    if ((brings & MALLOC) != 0 && lacks_heap(target.owner)) {
         status = cgpu_growth_heap(&target, &heap);
     }
     if (status != CUDA_SUCCESS) {
         pthread_mutex_unlock(&cgpu_state->kinds.code);
         return status;
     }
-    watch->used += heap;                                /* no load has taken it */
-    if (!plain && calls(ANY) && !watch->adds_library) { /* one load at a time may bring it */
+    watch->used += heap;                               /* no load has taken it */
+    if (calls(brings & ANY) && !watch->adds_library) { /* one load at a time may bring it */
         uint64_t present = library_bytes(target.owner);
         code->library = present < LIBRARY_BYTES ? LIBRARY_BYTES - present : 0;
         watch->adds_library = code->library != 0;
@@ -147,13 +148,19 @@ begin(struct cgpu_code *code, uint64_t bound, bool plain)
 CUresult
 cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
 {
-    return begin(code, bound, false);
+    return begin(code, bound, ANY | MALLOC);
+}
+
+CUresult
+cgpu_code_begin_function(struct cgpu_code *code, uint64_t bound)
+{
+    return begin(code, bound, ANY);
 }
 
 CUresult
 cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound)
 {
-    return begin(code, bound, true);
+    return begin(code, bound, 0);
 }
 
 static void

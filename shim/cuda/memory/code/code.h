@@ -30,8 +30,14 @@ void cgpu_code_calls(const struct cgpu_image *image);
 /* Whether such code was loaded, and the current context has not been charged for that yet. */
 bool cgpu_code_lacks_library(void);
 
-/* Measure before a load. Errors: there is no current context, or it cannot be charged. */
+/*
+ * Measure before an image is loaded, or a library may be. Errors: there is no current context, or
+ * it cannot be charged.
+ */
 CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
+
+/* Before a function of what was loaded here is: no room for a heap is no error. */
+CUresult cgpu_code_begin_function(struct cgpu_code *code, uint64_t bound);
 
 /* The same before something else than code is made, which is measured in the same way. */
 CUresult cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound);

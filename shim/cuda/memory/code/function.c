@@ -191,7 +191,7 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
     uint64_t key = cgpu_kinds_mix(module, hash(name));
     bool ready = cgpu_function_is_ready(key, &known);
     uint64_t bound = ready ? 0 : find_origin(module, &origin);
-    bool measured = !ready && cgpu_code_begin(&code, bound) == CUDA_SUCCESS;
+    bool measured = !ready && cgpu_code_begin_function(&code, bound) == CUDA_SUCCESS;
     CUresult status = real(function, module, name);
     if (status != CUDA_SUCCESS && measured) {
         cgpu_code_cancel(&code);
@@ -201,7 +201,7 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
     }
     if (!measured) { /* it cannot be charged, or two names share a key */
         bound = find_origin(module, &origin);
-        if (is_seen(*function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+        if (is_seen(*function, &origin) || cgpu_code_begin_function(&code, bound) != CUDA_SUCCESS) {
             return status;
         }
     }
@@ -221,7 +221,7 @@ cgpu_function_enumerate(CUresult (*real)(CUfunction *, unsigned int, CUmodule),
     CUresult status = real(functions, count, module);
     if (status != CUDA_SUCCESS || functions == NULL ||
         cgpu_real.cuModuleGetFunctionCount(&present, module) != CUDA_SUCCESS ||
-        cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+        cgpu_code_begin_function(&code, bound) != CUDA_SUCCESS) {
         return status;
     }
     for (unsigned int i = 0; i < count && i < present; i++) {
@@ -246,7 +246,7 @@ cgpu_function_load(CUresult (*real)(CUfunction), CUfunction function)
     if (cgpu_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS) {
         bound = find_origin(module, &origin);
     }
-    if (is_seen(function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+    if (is_seen(function, &origin) || cgpu_code_begin_function(&code, bound) != CUDA_SUCCESS) {
         return real(function);
     }
     CUresult status = real(function);

@@ -217,8 +217,10 @@ leave(CUstream stream)
 CUresult
 cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
 {
+    int mode = cgpu_capture_mode_relax();
     pthread_mutex_lock(&kinds()->pools);
     bool works = is_freed_in(stream) && !is_done(stream);
+    cgpu_capture_mode_restore(mode);
     CUresult status = destroy(stream);
     if (status == CUDA_SUCCESS && works) {
         leave(stream);

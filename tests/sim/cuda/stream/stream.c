@@ -229,6 +229,9 @@ SIM_API_PER_THREAD(cuStreamSynchronize, _ptsz, (void *handle), (handle))
         result = sim_capture_touch(stream);
     }
     if (result == CUDA_SUCCESS) {
+        result = sim_capture_forbids();
+    }
+    if (result == CUDA_SUCCESS) {
         struct sim_device *device = stream->object.owner->device;
         sim_stream_wait(stream);
         sim_pools_trim(device);
@@ -242,6 +245,9 @@ SIM_API_PER_THREAD(cuStreamQuery, _ptsz, (void *handle), (handle))
     int result = sim_stream_find(handle, &stream);
     if (result == CUDA_SUCCESS) {
         result = sim_capture_touch(stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_capture_forbids();
     }
     if (result == CUDA_SUCCESS && !sim_stream_done(stream)) {
         result = CUDA_ERROR_NOT_READY;

@@ -21,7 +21,9 @@ cgpu_context_gone(CUcontext context)
 {
     cgpu_target_forget();
     cgpu_follow_context_gone(context);
+    pthread_mutex_lock(&cgpu_state->growth); /* a thread may just be adding to what it has */
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+    pthread_mutex_unlock(&cgpu_state->growth);
     cgpu_async_free_context_gone(context);
     cgpu_reclaim_context_gone();
 }

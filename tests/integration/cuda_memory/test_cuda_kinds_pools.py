@@ -345,24 +345,6 @@ def test_mem_1_what_was_freed_in_a_stream_stays_charged_if_that_is_destroyed_at_
     assert out == ["64", "0", "0", "0"]
 
 
-def test_destroying_a_stream_in_which_memory_was_freed_disturbs_no_capture(
-    proxied: Proxied,
-) -> None:
-    """The program did not ask whether the stream's work is done, which no capture allows."""
-    out = run(
-        proxied,
-        """
-        stream, captured = made(cuda.cuStreamCreate, 1), made(cuda.cuStreamCreate, 1)
-        before = used()
-        check(free_async(alloc(64 * MIB)[1], stream))
-        check(cuda.cuStreamBeginCapture_v2(captured, 0))
-        check(cuda.cuStreamDestroy_v2(stream))
-        print(used() - before, cuda.cuStreamEndCapture(captured, byref(c_void_p())))
-        """,
-    )
-    assert out == ["0 0"]
-
-
 def test_mem_6_linear_memory_freed_in_a_finished_stream_is_no_reason_to_refuse(
     proxied: Proxied,
 ) -> None:

@@ -1,4 +1,7 @@
-"""Containers that race for one GPU with small allocations, which share blocks of the driver."""
+"""Containers that race for one GPU with small allocations, which share blocks of the driver.
+
+And threads of one process that race.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.driver.code_images import run
 from lab.driver.cuda_base import lay_out
 from lab.driver.cuda_proxied import CONTEXT, MIB, Proxied
 from lab.driver.nvml_base import Gpu
@@ -91,3 +95,57 @@ def test_mem_6_containers_whose_processes_pack_small_memory_into_blocks_keep_to_
     for worker in workers:
         worker.communicate(timeout=60)
     assert [each.base.used() for each in containers] == [0] * CONTAINERS
+
+
+def test_destroying_a_stream_in_which_memory_was_freed_disturbs_no_capture(
+    proxied: Proxied,
+) -> None:
+    """The program did not ask whether the stream's work is done, which no capture allows."""
+    out = run(
+        proxied,
+        """
+        stream, captured = made(cuda.cuStreamCreate, 1), made(cuda.cuStreamCreate, 1)
+        before = used()
+        check(free_async(alloc(64 * MIB)[1], stream))
+        check(cuda.cuStreamBeginCapture_v2(captured, 0))
+        check(cuda.cuStreamDestroy_v2(stream))
+        print(used() - before, cuda.cuStreamEndCapture(captured, byref(c_void_p())))
+        """,
+    )
+    assert out == ["0 0"]
+
+
+def test_mem_1_a_context_that_is_destroyed_while_it_grows_is_given_back_once(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: of what it had before, nothing is kept for the next context at its address."""
+    out = run(
+        proxied,
+        """
+        import threading
+        import time
+        from pathlib import Path
+        from cgpu_sim import Fault, inject
+        image = PTX.replace(b"plain", b"local_%db")
+        def local(bytes):
+            module = made(cuda.cuModuleLoadData, image % bytes)
+            function = c_void_p()
+            cuda.cuModuleGetFunction(byref(function), module, b"local_%db" % bytes)
+        check(alloc(1000 * MIB)[0])
+        before = used()
+        grows = made(cuda.cuCtxCreate_v2, 0, 0)
+        local(9216)
+        def grow():
+            check(cuda.cuCtxSetCurrent(grows))
+            local(10240)
+        thread = threading.Thread(target=grow)
+        machine = Path(os.environ["CGPU_SIM_MACHINE"]).parent
+        inject(machine, Fault("cuDeviceGetAttribute", delay_us=1_000_000))
+        thread.start()
+        time.sleep(0.3)  # until it waits
+        check(cuda.cuCtxDestroy_v2(grows))
+        thread.join()
+        show((used() - before) // MIB)
+        """,
+    )
+    assert out == ["0"]

@@ -13,6 +13,7 @@
  */
 #include <sys/stat.h>
 
+#include "entry/copies.h"
 #include "entry/shim.h"
 #include "ledger/sharing.h"
 #include "memory/charge.h"
@@ -260,6 +261,16 @@ import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
     return keep_opened(opened);
 }
 
+/* For memory of a pool on the host the driver may name a device as well. */
+static bool
+is_on_host(CUdeviceptr address)
+{
+    int type = 0;
+    return cgpu_real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, address) ==
+               CUDA_SUCCESS &&
+           type == CU_MEMORY_HOST;
+}
+
 /* What the driver says nothing of lies on none of our GPUs. */
 CUresult
 cgpu_share_note_opened(CUdeviceptr address, uint64_t owner, bool once, struct cgpu_lack *lack)
@@ -268,8 +279,10 @@ cgpu_share_note_opened(CUdeviceptr address, uint64_t owner, bool once, struct cg
     pthread_mutex_lock(&kinds()->ipc);
     bool again = open_again(address);
     pthread_mutex_unlock(&kinds()->ipc);
-    if (again || cgpu_real.cuPointerGetAttribute(&device, CU_POINTER_DEVICE_ORDINAL, address) !=
-                     CUDA_SUCCESS) {
+    if (again ||
+        cgpu_real.cuPointerGetAttribute(&device, CU_POINTER_DEVICE_ORDINAL, address) !=
+            CUDA_SUCCESS ||
+        is_on_host(address)) {
         return CUDA_SUCCESS;
     }
     int32_t gpu = cgpu_device_gpu(device);

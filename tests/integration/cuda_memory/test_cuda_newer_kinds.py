@@ -131,3 +131,21 @@ show(used() - base)
 """
     )
     assert outcome.out == ["0", "0", "0"]
+
+
+@pytest.mark.parametrize(("memory_type", "charged"), [(1, "0"), (2, "4")], ids=["host", "device"])
+def test_imported_memory_of_a_pool_in_host_memory_is_free(
+    base: Base, memory_type: int, charged: str
+) -> None:
+    """The driver names a GPU for it, too."""
+    outcome = base.check(
+        START
+        + f"""
+cuda.stub_show_pooled({memory_type})
+address = made(cuda.cuMemPoolImportPointer, None, None, kind=c_uint64)
+show((used() - base) // MIB)
+check(cuda.cuMemFree_v2(address))
+show(used() - base)
+"""
+    )
+    assert outcome.out == [charged, "0"]

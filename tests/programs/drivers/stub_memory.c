@@ -99,6 +99,47 @@ cuIpcCloseMemHandle(uint64_t address)
     return wait_for_release();
 }
 
+/* Memory of other processes' pools: 4 MiB of this type, which it names the first GPU for. */
+enum { POOLED = 0x7800000, MEMORY_TYPE = 2, DEVICE_ORDINAL = 9 };
+static int pooled_type;
+
+void
+stub_show_pooled(int memory_type)
+{
+    pooled_type = memory_type;
+}
+
+int
+cuMemPoolImportPointer(uint64_t *address, void *pool, void *shared)
+{
+    (void)pool, (void)shared;
+    *address = POOLED;
+    return 0;
+}
+
+int
+cuPointerGetAttribute(int *value, int attribute, uint64_t address)
+{
+    if (address != POOLED || (attribute != MEMORY_TYPE && attribute != DEVICE_ORDINAL)) {
+        return 1;
+    }
+    *value = attribute == MEMORY_TYPE ? pooled_type : 0;
+    return 0;
+}
+
+int
+cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address)
+{
+    if (address != POOLED) {
+        return 500;
+    }
+    if (base != NULL) {
+        *base = POOLED;
+    }
+    *bytes = 4 << 20;
+    return 0;
+}
+
 int
 cuMemMapArrayAsync(void *maps, unsigned int count, void *stream)
 {

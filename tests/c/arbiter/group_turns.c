@@ -110,3 +110,31 @@ TEST(no_turn_expires_as_work_on_one_gpu_waits_for_its_peer_on_another)
     CHECK(cgpu_arbiter_expired(group.gpus[0]) == 0);
     end();
 }
+
+/* It waits for the other GPU only, but its turns are on both. */
+TEST(a_rest_is_not_too_long_for_one_that_waits_for_another_gpu)
+{
+    struct cgpu_tenant *rests, *waits;
+    uint64_t at = 0;
+
+    begin();
+    cgpu_arbiter_set_container(group.gpus[0], 0, 3); /* on one GPU only */
+    cgpu_arbiter_set_container(group.gpus[1], 0, 4);
+    rests = &group.gpus[0]->tenants[0];
+    waits = &group.gpus[0]->tenants[1];
+    pass(0);
+    pass(0);
+    all_demands[0][0].active = all_demands[0][1].waiting = false;
+    CHECK(rests->stage == CGPU_STAGE_HOLDS && rests->shown);
+    rests->failures = 7;
+    rests->rest.usual_ns = MS / 2;
+    waits->shown = true;
+    waits->drain_ns = 20 * MS;
+    group.gpus[0]->linger_ns = (int64_t)MS;
+    for (int i = 0; i < 4 && at <= now; i++) {
+        at = cgpu_group_step(&group, now, all_demands, all_gates);
+    }
+    CHECK(rests->stage == CGPU_STAGE_HOLDS && all_gates[1][1] == CGPU_GATE_CLOSED);
+    CHECK(at <= now + MS);
+    end();
+}

@@ -212,7 +212,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         }
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
-        cgpu_linger_look(tenant, now);
+        cgpu_linger_look(arbiter, tenant, now);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
         tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {

@@ -2,22 +2,22 @@
 #include "arbiter/arbiter_state.h"
 
 /* It was let in beside a kernel in vain so often in a row. */
-enum { IN_VAIN_TIMES = 2 };
+enum { IN_VAIN = 2 };
 /* The others' work is so many times as long as its usual rest. After so many it is given up. */
-enum { LONGER_TIMES = 4, PATIENCE_TIMES = 2 };
+enum { LONGER = 4, PATIENCE = 2 };
 /* The GPU may be idle for this part of all time. What is not needed is saved, up to a limit. */
 enum { IDLE_PART = 25 };
 #define MOST_NS INT64_C(5000000)
 
-enum { REST_PART = 4 };
+enum { USUAL_PART = 4 };
 
 static bool
 is_worth_it(const struct cgpu_tenant *holder, const struct cgpu_tenant *other)
 {
     const struct cgpu_rest *rest = &holder->rest;
 
-    return holder->failures >= IN_VAIN_TIMES && rest->usual_ns != 0 &&
-           rest->usual_ns * LONGER_TIMES < other->drain_ns && holder->high >= other->high;
+    return holder->failures >= IN_VAIN && rest->usual_ns != 0 &&
+           rest->usual_ns * LONGER < other->drain_ns && holder->high >= other->high;
 }
 
 static void
@@ -39,13 +39,21 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
         rest->busy_ns = holder->demand.busy_ns;
     }
     if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(holder, other) &&
-        now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
+        now < rest->since_ns + PATIENCE * rest->usual_ns) {
         cgpu_beside_end(arbiter, true, now);
         rest->lingers = true;
     } else {
-        end(arbiter, rest, now - rest->since_ns);
+        cgpu_linger_end(arbiter, holder, now);
     }
     return rest->lingers;
+}
+
+void
+cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+{
+    struct cgpu_rest *rest = &tenant->rest;
+
+    end(arbiter, rest, now - rest->since_ns);
 }
 
 uint64_t
@@ -53,17 +61,25 @@ cgpu_linger_until(const struct cgpu_tenant *holder)
 {
     const struct cgpu_rest *rest = &holder->rest;
 
-    return rest->lingers ? rest->since_ns + PATIENCE_TIMES * rest->usual_ns : UINT64_MAX;
+    return rest->lingers ? rest->since_ns + PATIENCE * rest->usual_ns : UINT64_MAX;
 }
 
 void
-cgpu_linger_look(struct cgpu_tenant *tenant, uint64_t now)
+cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     struct cgpu_rest *rest = &tenant->rest;
     uint64_t usual = rest->usual_ns, took = now - rest->since_ns;
 
-    if (tenant->demand.waiting && rest->since_ns != 0 && tenant->stage != CGPU_STAGE_HOLDS) {
-        rest->usual_ns = usual == 0 ? took : usual - usual / REST_PART + took / REST_PART;
+    if (rest->since_ns == 0) {
+        return;
+    }
+    if (tenant->stage == CGPU_STAGE_HOLDS) {
+        if (cgpu_tenant_works(tenant)) {
+            end(arbiter, rest, cgpu_lesser(took, usual));
+            rest->since_ns = 0;
+        }
+    } else if (tenant->demand.waiting) {
+        rest->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
         rest->since_ns = 0;
     }
 }

@@ -28,8 +28,10 @@ bool cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
                  const struct cgpu_tenant *other, uint64_t now);
 /* When to ask again. */
 uint64_t cgpu_linger_until(const struct cgpu_tenant *holder);
+/* Its turn ends meanwhile, for whatever reason. */
+void cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 /* A demand of TENANT was adopted: has a rest ended? */
-void cgpu_linger_look(struct cgpu_tenant *tenant, uint64_t now);
+void cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 /* NS have passed. */
 void cgpu_linger_earn(struct cgpu_arbiter *arbiter, uint64_t ns);
 

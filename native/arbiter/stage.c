@@ -53,6 +53,7 @@ cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
     if (tenant->stage == CGPU_STAGE_HOLDS && arbiter->holder == tenant - arbiter->tenants) {
         arbiter->holder = -1;
     }
+    cgpu_linger_end(arbiter, tenant, now);
     switch (to) {
     case CGPU_STAGE_NONE:
         memset(tenant, 0, sizeof *tenant);

@@ -146,3 +146,43 @@ TEST(the_gpu_is_idle_so_for_a_small_part_of_the_time)
     step(10000 * MS);
     CHECK(arbiter->linger_ns <= (int64_t)(5 * MS));
 }
+
+/* The arbiter looks when the rest is due to end, and not all the time once it has ended. */
+TEST(a_rest_that_has_ended_asks_for_no_more_looks)
+{
+    begin_in_vain();
+    works(rests, now + BURST_NS);
+    step(REST_NS);
+    CHECK(step(2 * REST_NS) > now + MS / 2);
+}
+
+/* It says that it has nothing to do, and that it has done something since it last said so. */
+TEST(work_after_a_rest_is_no_rest)
+{
+    begin_in_vain();
+    CHECK(arbiter->tenants[rests].rest.usual_ns < 2 * REST_NS);
+    works(rests, now + BURST_NS);
+    step(REST_NS);
+    while (gates[rests] != CGPU_GATE_CLOSED) {
+        works(rests, now + BURST_NS);
+        step(MS / 10);
+    }
+    step(MS);
+    demands[rests].waiting = true;
+    step(0);
+    CHECK(arbiter->tenants[rests].rest.usual_ns < 2 * REST_NS);
+}
+
+/* While gates are open to all, nobody's turn lasts. */
+TEST(no_rest_lasts_while_there_are_no_turns)
+{
+    struct cgpu_rules rules = {.policy = CGPU_POLICY_NATIVE, .max_inst = 20, .prio_ratio = 80};
+
+    begin_in_vain();
+    cgpu_arbiter_set_rules(arbiter, &rules);
+    step(MS);
+    rules.policy = CGPU_POLICY_WEIGHTED_FAIR;
+    cgpu_arbiter_set_rules(arbiter, &rules);
+    step(MS);
+    CHECK(!arbiter->tenants[rests].rest.lingers);
+}

@@ -53,7 +53,7 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 {
     struct cgpu_rest *rest = &tenant->rest;
 
-    end(arbiter, rest, now - rest->since_ns);
+    end(arbiter, rest, cgpu_lesser(now - rest->since_ns, PATIENCE * rest->usual_ns + CGPU_MS));
 }
 
 uint64_t

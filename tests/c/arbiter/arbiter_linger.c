@@ -186,3 +186,11 @@ TEST(no_rest_lasts_while_there_are_no_turns)
     step(MS);
     CHECK(!arbiter->tenants[rests].rest.lingers);
 }
+
+TEST(time_without_an_arbiter_is_no_rest)
+{
+    begin_in_vain();
+    cgpu_arbiter_skip(arbiter, now += 3600 * 1000 * MS);
+    step(0);
+    CHECK(arbiter->linger_ns > -(int64_t)(5 * MS));
+}

@@ -79,7 +79,9 @@ cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
             rest->since_ns = 0;
         }
     } else if (tenant->demand.waiting) {
-        rest->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+        if (took < CGPU_RECENT_NS) {
+            rest->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+        }
         rest->since_ns = 0;
     }
 }

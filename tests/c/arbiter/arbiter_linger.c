@@ -173,6 +173,17 @@ TEST(work_after_a_rest_is_no_rest)
     CHECK(arbiter->tenants[rests].rest.usual_ns < 2 * REST_NS);
 }
 
+TEST(a_rest_of_an_hour_is_not_usual)
+{
+    begin_in_vain();
+    step(2 * REST_NS + MS / 5);
+    CHECK(gates[rests] == CGPU_GATE_CLOSED);
+    step(3600 * 1000 * MS);
+    demands[rests].waiting = true;
+    step(0);
+    CHECK(arbiter->tenants[rests].rest.usual_ns < 2 * REST_NS);
+}
+
 /* While gates are open to all, nobody's turn lasts. */
 TEST(no_rest_lasts_while_there_are_no_turns)
 {

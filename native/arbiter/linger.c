@@ -12,12 +12,16 @@ enum { IDLE_PART = 25 };
 enum { USUAL_PART = 4 };
 
 static bool
-is_worth_it(const struct cgpu_tenant *holder, const struct cgpu_tenant *other)
+is_worth_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
+            const struct cgpu_tenant *other)
 {
     const struct cgpu_rest *rest = &holder->rest;
 
+    if (holder->high != other->high ? other->high : cgpu_turn_left(arbiter, holder, other) == 0) {
+        return false;
+    }
     return holder->failures >= IN_VAIN && rest->usual_ns != 0 &&
-           rest->usual_ns * LONGER < other->drain_ns && holder->high >= other->high;
+           rest->usual_ns * LONGER < other->drain_ns;
 }
 
 static void
@@ -38,7 +42,7 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
         rest->since_ns = now;
         rest->busy_ns = holder->demand.busy_ns;
     }
-    if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(holder, other) &&
+    if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other) &&
         now < rest->since_ns + PATIENCE * rest->usual_ns) {
         cgpu_beside_end(arbiter, true, now);
         rest->lingers = true;

@@ -157,6 +157,20 @@ TEST(a_rest_that_has_ended_asks_for_no_more_looks)
 }
 
 /* It says that it has nothing to do, and that it has done something since it last said so. */
+TEST(who_lies_about_its_rests_gets_no_more_than_its_turn)
+{
+    uint64_t since;
+
+    begin_in_vain();
+    arbiter->tenants[rests].rest.usual_ns = MS / 1000; /* it waited as soon as its turn was over */
+    since = now;
+    while (gates[rests] != CGPU_GATE_CLOSED && now < since + 1000 * MS) {
+        demands[rests].busy_ns += 1;
+        step(MS / 10);
+    }
+    CHECK(now < since + 50 * MS);
+}
+
 TEST(work_after_a_rest_is_no_rest)
 {
     begin_in_vain();

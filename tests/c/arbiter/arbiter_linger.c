@@ -1,4 +1,4 @@
-/* SCH-6. The turn of one that rests lasts through its rests beside long kernels. */
+/* SCH-6: a turn lasts through short rests, if it is of no use to be let in beside long kernels. */
 #include "arbiter/arbiter_state.h"
 #include "arbiter_rests.h"
 

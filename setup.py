@@ -256,6 +256,8 @@ class BuildExt(build_ext):
         self.compiler.set_library_dirs([])
         self.compiler.set_runtime_library_dirs([])  # no RUNPATH to the builder's interpreter
         super().build_extensions()
+        for extension in self.extensions:  # users other than root load it, whatever the umask
+            Path(self.get_ext_fullpath(extension.name)).chmod(0o755)
 
 
 class BuildPy(build_py):

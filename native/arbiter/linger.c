@@ -2,14 +2,14 @@
 #include "arbiter/arbiter_state.h"
 
 /* It was let in beside a kernel in vain so often in a row. */
-enum { IN_VAIN = 2 };
+enum { IN_VAIN_TIMES = 2 };
 /* The others' work is so many times as long as its usual rest. After so many it is given up. */
-enum { LONGER = 4, PATIENCE = 2 };
+enum { LONGER_TIMES = 4, PATIENCE_TIMES = 2 };
 /* The GPU may be idle for this part of all time. What is not needed is saved, up to a limit. */
 enum { IDLE_PART = 25 };
 #define MOST_NS INT64_C(5000000)
 
-enum { USUAL_PART = 4 };
+enum { REST_PART = 4 };
 
 static bool
 is_worth_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
@@ -20,8 +20,8 @@ is_worth_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder
     if (holder->high != other->high ? other->high : cgpu_turn_left(arbiter, holder, other) == 0) {
         return false;
     }
-    return holder->failures >= IN_VAIN && rest->usual_ns != 0 &&
-           rest->usual_ns * LONGER < other->drain_ns;
+    return holder->failures >= IN_VAIN_TIMES && rest->usual_ns != 0 &&
+           rest->usual_ns * LONGER_TIMES < other->drain_ns;
 }
 
 static void
@@ -43,7 +43,7 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
         rest->busy_ns = holder->demand.busy_ns;
     }
     if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other) &&
-        now < rest->since_ns + PATIENCE * rest->usual_ns) {
+        now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
         cgpu_beside_end(arbiter, true, now);
         rest->lingers = true;
     } else {
@@ -57,7 +57,8 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 {
     struct cgpu_rest *rest = &tenant->rest;
 
-    end(arbiter, rest, cgpu_lesser(now - rest->since_ns, PATIENCE * rest->usual_ns + CGPU_MS));
+    end(arbiter, rest,
+        cgpu_lesser(now - rest->since_ns, PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
 }
 
 uint64_t
@@ -65,7 +66,7 @@ cgpu_linger_until(const struct cgpu_tenant *holder)
 {
     const struct cgpu_rest *rest = &holder->rest;
 
-    return rest->lingers ? rest->since_ns + PATIENCE * rest->usual_ns : UINT64_MAX;
+    return rest->lingers ? rest->since_ns + PATIENCE_TIMES * rest->usual_ns : UINT64_MAX;
 }
 
 void
@@ -84,7 +85,7 @@ cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
         }
     } else if (tenant->demand.waiting) {
         if (took < CGPU_RECENT_NS) {
-            rest->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+            rest->usual_ns = usual == 0 ? took : usual - usual / REST_PART + took / REST_PART;
         }
         rest->since_ns = 0;
     }

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tarfile
 import zipfile
@@ -110,6 +111,14 @@ def test_a_binary_is_the_same_bytes_in_whatever_folder_it_is_built(tmp_path: Pat
         shutil.copy(ROOT / "setup.py", root)
         made.append(products.build(path, platform.machine(), root / "out", root).read_bytes())
     assert made[0] == made[1]
+
+
+def test_the_binding_can_be_read_by_all_whatever_the_umask(tmp_path: Path) -> None:
+    made = [f"--build-lib={tmp_path / 'lib'}", f"--build-temp={tmp_path / 'temp'}"]
+    command = ["sh", "-c", 'umask 077; exec "$@"', "sh", sys.executable, "setup.py", "-q"]
+    subprocess.run([*command, "build_ext", *made], cwd=ROOT, check=True)
+    [binding] = (tmp_path / "lib").rglob("*.so")
+    assert binding.stat().st_mode & 0o555 == 0o555
 
 
 def _newest_glibc(elf: ELFFile) -> tuple[int, ...]:

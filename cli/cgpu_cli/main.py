@@ -31,7 +31,10 @@ def main() -> NoReturn:
 
 
 def _position() -> int:
-    """Of the command, behind options with their values; these programs take the same ones."""
+    """Where ``sys.argv`` has the command: after options, each of which has a value.
+
+    The program that gets the command line takes the same options.
+    """
     at = 1
     while at < len(sys.argv) and sys.argv[at].startswith("--"):
         at += 1 if "=" in sys.argv[at] else 2

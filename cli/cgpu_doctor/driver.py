@@ -96,7 +96,7 @@ def driver(ground: Ground) -> Iterator[Finding]:
 
 
 def _is_unnamed(ground: Ground) -> bool:
-    """Whether the driver is looked for in the usual directories: then the machine may have none."""
+    """Whether nobody names the driver's directory: then the machine may have no driver."""
     try:
         config = load_config(ground.machine.at(CONFIG_PATH))
     except CgpuError:

@@ -187,7 +187,7 @@ def _unit(name: str, mark: str, machine: Machine) -> File:
 
 
 def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
-    """A note where no systemd runs that could start units; a tree may become a machine with one."""
+    """A note where no systemd runs to start units; none for a tree, which may get one."""
     what = f"systemd does not run here{sentence}"
     return lambda machine: () if machine.root or machine.has(BOOTED) else (what,)
 

@@ -2,8 +2,8 @@
 
     pack.py [FOLDER]      with an interpreter that has pip
 
-It has what the plug-in imports of cgpu, and its libraries without their compiled parts, for which
-each of them has a substitute in Python.
+The file has the modules of cgpu that the plug-in imports, and its libraries without their compiled
+parts. Each of these libraries has a substitute in Python for them.
 """
 
 from __future__ import annotations

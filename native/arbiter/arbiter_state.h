@@ -192,7 +192,7 @@ struct cgpu_arbiter {
     uint64_t floor_ns[2]; /* virtual time of those that compete, by priority */
     uint64_t level_ns[2]; /* virtual time up to which turns go, by priority */
     uint64_t paid_ns;     /* by all, ever */
-    int64_t linger_ns;    /* for which the GPU may be idle in turns of those that rest */
+    int64_t linger_ns;    /* for which rests within turns may still leave the GPU idle */
     uint64_t part;        /* of recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;

@@ -1,14 +1,15 @@
 /* Turns that last through rests: see linger.h. */
 #include "arbiter/arbiter_state.h"
 
-/* It was let in beside a kernel in vain so often in a row. */
+/* Its holder has to have been let in beside a kernel in vain so often in a row. */
 enum { IN_VAIN_TIMES = 2 };
-/* The others' work is so many times as long as its usual rest. After so many it is given up. */
+/* In usual rests: the others' work takes more than LONGER; the turn ends after PATIENCE. */
 enum { LONGER_TIMES = 4, PATIENCE_TIMES = 2 };
 /* The GPU may be idle for this part of all time. What is not needed is saved, up to a limit. */
 enum { IDLE_PART = 25 };
 #define MOST_NS INT64_C(5000000)
 
+/* What one more rest weighs in the usual one. */
 enum { REST_PART = 4 };
 
 static bool

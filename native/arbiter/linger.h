@@ -1,9 +1,9 @@
 /*
- * A turn that goes on while its holder rests. Who rests for half a millisecond beside kernels of
- * 20 ms waits for one of them after each rest, unless it is let in beside it (beside.c). Where that
- * was in vain, its turn lasts through the rest, if the others' work goes on for several times as
- * long as it usually rests. It pays for the rest, and the GPU is idle so for a small part of all
- * time only.
+ * A turn that goes on while its holder rests. A container that rests for half a millisecond beside
+ * kernels of 20 ms waits for one of them after each rest, unless it is let in beside it (beside.c).
+ * Where that was in vain, its turn lasts through the rest, if the others' work goes on for several
+ * times as long as it usually rests. It pays for the rest, and such rests leave the GPU idle for
+ * only a small part of the time.
  */
 #ifndef CGPU_LINGER_H
 #define CGPU_LINGER_H
@@ -32,7 +32,7 @@ uint64_t cgpu_linger_until(const struct cgpu_tenant *holder);
 void cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 /* A demand of TENANT was adopted: has a rest ended? */
 void cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
-/* NS have passed. */
+/* NS have passed: the GPU may be idle for a part of them. */
 void cgpu_linger_earn(struct cgpu_arbiter *arbiter, uint64_t ns);
 
 #endif

@@ -41,7 +41,7 @@ synchronised(CUstream stream, CUcontext context, uint64_t begun)
     collect(stream, context);
 }
 
-/* The handle of a destroyed stream may be reused, so nothing may be known by it any longer. */
+/* The handle of a destroyed stream may be another one's next, so nothing may be kept under it. */
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {

@@ -12,7 +12,7 @@ from rich.console import Console
 def is_ascii() -> bool:
     """Whether the locale has no more than ASCII, so that nothing else is drawn.
 
-    Under C and POSIX, Python writes UTF-8 all the same, which only its mode shows.
+    Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ

@@ -32,7 +32,7 @@ def show(usage: Usage) -> None:
 
 
 def _table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
-    """``more`` stands for the end of a long name; rich, which cuts at the edge, has its own."""
+    """``more`` ends a name that is cut here; where Rich cuts at the edge, it writes its own."""
     from rich import box
     from rich.table import Table
 

@@ -3,8 +3,8 @@
 A kubelet that starts again keeps resources that somebody else wrote into the node's status only if
 its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
 published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
-make its socket again and to register anew. It registers anew, too, where nobody listens to it: a
-kubelet answers first and calls back afterwards, and forgets a plugin that it does not reach.
+make its socket again and to register anew. It also registers anew if the kubelet does not listen to
+it: a kubelet first answers and then calls back, and forgets a plugin that it does not reach.
 
 Where nobody may write a node's status, the other resources are plugins, too, with a device for each
 unit. Which devices a pod gets says nothing: its decision does.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
 PERIOD = 1.0  # seconds between two looks at the kubelet's socket
-CALL = 15.0  # seconds until a kubelet listens to a plugin that it took; it tries for 10
+CALL = 15.0  # seconds in which a kubelet has to call a plugin that it took; it tries for 10
 _UNHEARD = "the kubelet took the plugin, and does not listen to it"
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
@@ -92,7 +92,7 @@ class Plugin:
             await self._stop()
 
     async def _keep(self) -> None:
-        """Register anew if the kubelet has started again, took our socket away, or hangs up."""
+        """Register anew if the kubelet started again, removed our socket, or does not listen."""
         kubelet = _identity(self._folder / wire.KUBELET)
         own = _identity(self._folder / self._socket)
         if kubelet is None:

@@ -25,7 +25,7 @@ class Events:
     Args:
         client: of the API server.
         name: of the node.
-        fail: says what is wrong about something, once; "": nothing is.
+        fail: takes an error and what it is about, and reports it once; "" means no error.
     """
 
     def __init__(self, client: Client, name: str, fail: Callable[[str, str], None]) -> None:
@@ -35,7 +35,7 @@ class Events:
     async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> None:
         """Send an event, unless the last one for this reason and subject had the same message.
 
-        One that the API server does not take is sent with the next call, and nothing waits for it.
+        If the API server does not take it, the next call with it tries again; no error is raised.
         """
         if self._sent.get((reason, about)) == message:
             return

@@ -245,9 +245,9 @@ class Client:
 
 
 def _in_words(why: str) -> str:
-    """Why there is no connection, without the kernel's numbers and places in OpenSSL's code.
+    """Why there is no connection, without numbers of errors and of lines in OpenSSL's code.
 
-    Of several addresses each once.
+    If several addresses failed for the same reason, it is named once.
     """
     numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", why)))
     found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
@@ -257,7 +257,7 @@ def _in_words(why: str) -> str:
 def _probe(response: aiohttp.ClientResponse) -> None:
     """Let the kernel ask the other end of an answer's connection whether it is there.
 
-    A watch is silent for minutes. That its server is gone without a word, the kernel finds out.
+    A watch is silent for minutes; only the kernel can find out that its server is gone.
     """
     transport = response.connection.transport if response.connection else None
     link = transport.get_extra_info("socket") if transport else None

@@ -121,7 +121,7 @@ class Trust:
             raise ConfigurationError(
                 f"the certificate authority of {self.origin} is not PEM: {error}"
             ) from None
-        # By default from Python 3.13 on, which refuses authorities that kubectl accepts: EKS's.
+        # Python 3.13 and later set it, and then refuse authorities that kubectl accepts, as EKS's.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.insecure:
             context.check_hostname = False

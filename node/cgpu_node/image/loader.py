@@ -32,7 +32,8 @@ _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
-# What ends a word where: Python's own ``split`` and ``strip`` know more than the loader.
+# What ends a word in each kind of file. Python's own ``split`` and ``strip`` know more blanks than
+# the loader does.
 _BETWEEN_PRELOADED = str.maketrans(dict.fromkeys(":\t\n\0", " "))  # in the file
 _BLANKS = " \t\v\f\r"
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -254,8 +255,9 @@ def _expanded(entry: str) -> list[str]:
 def _replaced(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
     """``text`` with each of ``words`` in place of a token, as releases of glibc do it.
 
-    ``$LIB`` is a token before a slash and at the end, for newer releases also before whatever is in
-    no name. For none is it one in ``$LIBS``, which may be a directory's name.
+    ``$LIB`` is a token before a slash and at the end, for newer releases also before any other
+    character that a name cannot have. In ``$LIBS``, which may be a directory's name, no release
+    takes it for one.
     """
     first, *rest = text.split(form)
     has_braces = form.endswith("}")
@@ -281,7 +283,7 @@ def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[li
     """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     listed = os.fsdecode(data).translate(_BETWEEN_PRELOADED)
-    if "#" in listed:  # the loader takes what follows for a comment, but not always the second time
+    if "#" in listed:  # glibc leaves comments out, but does not always find the second one
         listed += " " + listed.replace("#", " ")
     entries = f"{environment.get('LD_PRELOAD', '').replace(':', ' ')} {listed}"
     found: list[str] = []

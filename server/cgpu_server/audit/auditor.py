@@ -99,7 +99,7 @@ class Audit:
         while not self._ended.is_set():
             config, now = self._state.config, time.monotonic()
             watched = self._state.records or self._state.exclusive or self._lost.seen
-            # A program that fails by a lost GPU may be gone before the look that is due.
+            # A container that ended since the last look may have been the first to meet a lost GPU.
             unseen = self._state.inhabited_at > self._looked_at
             if config.action == "off" or not (watched or unseen):
                 self._rest(lift=config.action == "off")

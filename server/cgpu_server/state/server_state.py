@@ -42,8 +42,8 @@ class ServerState:
         config: the node's configuration.
         defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
-        inhabited_at: that of the last one which found a container, or found that one had come and
-            gone; at first, that of the start.
+        inhabited_at: time.monotonic() of the last refresh that found a container, or that one had
+            come and gone; before any, of the start.
         refreshed: called after every refresh.
     """
 

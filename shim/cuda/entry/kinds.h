@@ -106,7 +106,7 @@ struct cgpu_kinds {
 
     uint64_t last_load; /* serial of a module or library */
     uint32_t unloads;   /* of them, so often */
-    uint32_t calls;     /* what some code may call of what the driver adds, see code.c */
+    uint32_t calls;     /* of what the driver adds: what loaded code may call, see code.c */
     struct cgpu_code_watch code_watch[CGPU_MAX_GPUS];
 
     struct cgpu_pool pool[CGPU_MAX_POOLS];

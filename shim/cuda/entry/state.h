@@ -22,8 +22,8 @@ enum {
 struct cgpu_state {
     pthread_mutex_t lock;     /* attaching, and filling `devices` */
     pthread_mutex_t contexts; /* making and destroying contexts, which waits for their work */
-    pthread_mutex_t growth;   /* what contexts grow by, except for their limits; innermost but for
-                                 what a charge takes */
+    pthread_mutex_t growth;   /* what contexts grow by, except for their limits; only the locks
+                                 of a charge are taken under it */
     uint32_t attached;        /* set last; 0: refuse */
     uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
     int64_t clock_ahead;      /* of the host: cgpu_host_clock_ahead, in force when attached */

@@ -40,7 +40,7 @@ is_default(CUstream stream)
     return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
 }
 
-/* Whose synchronisation is one of STREAM, too. A stream need not be of the current context. */
+/* The context whose synchronisation is one of STREAM, too. It need not be the current one. */
 static CUcontext
 context_of(CUstream stream)
 {
@@ -51,7 +51,7 @@ context_of(CUstream stream)
     return context;
 }
 
-/* In CONTEXT, which counts for default streams: each context has others. */
+/* Was it freed in STREAM? CONTEXT and THREAD distinguish default streams: each has its own. */
 static bool
 is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, uint32_t thread)
 {

@@ -363,7 +363,7 @@ import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *), CUdevicept
     return status;
 }
 
-/* It belongs to no context: pools do not go with them. */
+/* What is imported belongs to no context: pools do not go with contexts. */
 CUresult
 cgpu_pool_import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *),
                          CUdeviceptr *address, CUmemoryPool pool, void *shared)

@@ -55,7 +55,7 @@ def _unstartable() -> Iterator[Finding]:
     with suppress(OSError), open(path, "rb") as file:
         words = os.fsdecode(file.readline()).removeprefix("#!").split()
         if words and not os.access(words[0], os.X_OK):
-            what = f"{path} cannot be started: its first line names {words[0]} as the interpreter"
+            what = f"{path} cannot be started: its first line names {words[0]}, which is no program"
             mend = "install cgpu anew, where the path has no space; until then: cgpu run"
             yield Finding("error", what, path, mend)
 

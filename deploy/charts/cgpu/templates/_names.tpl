@@ -12,7 +12,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "cgpu.image" -}}
 {{- if regexMatch ":[^/]*$|@" .Values.image.repository -}}
-{{- fail (printf "image.repository=%s: expected no tag and no digest; the tag is image.tag" .Values.image.repository) -}}
+{{- fail (printf "image.repository=%s: expected no tag and no digest; the tag goes into image.tag" .Values.image.repository) -}}
 {{- end -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

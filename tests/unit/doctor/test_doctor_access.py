@@ -104,5 +104,7 @@ def test_a_cgpu_run_that_cannot_be_started_is_named(
     found = list(users.access(Ground(Machine(str(machine)), str(machine), None)))
     wrong = [each.what for each in found if each.level == "error"]
     first = f"{machine}/opt/my"
-    what = f"{scripts}/cgpu-run cannot be started: its first line names {first}, which is no program"
+    what = (
+        f"{scripts}/cgpu-run cannot be started: its first line names {first}, which is no program"
+    )
     assert wrong == [what] * is_named

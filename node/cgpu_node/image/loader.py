@@ -282,9 +282,9 @@ def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[li
         CgpuError: there are more than are looked at.
     """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
+    if b"#" in data:  # the loader takes what follows for a comment, but not always the second time
+        data = b" ".join((data, data.replace(b"#", b" "), _uncommented(data)))
     listed = os.fsdecode(data).translate(_BETWEEN_PRELOADED)
-    if "#" in listed:  # glibc leaves comments out, but does not always find the second one
-        listed += " " + listed.replace("#", " ")
     entries = f"{environment.get('LD_PRELOAD', '').replace(':', ' ')} {listed}"
     found: list[str] = []
     plain: set[str] = set()
@@ -301,6 +301,21 @@ def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[li
                 " which is too many to examine: use fewer"
             )
     return found, plain - {""}
+
+
+def _uncommented(data: bytes) -> bytes:
+    """``data`` as the loader leaves it, which may end the second comment within a name.
+
+    It searches the whole file for each comment, but only as far as bytes were left after the last.
+    """
+    found, left = bytearray(data), len(data)
+    while (start := found.find(b"#", 0, left)) >= 0:
+        left -= start
+        end = found.find(b"\n", start, start + left)
+        length = left if end < 0 else end - start
+        found[start : start + length] = bytes(length)
+        left -= length
+    return bytes(found)
 
 
 def _configured(view: View) -> dict[str, None]:

@@ -112,7 +112,12 @@ def test_a_variable_separates_by_fewer_letters_than_the_file(image: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "preloaded", ["/opt/x/driver.so#old", "#\n#/opt/x/driver.so /opt/x/driver.so"]
+    "preloaded",
+    [
+        "/opt/x/driver.so#old",
+        "#\n#/opt/x/driver.so /opt/x/driver.so",
+        "#the first remark\n#the/second/opt/x/driver.so\n",
+    ],
 )
 def test_a_comment_ends_a_name_and_may_be_none(image: Path, preloaded: str) -> None:
     """Loaders blank out what follows the first ``#``, and lose count of further ones."""

@@ -356,7 +356,7 @@ def _configured(view: View) -> dict[str, None]:
 def _entries(text: str) -> Iterator[tuple[str, bool]]:
     """Each directory of a file for ldconfig, and each pattern of files that it includes."""
     for line in text.replace("\0", "\n").split("\n"):
-        words = line.partition("#")[0].strip(_BLANKS)
+        words = line.partition("#")[0].lstrip(_BLANKS)
         if words.startswith(("include ", "include\t")):
             names = words.replace("\t", " ").split(" ")[1:]
             yield from ((name, True) for name in names if name)

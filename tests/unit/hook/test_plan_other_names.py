@@ -125,6 +125,13 @@ def test_a_comment_ends_a_name_and_may_be_none(image: Path, preloaded: str) -> N
     assert covered(image) == ["/opt/x/driver.so"]
 
 
+@pytest.mark.parametrize("end", ["\r", "\v", "\f"])
+def test_ldconfig_strips_no_name_of_a_file_that_is_included(image: Path, end: str) -> None:
+    (image / "etc/ld.so.conf").write_text(f"include /etc/drv.conf{end}\n", newline="")
+    (image / f"etc/drv.conf{end}").write_text("/opt/drv\n")
+    assert covered(image) == ["/opt/drv/libcuda.so.1"]
+
+
 @pytest.mark.parametrize("folder", ["drv\u00a0", "drv\x1f", "d\u2003rv"])
 def test_ldconfig_strips_no_more_than_its_own_spaces(image: Path, folder: str) -> None:
     (image / "opt/drv").rename(image / "opt" / folder)

@@ -28,6 +28,7 @@ _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes of a file
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
+_LONGEST = 4096  # bytes of a path, by the kernel
 # Bounds where every directory is searched: directories, and entries in them.
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
@@ -233,8 +234,16 @@ def _search_path(text: str | None, cwd: str) -> Iterator[str]:
     entries = dict.fromkeys(text.replace(";", ":").split(":"))
     if len(entries) > _MOST_ENTRIES:
         raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries: use fewer")
+    looked = 0
     for entry in entries:
-        for folder in _expanded(entry):
+        folders = _expanded(entry)
+        looked += len(folders)
+        if looked > _MOST_ENTRIES:
+            raise CgpuError(
+                f"LD_LIBRARY_PATH means more than {_MOST_ENTRIES} directories by $LIB and"
+                " $PLATFORM: use fewer of these"
+            )
+        for folder in folders:
             yield _absolute(folder, cwd)
 
 
@@ -243,8 +252,17 @@ def _absolute(path: str, cwd: str) -> str:
 
 
 def _expanded(entry: str) -> list[str]:
-    """The directories that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``."""
+    """The paths that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``.
+
+    Raises:
+        CgpuError: it is too long; each token multiplies it.
+    """
     found = [entry]
+    if "$" in entry and len(entry) > _LONGEST:
+        raise CgpuError(
+            "LD_LIBRARY_PATH, LD_PRELOAD or the image's /etc/ld.so.preload has a path with $ in it"
+            f" of more than {_LONGEST} characters, the longest there is: shorten it"
+        )
     for token, words in _TOKENS.items():
         for form in (f"${{{token}}}", f"${token}"):
             if form in entry:

@@ -158,6 +158,7 @@ def test_links_in_a_mounted_directory_are_followed_in_the_container() -> None:
         ([":".join(f"/d/{i}" for i in range(300))], {f"/d/{i}/x": "" for i in range(300)}, "256"),
         (["/many"], {f"/many/libcuda.so.{i}": "" for i in range(1100)}, "more than 1024 files"),
         (["/" + "a/" * 70], {}, "more than 64 directories"),
+        (["/$LIB/$LIB-${LIB}/$PLATFORM/$PLATFORM-${PLATFORM}:/$LIB"], {}, "more than 1024 dir"),
     ],
 )
 def test_rel_4_more_than_can_be_looked_at_is_refused(
@@ -281,6 +282,7 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
     [
         ("/etc/ld.so.conf", "include /d" + "/*" * 38),
         ("/etc/ld.so.preload", "/$LIB${LIB}$PLATFORM${PLATFORM} " * (1 << 15)),
+        ("/etc/ld.so.preload", "/$LIB${LIB}$PLATFORM${PLATFORM}" * (1 << 13)),
     ],
 )
 def test_rel_4_what_the_loader_reads_takes_no_memory_without_bounds(

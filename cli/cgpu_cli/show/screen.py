@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 from typing import NoReturn
@@ -12,10 +13,13 @@ from rich.console import Console
 def is_ascii() -> bool:
     """Whether the locale has no more than ASCII, so that nothing else is drawn.
 
-    Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale.
+    Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale. From
+    3.15 on, it is in that mode under every locale.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
+    if is_c and sys.version_info >= (3, 15):
+        is_c = not locale.getencoding().lower().startswith("utf")
     return is_c or not encoding.lower().startswith("utf")
 
 

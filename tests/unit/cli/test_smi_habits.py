@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_cli import smi
-from cgpu_cli.show import fields
+from cgpu_cli.show import fields, screen
 from cgpu_cli.show.words import chosen
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
@@ -227,3 +228,15 @@ def test_nothing_is_drawn_that_the_locale_cannot_show(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{is_ascii}\n"
+
+
+@pytest.mark.parametrize(("encoding", "is_ascii"), [("UTF-8", False), ("ANSI_X3.4-1968", True)])
+def test_the_mode_of_python_3_15_says_nothing_about_the_locale(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, *, is_ascii: bool
+) -> None:
+    monkeypatch.delenv("PYTHONUTF8", raising=False)
+    monkeypatch.setattr("locale.getencoding", lambda: encoding, raising=False)
+    flags, stdout = SimpleNamespace(utf8_mode=1), SimpleNamespace(encoding="utf-8")
+    python = SimpleNamespace(flags=flags, stdout=stdout, version_info=(3, 15))
+    monkeypatch.setattr(screen, "sys", python)
+    assert screen.is_ascii() is is_ascii

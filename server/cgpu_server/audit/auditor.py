@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _READINGS = 8  # of one comparison, as long as each finds something
 _PAUSE_SECONDS = (0.001, 0.02)  # between them; irregular, because programs are regular
 _NAP_SECONDS = 1.0
+_LINGER_SECONDS = 10.0  # for a look that is due, the driver stays in use without containers
 _BACK_OFF_SECONDS = 30.0  # a driver that hangs is not asked again and again
 _WORTH_LOGGING = 64 * MIB
 _ADVICE = "look at the program and its image, or end the container; see Audit in deploy/README.md"
@@ -108,6 +109,8 @@ class Audit:
                 self._looked_at = now
                 self._try_audit()
                 due = now + config.interval_seconds
+            elif not watched and due - now > _LINGER_SECONDS:
+                self._rest(lift=False)
             left = max(due, self._not_before) - time.monotonic()
             self._ended.wait(min(max(left, 0.0), _NAP_SECONDS))
         self._rest(lift=False)

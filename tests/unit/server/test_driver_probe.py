@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, NoReturn
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from cgpu_env import CgpuError
+from cgpu_node.settings.config import Config
 from cgpu_server.audit import driver_probe
+from cgpu_server.audit.auditor import Audit
 from cgpu_server.audit.driver_probe import DriverProbe
 
 if TYPE_CHECKING:
@@ -70,3 +75,30 @@ def test_after_a_rest_the_driver_is_asked_again_for_what_it_failed_on(
             probe.read(["GPU-0"])
         assert probe.read(["GPU-0"]) == {}
         probe.close()
+
+
+def test_the_driver_is_released_without_containers_however_late_the_next_look_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = subprocess.Popen(["sh", "-c", f"while read line; do echo '{NONE}'; done"], **PIPES)
+    asked = threading.Event()
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        asked.set()
+        return child
+
+    monkeypatch.setattr(driver_probe, "start_probe", start)
+    state: Any = SimpleNamespace(
+        config=Config(interval_seconds=3600),
+        driver_dir=str(tmp_path),
+        records=(),
+        exclusive={"GPU-1": None},
+        inhabited_at=0.0,
+        node=lambda: None,
+    )
+    audit = Audit(state)
+    audit.start()
+    asked.wait()
+    state.exclusive, state.inhabited_at = {}, time.monotonic()
+    child.wait()  # the limit on a test's time ends this
+    audit.close()

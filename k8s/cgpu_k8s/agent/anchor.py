@@ -102,13 +102,14 @@ class Plugin:
             if self._listeners or time.monotonic() - self._unheard < CALL:
                 return
             self._fail(_UNHEARD)
+        is_unheard = self._failure == _UNHEARD  # then its success is that the kubelet listens
         try:
             await self._register()
         except (CgpuError, OSError) as error:
             self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
         else:
             self._kubelet, self._unheard = kubelet, time.monotonic()
-            if self._failure != _UNHEARD:
+            if not is_unheard:
                 self._succeed()
 
     async def _register(self) -> None:

@@ -155,7 +155,12 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
     state: Any = SimpleNamespace(
-        config=config, records=[ours], exclusive=(), driver_dir="/", node=nothing
+        config=config,
+        records=[ours],
+        exclusive=(),
+        inhabited_at=0.0,
+        driver_dir="/",
+        node=nothing,
     )
     looks = auditor.Audit(state)
     looks.start()

@@ -94,8 +94,8 @@ types: build ## mypy --strict, of the kubectl plug-in also as on macOS
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin -p cgpu_k8s.inspect
 
-# Four test files at once (docs/decisions/0503-tests-beside-each-other.md).
-BESIDE := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Three test files at once (docs/decisions/0503-tests-beside-each-other.md).
+BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check-fast: lint types ## lint, types, and the short ones of the unit and C tests: a minute
 	$(BESIDE) -q -m "not long" tests/c tests/unit

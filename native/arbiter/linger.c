@@ -58,6 +58,7 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 {
     struct cgpu_rest *rest = &tenant->rest;
 
+    /* a time without an arbiter is no rest */
     end(arbiter, rest,
         cgpu_lesser(now - rest->since_ns, PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
 }

@@ -16,9 +16,8 @@ struct cgpu_tenant;
 
 /* Of a container. */
 struct cgpu_rest {
-    uint64_t
-        since_ns;     /* it had nothing more to do in its turn, and has not waited since; 0: else */
-    uint64_t busy_ns; /* its demand.busy_ns then */
+    uint64_t since_ns; /* its work in a turn had ended, and it has not waited since; 0: else */
+    uint64_t busy_ns;  /* its demand.busy_ns then */
     uint64_t usual_ns; /* how long it usually rests; 0: unknown */
     bool lingers;      /* it rests, and its turn goes on */
 };

@@ -34,19 +34,6 @@ def test_it():
         time.sleep(0.01)
     pathlib.Path("{mark}-ended").touch()
 """
-ALONE = """
-import pathlib, pytest, time
-pytestmark = pytest.mark.alone
-def test_begins():
-    pathlib.Path("{name}-runs").touch()
-    until = time.monotonic() + 2
-    while time.monotonic() < until and len(list(pathlib.Path().glob("*-runs"))) < 3:
-        time.sleep(0.01)
-def test_ends():
-    time.sleep(0.5)
-    assert len(list(pathlib.Path().glob("*-runs"))) <= 3
-    pathlib.Path("{name}-runs").unlink()
-"""
 
 RELEASES = """
 import os, pathlib, pytest, time
@@ -85,12 +72,6 @@ def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after
         (tmp_path / f"test_{name}.py").write_text(LATE.format(mark=mark, after=after))
     (tmp_path / "test_earlier.py").write_text(EARLIER.format(mark=after, before=mark))
     assert "3 passed" in run(tmp_path, 3)
-
-
-def test_of_four_files_marked_alone_one_waits(tmp_path: Path) -> None:
-    for number in range(4):
-        (tmp_path / f"test_{number}.py").write_text(ALONE.format(name=number))
-    assert "8 passed" in run(tmp_path, 4)
 
 
 def test_one_process_runs_what_a_file_has_for_one_version_of_kubernetes(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The order of tests where several processes run them: files that take long first.
 
 Tests marked alone measure in real time. They begin when every process has ended all of its others,
-and run beside each other only, at most three files at once. The mark numbers their files: what
-takes long comes first, and what takes most of the processors is not beside its like. Tests marked
-starves begin when those have ended too, and run beside none.
+and run beside each other only. The mark numbers their files: what takes long comes first, and what
+takes most of the processors is not beside its like. Tests marked starves begin when those have
+ended too, and run beside none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ _RELEASE = re.compile(r"\[(\d+\.\d+\.\d+)[-\]]")  # of Kubernetes, the first of 
 _LATE = ("alone", "starves")
 _ORDER = ("system", "c", "integration", "unit", *_LATE)
 _EARLIER = pytest.StashKey[dict[str, IO[bytes]]]()
-_TURN = pytest.StashKey[IO[bytes]]()
-_AT_ONCE = 3  # files marked alone: of four, one disturbs another
 
 
 class FileScheduling(LoadFileScheduling):
@@ -57,41 +55,27 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """For each late mark, a process shares a lock while it may run tests that come before it.
-
-    It locks one more while it runs a file marked alone. Processes share as many as may run.
-    """
+    """For each late mark, a process shares a lock while it may run tests that come before it."""
     if not hasattr(config, "workerinput"):
         return
     beside = Path(config.option.basetemp)
     config.stash[_EARLIER] = {m: beside.with_name(f"before-{m}").open("w+b") for m in _LATE}
     for lock in config.stash[_EARLIER].values():
         fcntl.lockf(lock, fcntl.LOCK_SH)
-    number = int(config.workerinput["workerid"].removeprefix("gw"))
-    config.stash[_TURN] = beside.with_name(f"alone-{number % _AT_ONCE}").open("w+b")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, Any, Any]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Before the first test with a late mark, wait until nobody shares its lock.
 
-    Before a file marked alone, wait for its turn. Neither counts towards a test's time limit.
+    That is outside the test's time limit.
     """
     earlier = item.config.stash.get(_EARLIER, {})
     for mark in _LATE[: max(0, _rank(item) - _ORDER.index(_LATE[0]) + 1)]:
         lock = earlier.pop(mark, None)
         for step in (fcntl.LOCK_UN, fcntl.LOCK_EX, fcntl.LOCK_UN) if lock else ():
             fcntl.lockf(lock, step)
-    turn = item.config.stash.get(_TURN, None) if item.get_closest_marker("alone") else None
-    if turn:
-        fcntl.lockf(turn, fcntl.LOCK_EX)
-    try:
-        return (yield)
-    finally:
-        if turn and (nextitem is None or nextitem.path != item.path):
-            fcntl.lockf(turn, fcntl.LOCK_UN)
+    return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -7,10 +7,12 @@ import os
 import select
 import signal
 import socket
+import time
 from pathlib import Path
 
 _PROGRAMS = {b"cgpud", b"cgpu_server.main"}  # as the hook starts it, and as a module
 _PATIENCE_MS = 5000
+_EXEC_TRIES = 1000  # a millisecond each
 
 
 def serving(folder: Path) -> list[int]:
@@ -20,7 +22,7 @@ def serving(folder: Path) -> list[int]:
         if not entry.name.isdecimal():
             continue
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            words = _command_line(entry).split(b"\0")
             if b"--state-dir" in words and _PROGRAMS.intersection(words):
                 state = Path(os.fsdecode(words[words.index(b"--state-dir") + 1]))
                 if state.is_relative_to(folder):
@@ -73,11 +75,21 @@ def end_all(folder: Path) -> None:
 def naming(folder: Path) -> set[int]:
     """The processes whose command line names something below ``folder``."""
     found = set()
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            if os.fsencode(folder) + b"/" in line.read_bytes():
-                found.add(int(line.parent.name))
+            if os.fsencode(folder) + b"/" in _command_line(process):
+                found.add(int(process.name))
     return found
+
+
+def _command_line(process: Path) -> bytes:
+    """In the middle of execve a process has a program, but no command line yet."""
+    for _ in range(_EXEC_TRIES):
+        line = (process / "cmdline").read_bytes()
+        if line or not (process / "exe").exists():  # the kernel's threads and zombies have none
+            break
+        time.sleep(0.001)
+    return line
 
 
 class StandIn:

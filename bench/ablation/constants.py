@@ -19,6 +19,7 @@ from bench.ablation.files import (
     STATE,
     TIMES,
     TOGETHER,
+    TURN,
 )
 
 NEVER = "(UINT64_C(1) << 50)"
@@ -56,11 +57,14 @@ CONSTANTS = [
     (GATE, "CGPU_STREAM_MARKERS", None),
     (TIMES, "CGPU_APART_STAYS_NS", NEVER),
     (TIMES, "CGPU_DRAIN_WATCH_NS", None),
+    (TIMES, "CGPU_REST_EARLY_NS", "0"),
     (TIMES, "CGPU_DRAIN_WATCH_MOST_NS", NEVER),
     (STATE, "CGPU_TURNS_NS", None),
     (STATE, "CGPU_MORE_NS", "0"),
     (STATE, "CGPU_TURN_NS", "0"),
     (STATE, "CGPU_PAIR_NS", "0"),
+    (TURN, "BURST_NS", "0"),
+    (TURN, "BURST_PART", "1000000000"),
     (STATE, "CGPU_LEAD_NS", NEVER),
     (STATE, "CGPU_AGAIN_NS", NEVER),
     (STATE, "CGPU_TURNS_LAGS", "0"),

@@ -25,6 +25,7 @@ struct cgpu_demand {
     bool waiting;       /* a thread waits at the closed gate */
     bool active;        /* something may be in flight, or launched any moment if the gate is open */
     bool idle;          /* active, but every active process says that it has nothing to do */
+    bool soon;          /* idle: not yet, but its work is about to end */
     bool certain;       /* end_ns rests on measured kernels only */
     uint32_t processes; /* that are active */
     uint64_t begun_ns;  /* before this nothing was launched since it was last quiet; 0: unknown */

@@ -23,7 +23,7 @@
 #define CGPU_MORE_NS  (4 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
 /* The least of the turn of one that rested and the other's turn meanwhile, together. */
-#define CGPU_PAIR_NS (4 * CGPU_MS)
+#define CGPU_PAIR_NS (3 * CGPU_MS)
 /* But at least this many times the lag (demand.lag_ns), which blurs both ends of a turn. */
 #ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
 #define CGPU_TURNS_LAGS 60

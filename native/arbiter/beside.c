@@ -105,6 +105,19 @@ judge(struct cgpu_tenant *tenant, bool left, uint64_t now)
     }
 }
 
+/* A burst took so long, or longer if it goes on in another turn. */
+static void
+note_burst(struct cgpu_tenant *tenant, bool ended, uint64_t took)
+{
+    uint64_t usual = tenant->usual_ns;
+
+    if (ended && usual == 0) {
+        tenant->usual_ns = took;
+    } else if (ended || (usual != 0 && took > usual)) {
+        tenant->usual_ns = usual - usual / USUAL_PART + took / USUAL_PART;
+    }
+}
+
 void
 cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
 {
@@ -115,10 +128,8 @@ cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
     }
     if (tenant->beside) {
         judge(tenant, left, now);
-    } else if (left) {
-        uint64_t took = now - tenant->opened_ns, usual = tenant->usual_ns;
-
-        tenant->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+    } else {
+        note_burst(tenant, left, now - tenant->opened_ns);
     }
     tenant->beside = false;
     tenant->judged = true;

@@ -223,7 +223,10 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
     }
 }
 
-/* Up to the least charge of those that competed in the time that was charged. */
+/*
+ * Up to the least charge of those that competed in the time that was charged; or of who had the GPU
+ * alone, which is seen at its rests only.
+ */
 static void
 raise_floors(struct cgpu_arbiter *arbiter)
 {
@@ -234,6 +237,13 @@ raise_floors(struct cgpu_arbiter *arbiter)
 
         if (tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
+        }
+    }
+    if (arbiter->holder >= 0) {
+        const struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+
+        if (least[holder->high] == UINT64_MAX) {
+            least[holder->high] = holder->virtual_ns;
         }
     }
     for (int high = 0; high < 2; high++) {

@@ -1,5 +1,6 @@
 /* Turns that last through rests: see linger.h. */
 #include "arbiter/arbiter_state.h"
+#include "gate/gate_times.h"
 
 /* Its holder has to have been let in beside a kernel in vain so often in a row. */
 enum { IN_VAIN_TIMES = 2 };
@@ -37,14 +38,17 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
             const struct cgpu_tenant *other, uint64_t now)
 {
     struct cgpu_rest *rest = &holder->rest;
+    bool may = other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other);
 
+    if (holder->demand.soon && may) {
+        return true; /* its rest has not begun */
+    }
     if (rest->since_ns == 0 || rest->busy_ns != holder->demand.busy_ns) {
         end(arbiter, rest, rest->usual_ns); /* it has worked, and nobody saw when that began */
-        rest->since_ns = now;
+        rest->since_ns = now + (holder->demand.soon ? CGPU_REST_EARLY_NS : 0);
         rest->busy_ns = holder->demand.busy_ns;
     }
-    if (other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other) &&
-        now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
+    if (may && now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
         cgpu_beside_end(arbiter, true, now);
         rest->lingers = true;
     } else {
@@ -75,7 +79,7 @@ void
 cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     struct cgpu_rest *rest = &tenant->rest;
-    uint64_t usual = rest->usual_ns, took = now - rest->since_ns;
+    uint64_t usual = rest->usual_ns, took = cgpu_since(now, rest->since_ns);
 
     if (rest->since_ns == 0) {
         return;

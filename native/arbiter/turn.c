@@ -1,6 +1,10 @@
 /* Exclusive turns: when the holder gives way, and who is next. */
 #include "arbiter/arbiter_state.h"
 
+/* A turn lasts for a usual burst and this part of it more, if that is at most BURST_NS. */
+enum { BURST_PART = 4 };
+#define BURST_NS (8 * CGPU_MS)
+
 /* What a turn adds to the virtual time of one of this priority. */
 static uint64_t
 quantum_of(const struct cgpu_arbiter *arbiter, bool high)
@@ -62,6 +66,9 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     tenant->idle_ns = 0;
     tenant->turns += 1;
     tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
+    if (tenant->yielded) { /* each rest costs two switches, which nobody is charged for */
+        tenant->virtual_ns += 2 * tenant->start_ns * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+    }
     tenant->times = 0;
     tenant->until_ns = 0;
     arbiter->turns += 1;
@@ -174,6 +181,18 @@ real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
     return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
+/* A burst is not cut shortly before its usual end. */
+static uint64_t
+least_turn(const struct cgpu_tenant *holder)
+{
+    uint64_t burst = holder->usual_ns + holder->usual_ns / BURST_PART;
+
+    if (burst > BURST_NS) {
+        return CGPU_TURN_NS;
+    }
+    return cgpu_larger(CGPU_TURN_NS, burst + CGPU_FLIGHT_NS + holder->demand.lag_ns);
+}
+
 /*
  * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. If OTHER
  * had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits only
@@ -191,7 +210,7 @@ cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *hol
         uint64_t level = arbiter->level_ns[holder->high];
 
         left = cgpu_larger(left, real_ns(holder, cgpu_since(level, holder->virtual_ns)));
-        left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));
+        left = cgpu_larger(left, cgpu_since(least_turn(holder), holder->turn_ns));
     }
     return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
 }

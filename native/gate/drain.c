@@ -109,10 +109,12 @@ say_quiet(struct cgpu_gate_gpu *gpu)
 }
 
 void
-cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu)
+cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu, uint32_t when)
 {
-    if (is_active(gpu) && __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
-        __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
+    uint32_t idle = __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED);
+
+    if (is_active(gpu) && idle != when && idle != CGPU_IDLE_NOW) {
+        __atomic_store_n(&gpu->work->idle, when, __ATOMIC_RELEASE);
         gpu->outside->ring(gpu);
     }
 }
@@ -195,6 +197,44 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
     return clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
 }
 
+/*
+ * When all work on GPU will have ended, and the program will rest; 0: not known. An estimate that
+ * nothing has confirmed since the burst began may be far off: others' work may run before it.
+ */
+static uint64_t
+rests_from(const struct cgpu_gate_gpu *gpu)
+{
+    uint64_t end = gpu->pace.end_ns, more = 0;
+
+    if (!gpu->syncs || gpu->usual_rest_ns < CGPU_PACE_IDLE_NS || gpu->pace.uncertain != 0 ||
+        gpu->burst_ns == 0 || gpu->pace.passed_ns <= gpu->burst_ns ||
+        gpu->phase == CGPU_PHASE_UNCOUNTED) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+        if (is_unmarked(&gpu->streams[i], gpu)) {
+            end = larger(end, gpu->streams[i].begun_ns);
+            more += cgpu_flight_unmarked(&gpu->streams[i]).work_ns;
+        }
+    }
+    return end + more;
+}
+
+/* The next container needs a while to begin, so its gate opens before the end. */
+static uint64_t
+look_ahead(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    uint64_t end = rests_from(gpu);
+
+    if (end > now + CGPU_REST_EARLY_NS) {
+        return end - CGPU_REST_EARLY_NS;
+    }
+    if (end != 0) {
+        cgpu_drain_say_idle(gpu, CGPU_IDLE_SOON);
+    }
+    return UINT64_MAX;
+}
+
 /* Others wait for this container's turn to end: report when it is not used. */
 static uint64_t
 look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -208,9 +248,9 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
             return look_blocked(gpu, now);
         }
     } else if (!cgpu_flight_is_busy(gpu)) {
-        cgpu_drain_say_idle(gpu);
+        cgpu_drain_say_idle(gpu, CGPU_IDLE_NOW);
     }
-    return look_at(gpu, unmarked, now);
+    return lesser(look_at(gpu, unmarked, now), look_ahead(gpu, now));
 }
 
 uint64_t

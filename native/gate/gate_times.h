@@ -88,6 +88,11 @@
 #define CGPU_PACE_IDLE_NS        UINT64_C(200000)
 #define CGPU_DRAIN_WATCH_NS      (CGPU_PACE_IDLE_NS / 2)
 #define CGPU_DRAIN_WATCH_MOST_NS UINT64_C(1000000)
+/*
+ * A program that usually rests says so this long before its work ends: the next one needs it to
+ * begin. Without: bursts, the GPU is idle for 0.1 ms at the end of each burst.
+ */
+#define CGPU_REST_EARLY_NS UINT64_C(120000)
 
 /* ---- streams that stand apart ---- */
 /* After this long in a host function: short ones do not count. The process's own work waits. */

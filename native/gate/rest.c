@@ -28,14 +28,16 @@ has_work(const struct cgpu_gate_gpu *gpu)
 void
 cgpu_rest_begins(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
+    bool quiet = cgpu_drain_is_quiet(gpu);
+
+    gpu->burst_ns = 0;
     /* only while others wait: has_work looks at every stream and thread */
-    if (cgpu_drain_is_quiet(gpu) || cgpu_gate_state(cgpu_gate_word(gpu)) != CGPU_GATE_PRESSED ||
-        has_work(gpu)) {
+    if (!quiet && (cgpu_gate_state(cgpu_gate_word(gpu)) != CGPU_GATE_PRESSED || has_work(gpu))) {
         return;
     }
     gpu->rested_ns = now;
-    if (gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS) {
-        cgpu_drain_say_idle(gpu);
+    if (!quiet && gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS) {
+        cgpu_drain_say_idle(gpu, CGPU_IDLE_NOW);
     }
 }
 
@@ -44,6 +46,7 @@ cgpu_rest_ends(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t usual = gpu->usual_rest_ns, rest = since(now, gpu->rested_ns);
 
+    gpu->burst_ns = gpu->burst_ns != 0 ? gpu->burst_ns : now;
     if (gpu->rested_ns == 0) {
         return;
     }

@@ -2,7 +2,8 @@
  * Programs that rest: they synchronise, do something else, and launch again.
  *
  * While others wait, a process says that it has nothing to do when that has been so for
- * CGPU_PACE_IDLE_NS. If its rests are usually longer, it says so when one begins.
+ * CGPU_PACE_IDLE_NS. If its rests are usually longer, it says so when one begins, or a little
+ * before the end of the work for which a thread waits (drain.c).
  */
 #ifndef CGPU_REST_H
 #define CGPU_REST_H

@@ -120,6 +120,8 @@ struct cgpu_gate_gpu {
     uint64_t queued_ns;       /* since when it waits for one; 0: it does not */
     uint64_t rested_ns;       /* since when the program rests; 0: it does not, see rest.h */
     uint64_t usual_rest_ns;
+    uint64_t burst_ns; /* when it first launched since it last synchronised; 0: not yet */
+    bool syncs;        /* a thread of it waits for work to end, as of the last look */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };

@@ -45,6 +45,11 @@ struct cgpu_ledger_slot {
     uint64_t used[CGPU_MAX_GPUS]; /* each written under that GPU's lock */
 };
 
+enum {
+    CGPU_IDLE_NOW = 1, /* all that was launched has ended */
+    CGPU_IDLE_SOON = 2 /* it is about to end, and then the program will rest, see gate/rest.h */
+};
+
 /*
  * What one process does on one GPU, for the arbiter. It has a cache line of its own, written by
  * that process alone. All times are CLOCK_MONOTONIC of the host, in ns.
@@ -54,7 +59,7 @@ struct cgpu_ledger_work {
     uint32_t gpu;      /* number in the limits */
     uint32_t active;   /* gate word under which it launched since it was last quiet; 0: quiet */
     uint32_t waiting;  /* threads that wait at the closed gate */
-    uint32_t idle;     /* active, but all that was launched has ended, some 200 us ago */
+    uint32_t idle;     /* although it is active: CGPU_IDLE_NOW, CGPU_IDLE_SOON; 0: neither */
     uint32_t certain;  /* end_ns rests on measured kernels only */
     uint64_t end_ns;   /* when what is in flight is expected to end */
     uint64_t busy_ns;  /* GPU time of all that has ended, as measured */

@@ -61,6 +61,7 @@ cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     CGPU_GUARDED(name, parameters, arguments, {                                                    \
         uint64_t begun = cgpu_follow_begin();                                                      \
         status = cgpu_real.name arguments;                                                         \
+        cgpu_follow_end(begun);                                                                    \
         if (status == CUDA_SUCCESS) {                                                              \
             synchronised(stream, context, begun);                                                  \
         }                                                                                          \

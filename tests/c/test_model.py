@@ -21,6 +21,7 @@ GROUPS = {
     "share-75-25": 36,
     "share-90-10": 36,
     "share-50-50": 36,
+    "share-orders": 96,
     "share-five": 105,
     "share-late": 36,
     "share-flight": 10,
@@ -61,7 +62,15 @@ GROUPS = {
 }
 # A second of processor time, or more, each.
 LONG = {
-    *("share-five", "share-75-25", "share-late", "window-1s", "window-20s", "fixed-three"),
+    *(
+        "share-five",
+        "share-orders",
+        "share-75-25",
+        "share-late",
+        "window-1s",
+        "window-20s",
+        "fixed-three",
+    ),
     *("change-policy", "change-weight", "change-max-inst", "high-ratio", "high-policies"),
     *("crowd", "meet", "edge-pairs", "edge-liar", "long-shares", "fault", "pair-fault"),
 }
@@ -190,19 +199,37 @@ def test_programs_that_run_bursts_get_what_processor_sharing_gives_them() -> Non
     """The rest of the grid: short bursts, or a neighbour whose kernels are longer than a burst."""
     points = figures("bursts")
     assert len(points) == 480
-    assert sum(point["met"] for point in points) >= 258
+    assert sum(point["met"] for point in points) >= 306
     for point in points:
         assert point["shown"] <= 11, point
         burst, other = (float(word.removesuffix("ms")) for word in point["name"].split("-")[2:5:2])
-        if burst >= 10 and other > 0:
+        if burst >= 10:
             assert point["first"] >= point["least"], point
             assert point["second"] >= 0.93, point
         elif burst >= 2 and other >= 5 and "slices-queued" in point["name"]:  # beside the kernel
             assert point["first"] >= (0.4 if "3:1" in point["name"] else 0.9), point
             assert point["second"] >= 0.93, point
+        elif burst >= 2 and 0 < other <= 1 and "queued" in point["name"]:
+            assert point["first"] >= 0.75, point
+            assert point["second"] >= 0.93, point
+            assert point["busy"] >= 96, point
         elif burst >= 2 and 0 < other <= 1:
-            assert point["first"] >= 0.6, point
-            assert point["second"] >= 0.85, point
+            assert point["first"] >= 0.85, point
+            assert point["second"] >= 0.77, point
+
+
+def test_a_burst_takes_little_more_than_on_a_divided_gpu() -> None:
+    """Half as long again, and two kernels of the neighbour's: 99 of 100 bursts."""
+    missed = []
+    for point in figures("bursts"):
+        _, kind, burst, _, other, weights = point["name"].split("-")
+        work, kernel = (float(word.removesuffix("ms")) for word in (burst, other))
+        own, others = map(int, weights.split(":"))
+        if kind == "queued" and work >= 2 and kernel > 0:
+            due = work * (own + others) / own
+            if work + point["added_ms"][1] > 1.5 * due + 2 * kernel:
+                missed.append(point)
+    assert len(missed) <= 1, missed
 
 
 @pytest.mark.parametrize("kernels", ["100us", "1ms", "5ms", "20ms"])

@@ -1,7 +1,9 @@
 /*
  * Generalised processor sharing, the measure of fairness for programs that pause: at any instant
  * the GPU is divided by weight among those that have work (Parekh and Gallager, 1993). Each runs
- * bursts of work with gaps between them, and a gap begins when its burst has ended.
+ * bursts of work with gaps between them, and a gap begins when its burst has ended. Gaps vary as
+ * those of the model's programs do (thread.c): without that, the gaps of two programs would lock
+ * into each other's bursts.
  */
 #include "model.h"
 
@@ -20,8 +22,16 @@ next_event(const struct gps_load *loads, uint32_t count, double rates)
     return next;
 }
 
+/* From half of GAP to one and a half. */
+static double
+vary(double gap, uint64_t *chance)
+{
+    *chance = *chance * UINT64_C(6364136223846793005) + 1;
+    return gap * (0.5 + (double)(*chance >> 33) / (double)(UINT64_C(1) << 31));
+}
+
 static void
-pass(struct gps_load *load, double ns, double rates)
+pass(struct gps_load *load, double ns, double rates, uint64_t *chance)
 {
     if (load->work_left > 0) {
         double had = ns * load->weight / rates;
@@ -30,7 +40,7 @@ pass(struct gps_load *load, double ns, double rates)
         load->work_left -= had;
         if (load->work_left < 1 && load->gap > 0) {
             load->work_left = 0;
-            load->gap_left = load->gap;
+            load->gap_left = vary(load->gap, chance);
         } else if (load->work_left < 1) {
             load->work_left = load->work;
         }
@@ -43,6 +53,8 @@ pass(struct gps_load *load, double ns, double rates)
 void
 gps_share(struct gps_load *loads, uint32_t count, double length)
 {
+    uint64_t chance = 1;
+
     for (uint32_t i = 0; i < count; i++) {
         loads[i].work_left = loads[i].work;
         loads[i].had = 0;
@@ -55,7 +67,7 @@ gps_share(struct gps_load *loads, uint32_t count, double length)
         }
         ns = next_event(loads, count, rates);
         for (uint32_t i = 0; i < count; i++) {
-            pass(&loads[i], ns, rates);
+            pass(&loads[i], ns, rates, &chance);
         }
         now += ns;
     }

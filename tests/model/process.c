@@ -177,7 +177,9 @@ process_init(struct world *world, struct process *process)
 void
 process_monitor(struct world *world, struct process *process)
 {
-    uint64_t next = cgpu_drain_look(&process->gate, world->now);
+    uint64_t next;
 
+    process->gate.syncs = process->state == THREAD_SYNCS;
+    next = cgpu_drain_look(&process->gate, world->now);
     process->at_monitor = next == UINT64_MAX ? NEVER : world_timer(world, next);
 }

@@ -13,6 +13,7 @@ add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_
             sum->begun_ns = work->begun_ns;
         }
         sum->idle = (sum->idle || !sum->active) && work->idle;
+        sum->soon |= work->idle == CGPU_IDLE_SOON;
         sum->certain = (sum->certain || !sum->active) && work->certain;
         sum->active = true;
         sum->processes += 1;

@@ -275,6 +275,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
         out->begun_ns = work->begun_ns;
     }
     out->idle = work->idle != 0 && (out->idle || !out->active);
+    out->soon = out->soon || work->idle == CGPU_IDLE_SOON;
     out->certain = work->certain != 0 && work->end_ns != 0 && (out->certain || !out->active);
     out->active = true;
     out->processes += 1;

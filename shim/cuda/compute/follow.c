@@ -20,9 +20,20 @@ uint64_t
 cgpu_follow_begin(void)
 {
     /* relaxed: only shows whether a check is worth while; this thread sees its own launches */
-    return cgpu_state_is_attached() && __atomic_load_n(&cgpu_flow->counted, __ATOMIC_RELAXED) != 0
-               ? cgpu_flow_now()
-               : 0;
+    if (!cgpu_state_is_attached() || __atomic_load_n(&cgpu_flow->counted, __ATOMIC_RELAXED) == 0) {
+        return 0;
+    }
+    /* relaxed: a hint for the monitor */
+    __atomic_store_n(&cgpu_flow->syncing, 1, __ATOMIC_RELAXED);
+    return cgpu_flow_now();
+}
+
+void
+cgpu_follow_end(uint64_t begun)
+{
+    if (begun != 0) {
+        __atomic_store_n(&cgpu_flow->syncing, 0, __ATOMIC_RELAXED);
+    }
 }
 
 /* Something on GPU has ended. If that was everything, the arbiter should learn it soon. */

@@ -111,6 +111,8 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
         }
         uint32_t before = cgpu_gate_word(gpu);
         next = lesser(next, arbitrated(number, now));
+        /* relaxed: a hint */
+        gpu->syncs = __atomic_load_n(&cgpu_flow->syncing, __ATOMIC_RELAXED) != 0;
         next = lesser(next, cgpu_drain_look(gpu, now));
         cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }

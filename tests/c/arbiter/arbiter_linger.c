@@ -57,6 +57,22 @@ TEST(a_turn_lasts_through_short_rests)
     CHECK(lingers());
 }
 
+TEST(a_turn_that_lasts_through_rests_is_not_left_before_one_begins)
+{
+    begin_in_vain();
+    burst(REST_NS);
+    int64_t before = arbiter->linger_ns;
+
+    works(rests, now + MS / 10);
+    demands[rests].idle = demands[rests].soon = true;
+    step(0);
+    CHECK(gates[rests] != CGPU_GATE_CLOSED);
+    demands[rests].busy_ns += MS / 10; /* its last work ends */
+    demands[rests].soon = false;
+    step(MS / 10);
+    CHECK(gates[rests] != CGPU_GATE_CLOSED && arbiter->linger_ns >= before); /* no rest as yet */
+}
+
 TEST(a_rest_of_more_than_twice_its_usual_length_ends_the_turn)
 {
     begin_in_vain();

@@ -196,3 +196,102 @@ TEST(who_has_work_in_another_stream_does_not_rest)
     rest_often(12, 2 * CGPU_PACE_IDLE_NS, now);
     CHECK(work.idle == 0);
 }
+
+enum { PRESSED = CGPU_GATE_TURN | CGPU_GATE_PRESSED };
+#define BATCH_NS UINT64_C(200000)
+
+static void
+launch_batch(uint64_t now)
+{
+    cgpu_rest_ends(&gpu, now);
+    launch(&streams[0], PRESSED);
+    streams[0].pending.work_ns = BATCH_NS;
+    cgpu_enter_count(&streams[0], BATCH_NS, false, now);
+    CHECK(cgpu_flight_cut(&streams[0], now));
+}
+
+/* A program that usually rests for NS waits for the end of two batches, the first of which ends. */
+static uint64_t
+wait_for_burst(uint64_t ns)
+{
+    begin();
+    uint64_t now = rest_often(12, ns, SECOND);
+
+    launch_batch(now);
+    launch_batch(now);
+    gpu.syncs = true;
+    passed = streams[0].issued - 1;
+    return now + BATCH_NS;
+}
+
+TEST(who_waits_for_work_and_then_rests_says_so_before_its_end)
+{
+    uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+
+    CHECK(cgpu_drain_look(&gpu, now) == gpu.pace.end_ns - CGPU_REST_EARLY_NS);
+    CHECK(work.idle == 0);
+    now += BATCH_NS - CGPU_REST_EARLY_NS;
+    cgpu_drain_look(&gpu, now);
+    CHECK(work.idle == CGPU_IDLE_SOON);
+    passed += 1;
+    cgpu_flight_synchronised(&streams[0], now, now + CGPU_REST_EARLY_NS);
+    cgpu_rest_begins(&gpu, now + CGPU_REST_EARLY_NS);
+    CHECK(work.idle == CGPU_IDLE_NOW);
+}
+
+TEST(who_is_idle_is_not_taken_to_be_idle_soon)
+{
+    uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS) + BATCH_NS;
+
+    passed += 1;
+    for (int i = 0; i < 4; i++) {
+        now += CGPU_PACE_IDLE_NS;
+        cgpu_drain_look(&gpu, now);
+    }
+    CHECK(work.idle == CGPU_IDLE_NOW);
+}
+
+TEST(who_launches_again_does_not_rest_soon)
+{
+    uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS) + BATCH_NS - CGPU_REST_EARLY_NS;
+
+    cgpu_drain_look(&gpu, now);
+    CHECK(work.idle == CGPU_IDLE_SOON);
+    launch_batch(now);
+    CHECK(work.idle == 0);
+}
+
+/* In the last case others' work may run first, as nothing of the burst has ended. */
+TEST(nobody_says_that_it_rests_soon_who_may_work_on)
+{
+    uint64_t early = BATCH_NS - CGPU_REST_EARLY_NS;
+    uint64_t now = wait_for_burst(CGPU_PACE_IDLE_NS / 2);
+
+    cgpu_drain_look(&gpu, now + early);
+    CHECK(work.idle == 0);
+    now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+    gpu.syncs = false;
+    cgpu_drain_look(&gpu, now + early);
+    CHECK(work.idle == 0);
+    now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+    passed = 0;
+    cgpu_drain_look(&gpu, now + early);
+    CHECK(work.idle == 0);
+}
+
+TEST(rests_behind_a_closed_gate_are_measured_too)
+{
+    begin();
+    uint64_t now = rest_often(12, 2 * CGPU_PACE_IDLE_NS, SECOND), usual = gpu.usual_rest_ns;
+
+    for (int i = 0; i < 12; i++) {
+        launch_batch(now);
+        gate = CGPU_GATE_TURN;
+        passed = streams[0].issued + 1;
+        cgpu_drain_look(&gpu, now);
+        cgpu_flight_synchronised(&streams[0], now, now);
+        cgpu_rest_begins(&gpu, now);
+        now += CGPU_PACE_IDLE_NS / 4;
+    }
+    CHECK(usual >= CGPU_PACE_IDLE_NS && gpu.usual_rest_ns < CGPU_PACE_IDLE_NS);
+}

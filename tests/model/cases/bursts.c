@@ -3,14 +3,17 @@
  * sharing (gps.c). A burst consists of kernels of 100 us. Not all points can meet their bars:
  * tests/c/test_model.py says which do.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "cases.h"
 
 #define KERNEL_NS      (100 * US)
 #define OTHER_BURST_NS (2 * MS) /* and as long a gap */
+#define NEIGHBOUR      0.95     /* of what is due: the other one's bar */
 #define FROM_NS        (500 * MS)
-#define LENGTH         4e9 /* ns, from then on */
+#define LENGTH         4e9  /* ns, from then on */
+#define GPS_LENGTH     40e9 /* of the reference: chance matters less */
 
 struct point {
     uint64_t burst, gap;
@@ -43,19 +46,20 @@ static void
 print_point(const char *group, const char *name, const struct point *point, struct world *world,
             const struct gps_load *due)
 {
-    double a = (double)world->tenants[0].used_ns / due[0].had;
-    double b = (double)world->tenants[1].used_ns / due[1].had;
+    double a = (double)world->tenants[0].used_ns / LENGTH * GPS_LENGTH / due[0].had;
+    double b = (double)world->tenants[1].used_ns / LENGTH * GPS_LENGTH / due[1].had;
     double bar = bar_of(point);
+    double lacks = fmax(bar - a, NEIGHBOUR - b);
 
-    printf("{\"group\": \"%s\", \"name\": \"%s\", \"due\": %.2f, \"first\": %.3f, \"least\": %.2f, "
-           "\"second\": %.3f, \"busy\": %.1f, \"added_ms\": [%.2f, %.2f], \"shown\": %.2f, "
-           "\"steps_per_s\": %.0f, \"met\": %s}\n",
-           group, name, 100 * due[0].had / LENGTH, a, bar, b, print_busy(world),
+    printf("{\"group\": \"%s\", \"name\": \"%s\", \"value\": %.3f, \"bar\": 0, \"least_busy\": 0, "
+           "\"due\": %.2f, \"first\": %.3f, \"least\": %.2f, \"second\": %.3f, \"busy\": %.1f, "
+           "\"added_ms\": [%.2f, %.2f], \"shown\": %.2f, \"steps_per_s\": %.0f, \"met\": %s}\n",
+           group, name, lacks, 100 * due[0].had / GPS_LENGTH, a, bar, b, print_busy(world),
            (double)world_percentile(&world->tenants[0].latency, 0.5) / 1e6,
            (double)world_percentile(&world->tenants[0].latency, 0.99) / 1e6,
            print_charge_error(world, 0),
            (double)world->steps * 1e9 / (double)world->scenario->length_ns,
-           a >= bar && b >= 0.95 ? "true" : "false");
+           lacks <= 0 ? "true" : "false");
 }
 
 static void
@@ -79,7 +83,7 @@ run(const char *group, const struct point *point)
         add_bursts(&s, point->weights[1], OTHER_BURST_NS, OTHER_BURST_NS, false);
         due[1].work = due[1].gap = (double)OTHER_BURST_NS;
     }
-    gps_share(due, 2, LENGTH);
+    gps_share(due, 2, GPS_LENGTH);
     world = world_run(&s);
     snprintf(name, sizeof name, "%s-%s-%gms-%gms-%gms-%u:%u", point->in_order ? "order" : "slices",
              point->each ? "each" : "queued", (double)point->burst / 1e6, (double)point->gap / 1e6,

@@ -79,6 +79,37 @@ flight(const char *group)
     return missed;
 }
 
+/* On GPUs that slice time and on those that run kernels as they came; also how far charges are off.
+ */
+static int
+orders(const char *group)
+{
+    static const uint64_t lengths[] = {100 * US, 1 * MS, 5 * MS, 20 * MS};
+    static const uint32_t weights[][2] = {{1, 9}, {1, 2}, {1, 1}};
+    int missed = 0;
+
+    for (int i = 0; i < 2 * 3 * 4 * 4; i++) {
+        const uint32_t *w = weights[i / 16 % 3];
+        struct scenario s;
+        struct world *world;
+        char name[64];
+        double off;
+
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 8 * SECOND);
+        s.in_order = i / 48 != 0;
+        scenario_tenant(&s, w[0], lengths[i / 4 % 4]);
+        scenario_tenant(&s, w[1], lengths[i % 4]);
+        world = world_run(&s);
+        off = fabs(print_share(world, 0) - 100.0 * w[0] / (w[0] + w[1]));
+        snprintf(name, sizeof name, "%s-%u:%u-%dus-%dus", s.in_order ? "order" : "slices", w[0],
+                 w[1], (int)(lengths[i / 4 % 4] / US), (int)(lengths[i % 4] / US));
+        missed +=
+            cases_note_busy(group, name, fmax(off, print_charge_error(world, 0)), 0.5, BUSY, world);
+        world_free(world);
+    }
+    return missed;
+}
+
 static int
 five(const char *group)
 {
@@ -179,6 +210,7 @@ const struct cases_group cases_shares[] = {
     {"share-75-25", three_to_one},
     {"share-90-10", nine_to_one},
     {"share-50-50", one_to_one},
+    {"share-orders", orders},
     {"share-five", five},
     {"share-late", late},
     {"share-flight", flight},

@@ -130,6 +130,7 @@ give_up(const struct request *request)
 {
     const struct timespec time = {.tv_nsec = NAP_NS};
     int naps = 0;
+    int mode = cgpu_capture_mode_relax();
     while (cgpu_real.cuStreamQuery(request->asked) != CUDA_SUCCESS && naps < NAPS) {
         nanosleep(&time, NULL);
         naps += 1;
@@ -137,6 +138,7 @@ give_up(const struct request *request)
     if (naps < NAPS) {
         cgpu_real.cuStreamSynchronize(request->asked); /* at once; the driver lets go here only */
     }
+    cgpu_capture_mode_restore(mode);
     pthread_mutex_lock(&cgpu_state->kinds.pools);
     struct cgpu_pool *pool = cgpu_pool_find(request->grown);
     if (pool != NULL) {

@@ -29,10 +29,11 @@ kinds(void)
 }
 
 uint64_t
-cgpu_pool_ask(CUmemoryPool pool, int attribute)
+cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown)
 {
     uint64_t value = 0;
-    return cgpu_real.cuMemPoolGetAttribute(pool, attribute, &value) == CUDA_SUCCESS ? value : 0;
+    CUresult status = cgpu_real.cuMemPoolGetAttribute(pool, attribute, &value);
+    return status == CUDA_SUCCESS ? value : unknown;
 }
 
 struct cgpu_pool *
@@ -69,7 +70,7 @@ cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags)
             .handle = handle, .device = device, .flags = flags, .gpu = CGPU_NO_GPU};
         if ((flags & CGPU_POOL_FREE) == 0) {
             pool->gpu = cgpu_device_gpu(device);
-            pool->threshold = cgpu_pool_ask(handle, CU_POOL_RELEASE_THRESHOLD);
+            pool->threshold = cgpu_pool_ask(handle, CU_POOL_RELEASE_THRESHOLD, 0);
         }
     }
     return pool;
@@ -98,7 +99,7 @@ static bool
 bury(const struct cgpu_pool *pool)
 {
     if ((pool->flags & CGPU_POOL_DOOMED) == 0 ||
-        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) != 0) {
+        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT, 1) != 0) {
         return false;
     }
     int mode = cgpu_capture_mode_relax();
@@ -146,7 +147,7 @@ cgpu_pool_measure(struct cgpu_pool *pool)
         forget(pool);
         return;
     }
-    shrink_to(pool, cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT));
+    shrink_to(pool, cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, pool->charged));
     note(pool);
 }
 
@@ -247,7 +248,8 @@ destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
     if ((pool->flags & CGPU_POOL_DOOMED) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if ((pool->flags & CGPU_POOL_FREE) == 0 && cgpu_pool_ask(handle, CU_POOL_USED_CURRENT) != 0) {
+    if ((pool->flags & CGPU_POOL_FREE) == 0 &&
+        cgpu_pool_ask(handle, CU_POOL_USED_CURRENT, 1) != 0) {
         doom(pool);
         return CUDA_SUCCESS;
     }

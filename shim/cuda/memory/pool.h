@@ -18,8 +18,11 @@ cgpu_pool_imports(void)
     return cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_imports) != 0;
 }
 
-/* What the driver says of POOL, or 0. Under the lock of pools if it is what may change. */
-uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute);
+/*
+ * What the driver says of POOL, or UNKNOWN if it does not answer, as after an error that ends the
+ * context. Under the lock of pools if it is what may change.
+ */
+uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown);
 
 /* Under the lock of pools: give back what POOL has released since. */
 void cgpu_pool_measure(struct cgpu_pool *pool);

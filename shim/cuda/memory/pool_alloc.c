@@ -97,7 +97,7 @@ charge(struct cgpu_pool *pool, uint64_t bytes)
 static CUresult
 catch_up(struct cgpu_pool *pool)
 {
-    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
+    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, pool->charged);
     return charge(pool, reserved > pool->charged ? reserved - pool->charged : 0);
 }
 
@@ -111,7 +111,7 @@ undo(struct request *request, struct cgpu_pool *pool)
 {
     cgpu_real.cuMemFreeAsync(*request->dptr, request->asked);
     cgpu_pool_trim_idle(pool->handle);
-    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
+    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, pool->charged);
     if (reserved > pool->charged) {
         cgpu_charge_force(pool->gpu, reserved - pool->charged);
         cgpu_pool_grown(pool, reserved - pool->charged);
@@ -179,7 +179,7 @@ allocate(struct request *request, struct cgpu_pool *pool)
         return CUDA_ERROR_INVALID_VALUE;
     }
     cgpu_pool_measure(pool);
-    uint64_t used = cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT);
+    uint64_t used = cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT, pool->charged);
     CUresult status = charge(pool, predict(pool->charged, used, request->size));
     if (status != CUDA_SUCCESS) {
         request->refused = true;

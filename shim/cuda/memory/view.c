@@ -115,8 +115,8 @@ most_of(CUmemoryPool pool)
 {
     CUdevice device;
     struct cgpu_mem_location location = {
-        .type = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_TYPE),
-        .id = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_ID),
+        .type = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_TYPE, 0),
+        .id = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_ID, 0),
     };
     (void)cgpu_location_device(&location, &device);
     return cgpu_location_is_host(&location) ? UINT64_MAX : cgpu_device_cap(cgpu_device_gpu(device));

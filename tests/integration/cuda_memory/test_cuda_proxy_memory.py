@@ -175,6 +175,26 @@ def test_mem_2_a_limit_that_would_reserve_more_than_fits_is_refused(
     assert outcome.out[-1] == "True 0 0"
 
 
+def test_mem_1_a_pool_of_which_the_driver_says_nothing_stays_charged(proxied: Proxied) -> None:
+    """MEM-1: after an error that ends a context, the driver has it until the process ends."""
+    outcome = proxied.check(
+        """
+        from pathlib import Path
+        from cgpu_sim import Fault, inject
+        from lab.calls.cuda_kind_calls import alloc_async, free_async
+        context()
+        base = used()
+        status, address = alloc_async(64 * MIB)
+        silent = Fault("cuMemPoolGetAttribute", result=700, repeat=True)
+        inject(Path(os.environ["CGPU_SIM_MACHINE"]), silent)
+        check(free_async(address))
+        check(cuda.cuCtxSynchronize())
+        show(status, (used() - base) // MIB)
+        """
+    )
+    assert outcome.out == ["0 64"]
+
+
 def test_limits_that_take_no_memory_and_unknown_ones_are_the_drivers_business(
     proxied: Proxied,
 ) -> None:

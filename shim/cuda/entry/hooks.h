@@ -48,7 +48,12 @@ CUresult cgpu_real_missing(void);
     }
 
 /* Why an entry point is refused altogether. */
-enum cgpu_reject { CGPU_REJECT_MANAGED, CGPU_REJECT_CHECKPOINT, CGPU_REJECT_UNKNOWN };
+enum cgpu_reject {
+    CGPU_REJECT_MANAGED,
+    CGPU_REJECT_CHECKPOINT,
+    CGPU_REJECT_UNKNOWN,
+    CGPU_REJECT_POOLS
+};
 CUresult cgpu_reject(enum cgpu_reject reason, const char *name);
 
 /* One row per export, in the order of hooks.def. */

@@ -14,6 +14,8 @@ cgpu_reject(enum cgpu_reject reason, const char *name)
                                     "checkpoints are not available here, refused: "},
         [CGPU_REJECT_UNKNOWN] = {CGPU_LOG_LOCATION,
                                  "memory of a kind that is newer than cgpu, refused: "},
+        [CGPU_REJECT_POOLS] = {CGPU_LOG_LOCATION,
+                               "memory pools need driver 465 or later here, refused: "},
     };
     cgpu_log_text(reasons[reason].log, reasons[reason].text, name);
     return CUDA_ERROR_NOT_SUPPORTED;

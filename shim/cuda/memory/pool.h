@@ -18,6 +18,9 @@ cgpu_pool_imports(void)
     return cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_imports) != 0;
 }
 
+/* Does the driver say what a pool has reserved? CUDA 11.2, the first with pools, does not. */
+bool cgpu_pool_is_reported(void);
+
 /*
  * What the driver says of POOL, or UNKNOWN if it does not answer, as after an error that ends the
  * context. Under the lock of pools if it is what may change.

@@ -16,6 +16,7 @@
 #include "memory/target.h"
 
 enum { NAP_NS = 50000, NAPS = 200 /* 10 ms and more */ };
+enum { FIRST_REPORT = 11030 /* the version of CUDA */ };
 
 struct request {
     CUdeviceptr *dptr;
@@ -246,6 +247,14 @@ allocate_somehow(struct request *request)
     return status;
 }
 
+bool
+cgpu_pool_is_reported(void)
+{
+    int version = FIRST_REPORT;
+    cgpu_real.cuDriverGetVersion(&version);
+    return version >= FIRST_REPORT;
+}
+
 static CUresult
 begin(struct request *request)
 {
@@ -256,6 +265,10 @@ begin(struct request *request)
     }
     if (request->dptr == NULL || (request->real == NULL && request->pool == NULL)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!cgpu_pool_is_reported()) {
+        return cgpu_reject(CGPU_REJECT_POOLS,
+                           request->real != NULL ? "cuMemAllocAsync" : "cuMemAllocFromPoolAsync");
     }
     return is_captured(request->asked) ? call(request) : allocate_somehow(request);
 }

@@ -1,4 +1,4 @@
-/* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
+/* What the container is shown: its cap as the GPU's memory, its own use, nothing uncapped. */
 #include "entry/shim.h"
 #include "memory/location.h"
 #include "memory/pool.h"
@@ -103,6 +103,9 @@ cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attr
     case CU_ATTRIBUTE_PAGEABLE_USES_HOST_PAGE_TABLES:
     case CU_ATTRIBUTE_DIRECT_MANAGED_ACCESS_FROM_HOST:
         *value = 0;
+        return CUDA_SUCCESS;
+    case CU_ATTRIBUTE_MEMORY_POOLS:
+        *value = cgpu_pool_is_reported() ? *value : 0;
         return CUDA_SUCCESS;
     default:
         return CUDA_SUCCESS;

@@ -164,6 +164,24 @@ def test_mem_1_mem_2_memory_is_charged_and_capped(old: Path) -> None:
     ]
 
 
+def test_mem_1_pools_of_which_the_driver_does_not_say_what_they_take_are_refused(
+    tmp_path: Path,
+) -> None:
+    """MEM-1: CUDA 11.2 is the first with pools. A program sees that there are none."""
+    outcome = proxied(make_old_driver(tmp_path / "driver", RELEASES[-1], MACHINE)).check(
+        """
+        from lab.calls.cuda_kind_calls import alloc_async, make_pool
+        context()
+        before, has_pools = used(), c_int()
+        check(cuda.cuDeviceGetAttribute(byref(has_pools), 115, 0))
+        show(has_pools.value, alloc_async(64 * MIB)[0], alloc_async(64 * MIB, make_pool())[0])
+        show(used() - before, truth() - before)
+        """
+    )
+    assert outcome.out == ["0 801 801", "0 0"]
+    assert "memory pools need driver 465 or later here, refused: cuMemAllocAsync" in outcome.log
+
+
 def test_mem_4_nvidia_smi_gets_a_private_table_without_process_lists(old: Path) -> None:
     """MEM-4: nvidia-smi to 470 takes it, or says that it is of another version, and lists no
     processes by it."""

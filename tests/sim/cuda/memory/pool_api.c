@@ -4,6 +4,7 @@
 #include "vmm.h"
 
 enum { HANDLE_FD = 1, TYPE_PINNED = 1 };
+enum { FIRST_REPORT = 11030 /* the version of CUDA that says what pools have reserved */ };
 enum { /* CUmemPool_attribute */
        REUSE_FIRST = 1,
        REUSE_LAST = 3,
@@ -151,7 +152,9 @@ SIM_API(cuMemPoolGetAttribute, (struct sim_pool * handle, unsigned attribute, vo
         (handle, attribute, out))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
-    if (pool == NULL || out == NULL || attribute < REUSE_FIRST || attribute > MAXIMUM) {
+    uint32_t last =
+        cgpu_machine_cuda_version(sim_machine()) < FIRST_REPORT ? RELEASE_THRESHOLD : MAXIMUM;
+    if (pool == NULL || out == NULL || attribute < REUSE_FIRST || attribute > last) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (attribute <= REUSE_LAST) {

@@ -16,13 +16,14 @@
 /* What a green context takes at most, by `make gpu-check`: 4 to 6 MiB on an H200. */
 enum { GREEN_BYTES = 6 << 20 };
 
+/* A driver that does not answer, as after an error that ends a context, still has its memory. */
 static bool
-is_active(CUdevice device)
+is_inactive(CUdevice device)
 {
     unsigned int flags = 0;
     int active = 0;
     return cgpu_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
-           active != 0;
+           active == 0;
 }
 
 static void
@@ -55,7 +56,7 @@ begin(struct activation *activation, CUdevice device)
         return status;
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    if (!is_active(device)) {
+    if (is_inactive(device)) {
         forget(activation->gpu);
     }
     activation->fresh = activation->gpu < 0 || cgpu_state->primary[activation->gpu] == NULL;
@@ -121,7 +122,7 @@ static CUresult
 end_release(CUresult status, CUdevice device)
 {
     int32_t gpu = cgpu_device_gpu(device);
-    if (status == CUDA_SUCCESS && !is_active(device)) {
+    if (status == CUDA_SUCCESS && is_inactive(device)) {
         forget(gpu);
     } else if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
         cgpu_follow_context_going(cgpu_state->primary[gpu], false);

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lab.driver.cuda_base import Base
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -102,6 +103,28 @@ def test_a_reset_gives_everything_back_even_if_the_context_is_active_again(base:
         """
     )
     assert outcome.out == ["0", str(CONTEXT + 2 * MIB)]
+
+
+def test_mem_1_a_context_of_which_the_driver_says_nothing_stays_charged(proxied: Proxied) -> None:
+    """MEM-1: CUDA documents that the question may return the error of an earlier launch."""
+    outcome = proxied.check(
+        """
+        from pathlib import Path
+        from cgpu_sim import Fault, inject
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        check(cuda.cuCtxSetCurrent(handle))
+        check(alloc(64 * MIB)[0])
+        silent = Fault("cuDevicePrimaryCtxGetState", result=700, repeat=True)
+        inject(Path(os.environ["CGPU_SIM_MACHINE"]), silent)
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        show(truth() == used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+        show(truth() == used())
+        """
+    )
+    assert outcome.out == ["True", "True"]
 
 
 def test_a_context_at_the_address_of_a_dead_one_is_charged_to_its_own_gpu(base: Base) -> None:

@@ -18,7 +18,7 @@ from time import monotonic, sleep
 
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
-from cgpu_node import jsontext
+from cgpu_node import decision, jsontext
 from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
@@ -126,7 +126,9 @@ def is_uid(uid: str) -> bool:
 
 
 def write(state_dir: str, uid: str, spec: PodSpec) -> None:
-    """Leave what a pod asks for.
+    """Leave what a pod asks for, unless that is longer than any decision.
+
+    What would give so many containers a part of a GPU is refused, so that it need not be kept.
 
     Raises:
         CgpuError: the UID is none.
@@ -138,8 +140,9 @@ def write(state_dir: str, uid: str, spec: PodSpec) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     limits = {name: limit._asdict() for name, limit in spec.containers.items()}
     content = {"v": VERSION, "name": spec.name, "containers": limits}
-    temporary = f"{state_dir}/{_FOLDER}.new"
-    write_atomically(f"{folder}/{uid}", jsontext.dumps(content).encode(), temporary=temporary)
+    data, temporary = jsontext.dumps(content).encode(), f"{state_dir}/{_FOLDER}.new"
+    if len(data) <= decision.MAX_BYTES:
+        write_atomically(f"{folder}/{uid}", data, temporary=temporary)
 
 
 def written(state_dir: str) -> list[str]:

@@ -9,18 +9,28 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from cgpu_env import environment
+
 
 def is_ascii() -> bool:
     """Whether the locale has no more than ASCII, so that nothing else is drawn.
 
     Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale. From
-    3.15 on, it is in that mode under every locale.
+    3.15 on, it is in that mode under every locale. Then the locale's encoding shows it, unless
+    Python has replaced the locale by one in UTF-8.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
     if is_c and sys.version_info >= (3, 15):
-        is_c = not locale.getencoding().lower().startswith("utf")
+        is_c = not locale.getencoding().lower().startswith("utf") or _is_coerced()
     return is_c or not encoding.lower().startswith("utf")
+
+
+def _is_coerced() -> bool:
+    """Whether Python has replaced the locale: it sets ``LC_CTYPE`` for that (PEP 538)."""
+    with open("/proc/self/environ", "rb") as file:
+        given = environment(os.fsdecode(file.read()).split("\0"))
+    return given.get("LC_CTYPE") != os.environ.get("LC_CTYPE")
 
 
 class Screen(Console):

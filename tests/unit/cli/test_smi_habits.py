@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_cli import smi
-from cgpu_cli.show import fields, screen
+from cgpu_cli.show import fields
 from cgpu_cli.show.words import chosen
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
@@ -210,33 +209,34 @@ def test_the_description_of_some_gpus_leaves_out_the_others() -> None:
         chosen(usage, ["01"])
 
 
+# In UTF-8 mode under every locale, as Python 3.15.
+AS_3_15 = """
+import locale, sys
+from types import SimpleNamespace
+locale.getencoding = lambda: locale.nl_langinfo(locale.CODESET)
+flags = SimpleNamespace(utf8_mode=1)
+screen.sys = SimpleNamespace(flags=flags, stdout=sys.stdout, version_info=(3, 15))
+"""
+
+
+@pytest.mark.parametrize("python", ["", AS_3_15], ids=["this Python", "3.15"])
 @pytest.mark.parametrize(
     ("variables", "is_ascii"),
     [
         ({"LANG": "C"}, True),
+        ({"LC_CTYPE": "C", "LANG": "C.UTF-8"}, True),
         ({"LC_ALL": "POSIX", "LANG": "C.UTF-8"}, True),
         ({"LANG": "C.UTF-8"}, False),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, False),
         ({"LANG": "C", "PYTHONUTF8": "1"}, False),
         ({"LANG": "C.UTF-8", "PYTHONIOENCODING": "latin-1"}, True),
     ],
 )
 def test_nothing_is_drawn_that_the_locale_cannot_show(
-    variables: dict[str, str], *, is_ascii: bool
+    variables: dict[str, str], python: str, *, is_ascii: bool
 ) -> None:
-    code = "from cgpu_cli.show import screen; print(screen.is_ascii())"
+    code = f"from cgpu_cli.show import screen\n{python}\nprint(screen.is_ascii())"
     done = subprocess.run(
         [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{is_ascii}\n"
-
-
-@pytest.mark.parametrize(("encoding", "is_ascii"), [("UTF-8", False), ("ANSI_X3.4-1968", True)])
-def test_the_mode_of_python_3_15_says_nothing_about_the_locale(
-    monkeypatch: pytest.MonkeyPatch, encoding: str, *, is_ascii: bool
-) -> None:
-    monkeypatch.delenv("PYTHONUTF8", raising=False)
-    monkeypatch.setattr("locale.getencoding", lambda: encoding, raising=False)
-    flags, stdout = SimpleNamespace(utf8_mode=1), SimpleNamespace(encoding="utf-8")
-    python = SimpleNamespace(flags=flags, stdout=stdout, version_info=(3, 15))
-    monkeypatch.setattr(screen, "sys", python)
-    assert screen.is_ascii() is is_ascii

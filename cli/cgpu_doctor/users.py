@@ -53,7 +53,9 @@ def _unstartable() -> Iterator[Finding]:
     """
     path = f"{sysconfig.get_path('scripts')}/{_RUN}"
     with suppress(OSError), open(path, "rb") as file:
-        words = os.fsdecode(file.readline()).removeprefix("#!").split()
+        if file.read(2) != b"#!":  # a program that a package of the system has made
+            return
+        words = os.fsdecode(file.readline()).split()
         if words and not os.access(words[0], os.X_OK):
             what = f"{path} cannot be started: its first line names {words[0]}, which is no program"
             mend = "install cgpu anew, where the path has no space; until then: cgpu run"

@@ -90,21 +90,42 @@ def test_whoever_cannot_read_the_configuration_learns_that_it_may_name_the_drive
         assert ("not readable by you" in str(refused.value)) == is_closed
 
 
-@pytest.mark.parametrize(("name", "is_named"), [("cgpu", False), ("my cgpu", True)])
+@pytest.fixture
+def scripts(machine: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Where ``cgpu-run`` is, below a folder of the parameter's name."""
+    folder = machine / "opt" / str(request.param) / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(users.sysconfig, "get_path", lambda _: str(folder))
+    monkeypatch.setattr(users, "_needed", lambda _: ())
+    return folder
+
+
+def errors(machine: Path) -> list[str]:
+    found = users.access(Ground(Machine(str(machine)), str(machine), None))
+    return [each.what for each in found if each.level == "error"]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "is_named"), [("cgpu", False), ("my cgpu", True)], indirect=["scripts"]
+)
 def test_a_cgpu_run_that_cannot_be_started_is_named(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_named: bool
+    machine: Path, scripts: Path, *, is_named: bool
 ) -> None:
     """Pip writes the interpreter's path into its first line, of which a space is the end."""
-    scripts = machine / "opt" / name / "bin"
-    scripts.mkdir(parents=True, exist_ok=True)
-    (scripts / "python").symlink_to(sys.executable)
     (scripts / "cgpu-run").write_text(f"#!{scripts}/python\n")
-    monkeypatch.setattr(users.sysconfig, "get_path", lambda _: str(scripts))
-    monkeypatch.setattr(users, "_needed", lambda _: ())
-    found = list(users.access(Ground(Machine(str(machine)), str(machine), None)))
-    wrong = [each.what for each in found if each.level == "error"]
     first = f"{machine}/opt/my"
     what = (
         f"{scripts}/cgpu-run cannot be started: its first line names {first}, which is no program"
     )
-    assert wrong == [what] * is_named
+    assert errors(machine) == [what] * is_named
+
+
+@pytest.mark.parametrize("scripts", ["cgpu"], indirect=True)
+@pytest.mark.parametrize("content", [b"\x7fELF\2\1\1\0\0\0", b"exec python -m x\n", b""])
+def test_a_cgpu_run_that_pip_has_not_made_is_no_fault(
+    machine: Path, scripts: Path, content: bytes
+) -> None:
+    """As a wrapper of Nix, which is a binary."""
+    (scripts / "cgpu-run").write_bytes(content)
+    assert errors(machine) == []

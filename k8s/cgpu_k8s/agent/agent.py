@@ -102,6 +102,7 @@ class Agent:
         self._seen: tuple[Seen, ...] | None = None
         self._lost: tuple[Seen, ...] = ()
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
+        self._unsent: dict[str, bool] = {}  # what GPUs were before an event that was refused
         self._silence = ""  # why no GPU answers
         self._held: dict[str, Held] = {}
         self._before: frozenset[str] = frozenset()  # who had shares at the look before
@@ -301,20 +302,23 @@ class Agent:
         return written
 
     async def _tell_health(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
-        was = {gpu.uuid: gpu.healthy for gpu in before}
+        was = {gpu.uuid: gpu.healthy for gpu in before} | self._unsent
+        self._unsent = {}
         causes = {gpu.uuid or gpu.index: gpu.lost for gpu in self._lost}
         for gpu in gpus:
-            name = f"GPU {gpu.index} ({gpu.uuid})"
+            name, sent = f"GPU {gpu.index} ({gpu.uuid})", True
             if not gpu.healthy and was.get(gpu.uuid):
                 cause = self._silence or causes.get(gpu.uuid) or causes.get(gpu.index)
                 why = f": {cause}" if cause else ""
                 self._events.over(BACK)
-                await self._events.send(
+                sent = await self._events.send(
                     LOST, f"{name} does not answer, and gets no more pods until it does{why}"
                 )
             elif gpu.healthy and was.get(gpu.uuid) is False:
                 self._events.over(LOST)
-                await self._events.send(BACK, f"{name} answers again", NORMAL)
+                sent = await self._events.send(BACK, f"{name} answers again", NORMAL)
+            if not sent:
+                self._unsent[gpu.uuid] = not gpu.healthy
 
     async def _tell_unknown(self, gpus: tuple[Fact, ...]) -> None:
         """Say which GPUs are lost that the node never offered, and so cannot take back."""

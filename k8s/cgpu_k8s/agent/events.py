@@ -32,13 +32,16 @@ class Events:
         self._client, self._name, self._fail = client, name, fail
         self._sent: dict[tuple[str, str], str] = {}
 
-    async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> None:
+    async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> bool:
         """Send an event, unless the last one for this reason and subject had the same message.
 
         If the API server does not take it, the next call with it tries again; no error is raised.
+
+        Returns:
+            Whether the API server has it.
         """
         if self._sent.get((reason, about)) == message:
-            return
+            return True
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         node = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._name}
         event = {
@@ -58,9 +61,10 @@ class Events:
             await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
         except CgpuError as error:
             self._fail(str(error), "events")
-        else:
-            self._sent[reason, about] = message
-            self._fail("", "events")
+            return False
+        self._sent[reason, about] = message
+        self._fail("", "events")
+        return True
 
     def only(self, reason: str, subjects: Collection[str]) -> None:
         """What ``reason`` says is no longer true of any subjects but these."""

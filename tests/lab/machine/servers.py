@@ -13,6 +13,7 @@ from pathlib import Path
 _PROGRAMS = {b"cgpud", b"cgpu_server.main"}  # as the hook starts it, and as a module
 _PATIENCE_MS = 5000
 _EXEC_TRIES = 1000  # a millisecond each
+_ROUNDS = 12  # a minute, if each waits in vain
 
 
 def serving(folder: Path) -> list[int]:
@@ -62,14 +63,21 @@ def end_all(folder: Path) -> None:
 
     The keeper of a session is one: it may not have started its server yet, which would make the
     folder anew.
+
+    Raises:
+        RuntimeError: some cannot be killed.
     """
-    while pids := naming(folder):
+    for _ in range(_ROUNDS):
+        pids = naming(folder)
+        if not pids:
+            return
         servers = {*serving(folder)}
         for pid in pids - servers:
             end(pid, signal.SIGKILL)
         for pid in servers:
             if not end(pid):
                 end(pid, signal.SIGKILL)
+    raise RuntimeError(f"{folder} is in use by processes that SIGKILL does not end: {sorted(pids)}")
 
 
 def naming(folder: Path) -> set[int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.machine import servers
 from lab.machine.servers import end_all, end_servers
 
 if TYPE_CHECKING:
@@ -58,3 +59,17 @@ def test_nobody_makes_a_folder_anew_after_its_removal(tmp_path: Path) -> None:
         end_all(tmp_path)
     assert keeper.returncode == -signal.SIGKILL
     assert not state.exists()
+
+
+def test_a_process_that_cannot_be_killed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one in an uninterruptible call."""
+    monkeypatch.setattr(servers, "end", lambda *_: False)
+    command = [sys.executable, "-c", "input()", tmp_path / "x"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as stays:
+        try:
+            with pytest.raises(RuntimeError, match=rf"SIGKILL does not end: \[{stays.pid}\]$"):
+                end_all(tmp_path)
+        finally:
+            stays.kill()

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from cgpu_env.version import VERSION
 from cgpu_install.machine import Machine
 from cgpu_node import client, server
 from cgpu_sim import make_driver_dir
+from lab.machine import folders
 from lab.machine.servers import end_servers, serving
 from lab.worlds.server import World, environment, is_arbitrated, page, wait_until
 
@@ -252,8 +252,7 @@ def test_a_client_that_sends_without_end_is_cut_off(world: World) -> None:
 
 def test_another_user_is_refused() -> None:
     """REL-5: also if somebody opened the state directory to all."""
-    folder = Path(tempfile.mkdtemp(prefix="cgpud-"))  # a folder of pytest's is closed to others
-    folder.chmod(0o755)
+    folder = folders.make("cgpud-")
     (folder / "state").mkdir(mode=0o755)
     world = World(folder / "state")
     address = world.state / server.SOCKET
@@ -270,8 +269,7 @@ def test_another_user_is_refused() -> None:
         assert "neither root nor the owner" in done.stdout, done.stderr
         assert world.pid() == running.pid
     finally:
-        end_servers(folder)
-        shutil.rmtree(folder)
+        folders.remove(folder)
 
 
 def test_asking_where_nobody_serves_is_a_sentence(world: World) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -15,8 +13,8 @@ from typing import Any
 
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
+from lab.machine import folders
 from lab.machine.nobody import NOBODY, become_nobody
-from lab.machine.servers import end_all
 from lab.runs.children import Child
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
@@ -30,10 +28,8 @@ class World:
 
     def __init__(self, *, root: bool = True, gpus: int = 1, node_state: Path | None = None) -> None:
         self._node_state = node_state  # what this world's programs find as root's
-        # Not a folder of pytest's: those are closed to other users.
-        self.folder = folder = Path(tempfile.mkdtemp(prefix="cgpu-run-"))
-        self._removal = weakref.finalize(self, _remove, folder)
-        folder.chmod(0o755)
+        self.folder = folder = folders.make("cgpu-run-")
+        self._removal = weakref.finalize(self, folders.remove, folder)
         self.root = root
         self.driver = folder / "driver"
         self.state = folder / "runtime" / "cgpu"
@@ -116,8 +112,3 @@ class World:
         while self.sessions() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert self.sessions() == []
-
-
-def _remove(folder: Path) -> None:
-    end_all(folder)
-    shutil.rmtree(folder, ignore_errors=True)

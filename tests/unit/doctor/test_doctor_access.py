@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,18 +14,19 @@ from cgpu_env import CgpuError
 from cgpu_install.machine import Machine
 from cgpu_node.facts import driver, node
 from cgpu_node.settings.config import Config
+from lab.machine import folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
 def machine() -> Iterator[Path]:
-    """Folders that every user can read; pytest's own are closed."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
+    """Folders that every user can read."""
+    folder = folders.make("cgpu-doctor-")
     for name in ("home", "etc/cgpu", "opt/cgpu/bin", "driver"):
         (folder / name).mkdir(parents=True)
     for file in ("home/python", "etc/cgpu/config.toml", "opt/cgpu/module.py"):
@@ -36,7 +34,7 @@ def machine() -> Iterator[Path]:
     for name in driver.PROXIED:
         (folder / "driver" / name).touch()
     yield folder
-    shutil.rmtree(folder)
+    folders.remove(folder)
 
 
 def closed(machine: Path) -> dict[str, str]:

@@ -21,15 +21,11 @@ pytestmark = pytest.mark.integration
 MIB = 1 << 20
 # Each does what it reads, line by line, and says when it is done.
 START = """
-from cgpu_native import Ledger
 from lab.calls.cuda_kind_calls import *
 current = context(int(sys.argv[1]))
+base = {gpu: charged(gpu) for gpu in (0, 1)}
 def own(gpu=0):
-    with Ledger.observe(os.environ["CGPU_TEST_LEDGER"]) as ledger:
-        held = [each.used_bytes for each in ledger.processes(gpu) if each.pid == os.getpid()]
-    return sum(held) - base.get(gpu, 0)
-base = {}
-base = {gpu: own(gpu) for gpu in (0, 1)}
+    return charged(gpu) - base[gpu]
 """
 MAKER = (
     START

@@ -20,16 +20,12 @@ pytestmark = pytest.mark.integration
 MIB = 1 << 20
 START = """
 from lab.calls.cuda_kind_calls import *
-from cgpu_native import Ledger
 import socket, struct
 from ctypes import create_string_buffer
 context()
+base = charged()
 def own():
-    with Ledger.observe(os.environ["CGPU_TEST_LEDGER"]) as ledger:
-        held = [each.used_bytes for each in ledger.processes(0) if each.pid == os.getpid()]
-    return sum(held) - base
-base = 0
-base = own()
+    return charged() - base
 """
 MAKER = (
     START

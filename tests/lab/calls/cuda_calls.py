@@ -58,6 +58,12 @@ def used(gpu: int = 0) -> int:
         return ledger.used(gpu)
 
 
+def charged(gpu: int = 0) -> int:
+    """Bytes that the ledger charges to this process."""
+    with Ledger.observe(os.environ["CGPU_TEST_LEDGER"]) as ledger:
+        return sum(each.used_bytes for each in ledger.processes(gpu) if each.pid == os.getpid())
+
+
 def driver() -> ctypes.CDLL:
     """The driver past the proxy."""
     return ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
@@ -95,7 +101,7 @@ def show(*values: object) -> None:
 
 
 __all__ = [
-    "MIB", "alloc", "byref", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "check",
-    "context", "cuda", "descriptor", "driver", "free", "left", "lookup", "memory", "set_fault",
-    "show", "truth", "used",
+    "MIB", "alloc", "byref", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "charged",
+    "check", "context", "cuda", "descriptor", "driver", "free", "left", "lookup", "memory",
+    "set_fault", "show", "truth", "used",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ KERNEL_US, BURST_US = 100, 2_000
 BURSTS = ((500, 1_000, 0.9), (2_000, 1_000, 0.9), (500, 5_000, 0.75), (500, 20_000, 0.5))
 OTHERS_OF_DUE = 0.95
 STREAMS = 64
-KINDS, OF_ALONE, OTHERS_EVERY_NS = 2_000, 0.95, 1_000_000_000
+KINDS, OF_ALONE, OTHERS_EVERY_NS = 4_000, 0.95, 1_000_000_000
 
 
 def _bursts(world: World, policy: int, seconds: float) -> list[list[float]]:
@@ -81,7 +81,7 @@ def a_high_priority_program_waits_no_longer_for_many_streams(world: World) -> Fi
 
 @check("shares", HOST)
 def a_program_of_thousands_of_kernels_keeps_the_gpu(world: World) -> Finding:
-    """2,000 kernels of 100 us in turn have 0.95 of what one has, beside one launch a second."""
+    """4,000 kernels of 100 us in turn have 0.95 of what one has, beside one launch a second."""
     seconds = 1.5 if world.simulated else 4.0
     had: dict[str, float] = {}
     with spinning(world, [Ask(policy=WEIGHTED_FAIR)] * 2) as group:

@@ -13,6 +13,7 @@ from lab.shares.gate_world import CLOSED, OPEN, Gate
 
 if TYPE_CHECKING:
     from lab.driver.cuda_proxied import Proxied
+    from lab.runs.children import Child
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +21,8 @@ TABLE = HOOKS.with_name("transfers.def")
 NAMES = re.findall(r"^TRANSFER\((\w+)", TABLE.read_text(), re.MULTILINE)
 FAMILIES = ("cuMemsetD2D", "cuMemset", "cuMemcpy2D", "cuMemcpy3D", "cuMemcpy", "cuMem")
 NOT_FOUND = "500"
-# Drivers before CUDA 12.8 do not have them, the simulated one neither.
+# Drivers before CUDA 12.8 do not have them, the simulated one neither. The proxy hides them then;
+# the one that counts lines (CONTRIBUTING.md) does not, so they are tried with that one.
 RECENT = re.compile("Batch|WithAttributes")
 
 CALLER = """
@@ -29,7 +31,7 @@ context()
 buffers = Buffers()
 for line in sys.stdin:
     name, size = line.split()
-    show(call(buffers, name, int(size)))
+    show(hasattr(cuda, size) if name == "has" else call(buffers, name, int(size)))
 """
 LARGE, SMALL = 2 << 20, 4096
 
@@ -41,6 +43,11 @@ def _family(name: str) -> str:
 def _is_old(name: str) -> bool:
     """With 32-bit addresses, which no buffer here has: behind the gate, it may fail."""
     return "_v2" not in name and f"{name}_v2" in NAMES and not RECENT.search(name)
+
+
+def _is_hidden(process: Child, name: str) -> bool:
+    tell(process, f"has {name}")
+    return read(process) == "False"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,6 +63,8 @@ def test_sch_8_a_closed_gate_stops_a_large_copy_or_fill_only(proxied: Proxied, f
             gate.wait_for_quiet()
             expected = {NOT_FOUND} if RECENT.search(name) else {"0"}
             expected |= {"0", "1", "400", "801"} if _is_old(name) else set()
+            if RECENT.search(name) and _is_hidden(process, name):
+                continue
             if "Decompress" not in name:
                 tell(process, f"{name} {SMALL}")
                 assert read(process) in expected, name
@@ -147,6 +156,7 @@ def test_sch_8_a_copy_between_newer_kinds_of_memory_may_be_inside_the_gpu(
         show(cuda.cuMemcpy2D_v2(flat(*buffers.device, LARGE, (5, 6))))
     else:
         copy = operations(buffers, LARGE, kind=3)
+        show(hasattr(cuda, "cuMemcpy3DBatchAsync_v2"))
         show(cuda.cuMemcpy3DBatchAsync_v2(c_size_t(1), copy, c_uint64(0), None))
     """
     with Gate(proxied.base.path, state=OPEN) as gate, proxied.start(program, how) as process:
@@ -154,6 +164,8 @@ def test_sch_8_a_copy_between_newer_kinds_of_memory_may_be_inside_the_gpu(
         gate.set(CLOSED)
         gate.wait_for_quiet()
         tell(process, "")
+        if how == "solid" and read(process) == "False":
+            return
         gate.wait_for_waiting()
         gate.set(OPEN)
         assert read(process) == {"flat": "1", "solid": NOT_FOUND}[how]

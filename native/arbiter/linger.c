@@ -40,8 +40,10 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
     struct cgpu_rest *rest = &holder->rest;
     bool may = other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other);
 
-    if (holder->demand.soon && may) {
-        return true; /* its rest has not begun */
+    if (holder->demand.soon && may) { /* its rest has not begun */
+        end(arbiter, rest, rest->usual_ns);
+        rest->since_ns = 0;
+        return true;
     }
     if (rest->since_ns == 0 || rest->busy_ns != holder->demand.busy_ns) {
         end(arbiter, rest, rest->usual_ns); /* it has worked, and nobody saw when that began */
@@ -64,7 +66,8 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 
     /* a time without an arbiter is no rest */
     end(arbiter, rest,
-        cgpu_lesser(now - rest->since_ns, PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
+        cgpu_lesser(cgpu_since(now, rest->since_ns),
+                    PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
 }
 
 uint64_t

@@ -172,6 +172,19 @@ TEST(a_rest_that_has_ended_asks_for_no_more_looks)
     CHECK(step(2 * REST_NS) > now + MS / 2);
 }
 
+/* It says for ever that its rest is about to begin. */
+TEST(a_rest_that_never_begins_asks_for_no_more_looks)
+{
+    uint64_t at;
+
+    begin_in_vain();
+    works(rests, now + MS);
+    demands[rests].idle = demands[rests].soon = true;
+    step(REST_NS);
+    at = step(2 * REST_NS);
+    CHECK(gates[rests] != CGPU_GATE_CLOSED && at > now + MS / 10);
+}
+
 /* It says that it has nothing to do, and that it has done something since it last said so. */
 TEST(who_lies_about_its_rests_gets_no_more_than_its_turn)
 {
@@ -234,4 +247,25 @@ TEST(time_without_an_arbiter_is_no_rest)
     cgpu_arbiter_skip(arbiter, now += 3600 * 1000 * MS);
     step(0);
     CHECK(arbiter->linger_ns > -(int64_t)(5 * MS));
+}
+
+/* It said so when nobody waited, and the turn ends before the work was expected to. */
+TEST(a_rest_that_has_not_begun_costs_nothing)
+{
+    int64_t before;
+
+    begin_in_vain();
+    burst(REST_NS);
+    is_quiet(busy);
+    demands[busy].waiting = false;
+    demands[rests].idle = demands[rests].soon = true;
+    step(0);
+    demands[busy].waiting = true;
+    demands[rests].soon = false;
+    step(MS / 100);
+    CHECK(arbiter->tenants[rests].rest.lingers);
+    before = arbiter->linger_ns;
+    demands[add(1, true)].waiting = true;
+    step(0);
+    CHECK(gates[rests] == CGPU_GATE_CLOSED && arbiter->linger_ns == before);
 }

@@ -66,8 +66,7 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 
     /* a time without an arbiter is no rest */
     end(arbiter, rest,
-        cgpu_lesser(cgpu_since(now, rest->since_ns),
-                    PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
+        cgpu_lesser(cgpu_since(now, rest->since_ns), PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
 }
 
 uint64_t

@@ -199,7 +199,8 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 
 /*
  * When all work on GPU will have ended, and the program will rest; 0: not known. An estimate that
- * nothing has confirmed since the burst began may be far off: others' work may run before it.
+ * nothing has confirmed since the burst began may be far off: others' work may run before it. So
+ * may the guess of a kernel that was never measured.
  */
 static uint64_t
 rests_from(const struct cgpu_gate_gpu *gpu)
@@ -207,14 +208,21 @@ rests_from(const struct cgpu_gate_gpu *gpu)
     uint64_t end = gpu->pace.end_ns, more = 0;
 
     if (!gpu->syncs || gpu->usual_rest_ns < CGPU_PACE_IDLE_NS || gpu->pace.uncertain != 0 ||
-        gpu->burst_ns == 0 || gpu->pace.passed_ns <= gpu->burst_ns ||
+        gpu->pace.guessed != 0 || gpu->burst_ns == 0 || gpu->pace.passed_ns <= gpu->burst_ns ||
         gpu->phase == CGPU_PHASE_UNCOUNTED) {
         return 0;
     }
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
-        if (is_unmarked(&gpu->streams[i], gpu)) {
-            end = larger(end, gpu->streams[i].begun_ns);
-            more += cgpu_flight_unmarked(&gpu->streams[i]).work_ns;
+        const struct cgpu_stream *stream = &gpu->streams[i];
+
+        if (stream->gpu == gpu && stream->used && stream->apart == CGPU_APART_NOT) {
+            struct cgpu_unmarked sum = cgpu_flight_unmarked(stream); /* also what threads hold */
+
+            if (sum.launches != 0 && (stream->unsure || stream->guessed != 0)) {
+                return 0;
+            }
+            end = sum.launches != 0 ? larger(end, stream->begun_ns) : end;
+            more += sum.work_ns;
         }
     }
     return end + more;

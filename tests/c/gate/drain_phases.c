@@ -18,7 +18,8 @@ static struct cgpu_ledger_gpu sums;
 static uint32_t gate;
 static uint32_t passed; /* markers up to this number, in each stream */
 static int stops;
-static bool blocked; /* a thread stays inside a launch */
+static bool blocked;                  /* a thread stays inside a launch */
+static struct cgpu_unmarked in_lanes; /* what threads have launched into streams[0] */
 
 static bool
 is_passed(const struct cgpu_flight *flight)
@@ -35,6 +36,15 @@ stop(struct cgpu_gate_gpu *stopped, uint64_t now)
 }
 
 static void
+sum(const struct cgpu_stream *stream, struct cgpu_unmarked *to)
+{
+    if (stream == &streams[0]) {
+        to->launches += in_lanes.launches;
+        to->work_ns += in_lanes.work_ns;
+    }
+}
+
+static void
 begin(void)
 {
     static const uint32_t bound = 2;
@@ -44,6 +54,8 @@ begin(void)
     outside = quiet_outside;
     outside.is_passed = is_passed;
     outside.stop = stop;
+    outside.sum = sum;
+    in_lanes = (struct cgpu_unmarked){0};
     gpu = (struct cgpu_gate_gpu){.outside = &outside,
                                  .streams = streams,
                                  .stream_bound = &bound,
@@ -276,6 +288,34 @@ TEST(nobody_says_that_it_rests_soon_who_may_work_on)
     now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
     passed = 0;
     cgpu_drain_look(&gpu, now + early);
+    CHECK(work.idle == 0);
+}
+
+/* Work that threads have not handed over is not about to end, nor is what nobody can estimate. */
+TEST(nobody_rests_soon_whose_unmarked_work_goes_on)
+{
+    uint64_t soon = BATCH_NS - CGPU_REST_EARLY_NS;
+    uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+
+    in_lanes = (struct cgpu_unmarked){.work_ns = BATCH_NS, .launches = 1};
+    cgpu_drain_look(&gpu, now + soon);
+    CHECK(work.idle == 0);
+    cgpu_drain_look(&gpu, now + soon + BATCH_NS);
+    CHECK(work.idle == CGPU_IDLE_SOON);
+
+    now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+    launch(&streams[0], PRESSED);
+    cgpu_enter_count(&streams[0], 0, true, now);
+    cgpu_drain_look(&gpu, now + soon);
+    CHECK(work.idle == 0);
+
+    now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
+    launch(&streams[0], PRESSED);
+    cgpu_enter_count(&streams[0], 1000, true, now);
+    cgpu_drain_look(&gpu, now + soon);
+    CHECK(work.idle == 0);
+    CHECK(cgpu_flight_cut(&streams[0], now + soon));
+    cgpu_drain_look(&gpu, now + soon);
     CHECK(work.idle == 0);
 }
 

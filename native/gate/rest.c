@@ -7,11 +7,18 @@
 
 enum { FALL = 2, RISE = 8 };
 
+/* A thread waits for its gate, or for room. relaxed, both: hints */
+static bool
+wants_to_launch(const struct cgpu_gate_gpu *gpu)
+{
+    return __atomic_load_n(&gpu->work->waiting, __ATOMIC_RELAXED) != 0 ||
+           __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0;
+}
+
 static bool
 has_work(const struct cgpu_gate_gpu *gpu)
 {
     if (cgpu_flight_is_busy(gpu) || gpu->phase == CGPU_PHASE_UNCOUNTED ||
-        __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0 ||
         gpu->outside->held(gpu) != 0) {
         return true;
     }
@@ -32,7 +39,8 @@ cgpu_rest_begins(struct cgpu_gate_gpu *gpu, uint64_t now)
 
     gpu->burst_ns = 0;
     /* only while others wait: has_work looks at every stream and thread */
-    if (!quiet && (cgpu_gate_state(cgpu_gate_word(gpu)) != CGPU_GATE_PRESSED || has_work(gpu))) {
+    if (wants_to_launch(gpu) ||
+        (!quiet && (cgpu_gate_state(cgpu_gate_word(gpu)) != CGPU_GATE_PRESSED || has_work(gpu)))) {
         return;
     }
     gpu->rested_ns = now;

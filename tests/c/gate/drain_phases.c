@@ -335,3 +335,25 @@ TEST(rests_behind_a_closed_gate_are_measured_too)
     }
     CHECK(usual >= CGPU_PACE_IDLE_NS && gpu.usual_rest_ns < CGPU_PACE_IDLE_NS);
 }
+
+/* A thread waits at the closed gate while another one has synchronised: the gate is what rests. */
+TEST(who_waits_at_the_closed_gate_does_not_rest)
+{
+    begin();
+    uint64_t now = SECOND;
+
+    for (int i = 0; i < 12; i++) {
+        launch_batch(now);
+        gate = CGPU_GATE_TURN;
+        cgpu_rest_ends(&gpu, now); /* the other thread arrives */
+        work.waiting = 1;
+        passed = streams[0].issued + 1;
+        cgpu_drain_look(&gpu, now);
+        cgpu_flight_synchronised(&streams[0], now, now);
+        cgpu_rest_begins(&gpu, now);
+        now += 40 * CGPU_PACE_IDLE_NS;
+        work.waiting = 0;
+    }
+    cgpu_rest_ends(&gpu, now);
+    CHECK(gpu.usual_rest_ns == 0);
+}

@@ -161,7 +161,10 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
     tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed) + lead);
 }
 
-/* How far TENANT lags behind the least charged of the others that compete, or leads. */
+/*
+ * How far TENANT lags behind the least charged of the others that compete, or leads. Others that
+ * are owed something are below the floor, from which it is counted when TENANT comes back.
+ */
 static void
 stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 {
@@ -175,6 +178,9 @@ stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
         if (other != tenant && other->competes && other->high == tenant->high) {
             least = cgpu_lesser(least, other->virtual_ns);
         }
+    }
+    if (least != UINT64_MAX) {
+        least = cgpu_larger(least, arbiter->floor_ns[tenant->high]);
     }
     tenant->lead_ns = cgpu_lesser(cgpu_since(tenant->virtual_ns, least), most_lead);
     tenant->owed_ns =

@@ -239,6 +239,12 @@ def test_bursts_have_the_same_under_policies_1_and_6(kernels: str) -> None:
     assert one["tenants"] == six["tenants"]
 
 
+@pytest.mark.parametrize("load", ["1ms,sync:1,think:500us", "100us,sync:10,think:1ms"])
+def test_two_alike_have_the_same_beside_a_third(load: str) -> None:
+    one, two, _ = run("length=5s", *[f"tenant=kernel:{load}"] * 2, "tenant=kernel:1ms")["tenants"]
+    assert abs(one["share"] - two["share"]) < 0.1 * two["share"]
+
+
 SMALL = "kernel:7us,kinds:20,launch:20us,sync:175,think:50us"  # a step of 3.6 ms, 1.2 of the GPU
 H200 = ("slice=2090us", "switch=150us", "dispatch=5us", "completion=8us")
 

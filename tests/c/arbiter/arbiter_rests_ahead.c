@@ -152,3 +152,23 @@ TEST(who_rests_no_more_has_turns_like_others)
     }
     CHECK(arbiter->tenants[rests].usual_ns * 5 / 4 > 8 * MS);
 }
+
+/* Not what another one is owed: else one of two alike would have next to nothing. */
+TEST(a_short_rest_adds_nothing_to_what_one_owes)
+{
+    uint64_t before, owes;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&rests, &busy);
+    arbiter->floor_ns[false] = arbiter->tenants[busy].virtual_ns + MS * CGPU_VIRTUAL_UNIT;
+    arbiter->tenants[rests].virtual_ns = arbiter->floor_ns[false];
+    before = arbiter->tenants[rests].virtual_ns;
+    for (int i = 0; i < 10; i++) {
+        is_quiet(rests);
+        step(0);
+        demands[rests].waiting = true;
+        step(0);
+    }
+    owes = arbiter->tenants[rests].virtual_ns - before;
+    CHECK(owes == 0);
+}

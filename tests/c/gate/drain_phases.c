@@ -127,6 +127,16 @@ TEST(a_launch_under_an_open_gate_does_not_hide_those_under_a_free_one)
     CHECK(gpu.flights == 2);
 }
 
+/* Work under a free gate is not counted: it said so, and worked for hours. */
+TEST(who_launches_under_a_free_gate_is_not_idle)
+{
+    begin();
+    launch(&streams[0], OPEN);
+    work.idle = CGPU_IDLE_NOW;
+    launch(&streams[0], FREE + CGPU_GATE_TURN);
+    CHECK(work.idle == 0);
+}
+
 /* What a stream was given before it captured was lost where nothing could be marked. */
 TEST(a_full_table_makes_room_where_nobody_waits_for_a_stream)
 {

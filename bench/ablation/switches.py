@@ -145,8 +145,8 @@ SWITCHES = {
         ),
         (
             "turn: work in flight, the lag",
-            "CGPU_FLIGHT_NS + holder->demand.lag_ns",
-            "CGPU_FLIGHT_NS",
+            "cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns)",
+            "cgpu_since(left, CGPU_FLIGHT_NS)",
         ),
         ("turn: rest of a turn", "return quantum / 8;", "return 0;"),
         (

@@ -67,7 +67,9 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     tenant->turns += 1;
     tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
     if (tenant->yielded) { /* each rest costs two switches, which nobody is charged for */
-        tenant->virtual_ns += 2 * tenant->start_ns * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+        uint64_t ns = 2 * (CGPU_START_NS + tenant->demand.lag_ns);
+
+        tenant->virtual_ns += ns * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
     }
     tenant->times = 0;
     tenant->until_ns = 0;

@@ -91,6 +91,8 @@ virtual_of(int bursts, bool pays)
 
     memset(demands, 0, sizeof demands);
     begin();
+    demands[busy].lag_ns = MS; /* as that one says; it is not the lag of who pays */
+    step(0);
     before = arbiter->tenants[rests].virtual_ns;
     for (int i = 0; i < bursts; i++) {
         arbiter->tenants[rests].yielded = pays;

@@ -4,14 +4,14 @@
 
 #include "compute/flow.h"
 
-/* A call of the driver that synchronises begins. Returns when; 0: nothing is metered. It returned.
+/*
+ * A call of the driver that synchronises begins. Returns the time; 0: nothing is metered. Until it
+ * ends, the monitor takes the thread to be waiting for its work.
  */
 uint64_t cgpu_follow_begin(void);
 void cgpu_follow_end(uint64_t begun);
 
-/*
- * A call that began at BEGUN has waited for all of the stream HANDLE; NULL: for all of CONTEXT.
- */
+/* A call that began at BEGUN has waited for all of the stream HANDLE; NULL: for all of CONTEXT. */
 void cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun);
 
 /*

@@ -48,7 +48,7 @@ class Arbitration:
 
     @classmethod
     def start(cls, policy: int, max_inst: int, prio_ratio: int) -> Self:
-        """Start the thread, without any container yet. ``prio_ratio`` in percent.
+        """Start the thread, without any container yet: see ``begin``. ``prio_ratio`` in percent.
 
         Raises:
             NativeError: if a rule is out of range.
@@ -90,6 +90,13 @@ class Arbitration:
         )
         check(status, f"arbitrate {os.fspath(limits)}")
         return int(key[0])
+
+    def begin(self) -> None:
+        """Decide from now on: all containers that run already have been added.
+
+        Until then gates stay as they are, since an earlier arbiter may have let some of them in.
+        """
+        lib.cgpu_arbitration_begin(self._open())
 
     @classmethod
     def join(cls, arbitrations: Sequence[Self]) -> None:

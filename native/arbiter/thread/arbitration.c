@@ -165,14 +165,11 @@ static int
 add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *container, uint32_t weight,
            bool high_priority)
 {
-    uint64_t now = cgpu_arbitration_now();
-    int index = cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, now);
+    int index =
+        cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, cgpu_arbitration_now());
 
     if (index < 0) {
         return index;
-    }
-    if (arbitration->ready_ns == 0) {
-        arbitration->ready_ns = now + CGPU_ARBITRATION_READY_NS;
     }
     cgpu_arbiter_set_container(arbitration->arbiter, index, container->identity);
     container->key = ++arbitration->next_key;
@@ -205,6 +202,15 @@ cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, c
         cgpu_container_close(container);
     }
     return status;
+}
+
+void
+cgpu_arbitration_begin(struct cgpu_arbitration *arbitration)
+{
+    pthread_mutex_lock(&arbitration->thread->mutex);
+    arbitration->begun = true;
+    cgpu_arbitration_thread_announce(arbitration->thread);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
 }
 
 /* The arbiter's index for the container KEY, or CGPU_ENOTFOUND. */

@@ -48,6 +48,11 @@ int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t po
 int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits,
                          const char *ledger, uint32_t number, uint32_t weight,
                          uint32_t high_priority, uint32_t *key);
+/*
+ * The containers that run already, which an earlier arbiter may have let in, have been added:
+ * decide from now on. Gates stay as they are until then.
+ */
+void cgpu_arbitration_begin(struct cgpu_arbitration *arbitration);
 int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,
                                 uint32_t high_priority);
 int cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key);

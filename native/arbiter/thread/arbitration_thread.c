@@ -177,15 +177,15 @@ somebody_drains(const struct cgpu_arbitration_thread *thread)
 }
 
 /* When gates may first open. */
-static uint64_t
-ready_at(const struct cgpu_arbitration_thread *thread)
+static bool
+has_begun(const struct cgpu_arbitration_thread *thread)
 {
-    uint64_t at = 0;
-
     for (uint32_t g = 0; g < thread->group.count; g++) {
-        at = thread->gpus[g]->ready_ns > at ? thread->gpus[g]->ready_ns : at;
+        if (!thread->gpus[g]->begun) {
+            return false;
+        }
     }
-    return at;
+    return thread->group.count > 0;
 }
 
 static bool
@@ -225,11 +225,8 @@ wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t 
     for (uint32_t g = 0; g < thread->group.count; g++) {
         tenants += thread->gpus[g]->figures.tenants;
     }
-    if (tenants == 0) {
+    if (tenants == 0 || !has_begun(thread)) {
         return UINT64_MAX;
-    }
-    if (now < ready_at(thread)) {
-        return ready_at(thread);
     }
     next = lesser(next, thread->published_ns + CGPU_ARBITRATION_HEARTBEAT_NS);
     if (somebody_drains(thread)) {
@@ -277,7 +274,7 @@ run(void *argument)
     while (!thread->stopping) {
         uint64_t next = UINT64_MAX;
 
-        if (thread->group.count > 0 && cgpu_arbitration_now() >= ready_at(thread)) {
+        if (has_begun(thread)) {
             next = decide(thread);
             publish(thread, cgpu_arbitration_now());
         }

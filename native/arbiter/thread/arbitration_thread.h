@@ -14,17 +14,12 @@
 
 /* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
 #define CGPU_ARBITRATION_HEARTBEAT_NS UINT64_C(50000000)
-/*
- * No gate is opened for this long after the first container: the server adds the others that
- * already run, which an earlier arbiter may have let in.
- */
-#define CGPU_ARBITRATION_READY_NS UINT64_C(20000000)
 
 /* One GPU. */
 struct cgpu_arbitration {
     struct cgpu_arbitration_thread *thread; /* its mutex protects everything below */
     uint32_t next_key;
-    uint64_t ready_ns; /* 0: there has been no container yet */
+    bool begun; /* what already runs has been added */
     struct cgpu_arbitration_figures figures;
     struct cgpu_arbiter *arbiter;
     struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by index in the arbiter; NULL: none */

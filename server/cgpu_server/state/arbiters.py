@@ -50,6 +50,7 @@ class _Gpu:
     def __init__(self, arbitration: Arbitration, rules: Rules) -> None:
         self.arbitration = arbitration
         self.rules = rules
+        self.begun = False
         self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
         self.foreign: set[_Tenant] = set()
         self.together: frozenset[str] = frozenset()  # the GPUs it takes turns with
@@ -94,6 +95,10 @@ class Arbiters:
         for uuids in _components(wanted):
             with _errors_logged(*uuids):
                 self._reconcile_group(frozenset(uuids & self._gpus.keys()))
+        for gpu in self._gpus.values():
+            if not gpu.begun:
+                gpu.arbitration.begin()
+                gpu.begun = True
 
     def figures(self) -> dict[str, Figures]:
         """The counters of each arbitration, by UUID."""

@@ -27,11 +27,20 @@ __wrap_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until)
 }
 
 static struct cgpu_arbitration *
-start(uint32_t policy)
+prepare(uint32_t policy)
 {
     struct cgpu_arbitration *arbitration;
 
     CHECK(cgpu_arbitration_start(policy, 4, 80, &arbitration) == CGPU_OK);
+    return arbitration;
+}
+
+static struct cgpu_arbitration *
+start(uint32_t policy)
+{
+    struct cgpu_arbitration *arbitration = prepare(policy);
+
+    cgpu_arbitration_begin(arbitration);
     return arbitration;
 }
 
@@ -228,9 +237,11 @@ TEST(a_new_arbitration_goes_on_where_the_last_one_died)
         CHECK(guest_advances(a, 20) && guest_advances(b, 20));
         turn = guest_gate(a) / CGPU_GATE_TURN;
         cgpu_arbitration_stop(arbitration); /* which says nothing to anybody */
-        arbitration = start(PREEMPTIVE);
+        arbitration = prepare(PREEMPTIVE);
         add(arbitration, a);
+        check_sleep(0.05);
         add(arbitration, b);
+        cgpu_arbitration_begin(arbitration);
         CHECK(guest_advances(a, 20) && guest_advances(b, 20));
         CHECK(guest_gate(a) / CGPU_GATE_TURN > turn);
     }

@@ -71,6 +71,7 @@ def test_a_lone_container_is_free_and_gets_signs_of_life_rel_2(
     limits, ledger = container
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         key = arbitration.add(limits, ledger, number=0, weight=3)
+        arbitration.begin()
         _until(lambda: _gpu(limits).gate & STATE == FREE and _gpu(limits).share_ppm > 0)
         first = _gpu(limits).heartbeat_ns
         _until(lambda: _gpu(limits).heartbeat_ns > first)
@@ -83,6 +84,18 @@ def test_a_lone_container_is_free_and_gets_signs_of_life_rel_2(
             arbitration.remove(key)
         with pytest.raises(cgpu_native.NativeError, match="weight"):
             arbitration.set_tenant(key, weight=1, high_priority=False)
+
+
+def test_nothing_is_decided_before_all_that_run_are_added_rel_2(
+    container: tuple[Path, Path],
+) -> None:
+    limits, ledger = container
+    with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
+        arbitration.add(limits, ledger, number=0, weight=1)
+        arbitration.add(limits, ledger, number=0, weight=1)
+        assert arbitration.figures().steps == 0
+        arbitration.begin()
+        _until(lambda: arbitration.figures().steps > 0)
 
 
 @pytest.mark.parametrize("rules", [(7, 4, 80), (6, 0, 80), (6, 26, 80), (6, 4, 19), (6, 4, 100)])
@@ -132,6 +145,7 @@ def test_the_interpreter_goes_on_while_the_thread_is_busy(container: tuple[Path,
             target=lambda: seen.extend(arbitration.figures().steps for _ in range(200))
         )
         watcher.start()
+        arbitration.begin()
         for _ in range(50):
             arbitration.remove(arbitration.add(limits, ledger, number=0, weight=1))
         watcher.join(10)
@@ -147,6 +161,8 @@ def test_gpus_that_are_joined_have_one_thread_and_go_on_with_their_containers(
     limits, ledger = container
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as one, Arbitration.start(1, 4, 80) as two:
         one.add(limits, ledger, number=0, weight=1)
+        one.begin()
+        two.begin()
         for groups, threads in (([[one, two]], 1), ([[one, two]], 1), ([[one], [two]], 2)):
             for group in groups:
                 Arbitration.join(group)

@@ -312,6 +312,7 @@ def _arbitration_calls(path: Path) -> None:
     assert lib.cgpu_arbitration_start(lib.CGPU_POLICY_SOFT, 4, 80, out) == 0
     names = os.fsencode(limits), os.fsencode(path)
     assert lib.cgpu_arbitration_add(out[0], *names, 0, 1, 0, key) == 0
+    lib.cgpu_arbitration_begin(out[0])
     assert lib.cgpu_arbitration_add(out[0], *names, 1, 1, 0, key) == lib.CGPU_EINVAL
     assert lib.cgpu_arbitration_set_tenant(out[0], key[0], 2, 1) == 0
     assert lib.cgpu_arbitration_set_rules(out[0], lib.CGPU_POLICY_FIXED, 4, 80) == 0

@@ -27,7 +27,12 @@ class Fake:
         self.diary = diary
         self.keys = 0
         self.broken: set[str] = set()
+        self.begun: list[int] = []
+        """How much of the diary was written when it began."""
         diary.append(("start", *rules))
+
+    def begin(self) -> None:
+        self.begun.append(len(self.diary))
 
     def set_rules(self, **rules: int) -> None:
         self.diary.append(("rules", *Rules(**rules)))
@@ -104,6 +109,14 @@ def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
     ]
     assert world.arbiters.figures() == dict.fromkeys(GPUS[:2], "figures")
     assert world.reconcile(a, b) == []
+
+
+def test_arbitrations_begin_once_when_all_that_run_have_been_added_rel_2(world: World) -> None:
+    """Gates that an earlier arbiter left open would be unknown to them, and stay so."""
+    world.reconcile(world.container("a", 0), world.container("b", 1, 0))
+    added = len(world.diary)
+    world.reconcile(*(world.container(name, 0, 1) for name in "abc"))
+    assert [fake.begun for fake in world.made] == [[added], [added]]
 
 
 def test_who_goes_is_let_go_and_the_last_ends_the_arbitration(world: World) -> None:

@@ -18,6 +18,7 @@ enum {
     CGPU_METERED_ROUGHLY = 2,     /* metered: programs run at once, who had the GPU is a guess */
     CGPU_METERED_SLICED = 4,      /* metered: it launches far ahead, to fill its time slices */
     CGPU_METERED_TOGETHER = 8,    /* metered: how long its work takes now shows nothing about it */
+    CGPU_METERED_SPANS = 16,      /* metered: all the time that its work takes counts as use */
     CGPU_LIMITS_PASS_UNKNOWN = 1, /* flags: hand out driver entry points unknown to this release */
     CGPU_LIMITS_MISSTATED = 2     /* flags: a cap is part of a whole that the GPU has not */
 };

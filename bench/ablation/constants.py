@@ -20,6 +20,7 @@ from bench.ablation.files import (
     TIMES,
     TOGETHER,
     TURN,
+    USED,
 )
 
 NEVER = "(UINT64_C(1) << 50)"
@@ -66,6 +67,7 @@ CONSTANTS = [
     (TURN, "BURST_NS", "0"),
     (TURN, "BURST_PART", "1000000000"),
     (STATE, "CGPU_LEAD_NS", NEVER),
+    (USED, "MOST_NS", "0"),
     (STATE, "CGPU_AGAIN_NS", NEVER),
     (STATE, "CGPU_TURNS_LAGS", "0"),
     (STATE, "CGPU_LAG_NS", NEVER),

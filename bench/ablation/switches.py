@@ -48,7 +48,7 @@ SWITCHES = {
         ),
         ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
         ("estimates: single launches raise", " || lesson->launches == 1", ""),
-        ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
+        ("estimates: only known ends raise", "!late && (lesson->exact", "(lesson->exact"),
         ("chain", "        chain(pace, &lesson);", "        ;"),
         ("chain: what began before", "!beside || pace->chain_launches > 0", "true"),
         ("chain: long ones raise", "sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS", "false"),
@@ -99,8 +99,8 @@ SWITCHES = {
     FLIGHT: [
         (
             "flight: a synchronisation ends work now",
-            "cgpu_flight_pass(stream, begun, now, true)",
-            "cgpu_flight_pass(stream, begun, now, false)",
+            "cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE)",
+            "cgpu_flight_pass(stream, begun, now, CGPU_SEEN_LATE)",
         ),
         (
             "flight: who synchronises looks at what stands apart",

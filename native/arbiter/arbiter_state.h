@@ -3,8 +3,7 @@
  * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
  * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests),
  * unused.c (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns
- * that nobody needs), look.c (when to look again), report.c (figures for people), group/ (turns on
- * several GPUs together).
+ * that nobody needs), look.c (when to look again), used.c, report.c (figures for people), group/.
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -12,6 +11,7 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/company.h"
 #include "arbiter/linger.h"
+#include "arbiter/used.h"
 
 #define CGPU_MS UINT64_C(1000000)
 
@@ -100,7 +100,7 @@ enum { CGPU_ABSENCES = 5 };
 #define CGPU_RECENT_NS (100 * CGPU_MS)
 #define CGPU_ALONE_NS  (10000 * CGPU_MS)
 
-enum { CGPU_VIRTUAL_UNIT = 16, CGPU_RECENT_PARTS = 20 };
+enum { CGPU_VIRTUAL_UNIT = 16 };
 
 /* Where a container is in its turns. Only cgpu_stage_change changes it. */
 enum cgpu_stage {
@@ -162,7 +162,7 @@ struct cgpu_tenant {
     uint64_t charged_ns;
     uint64_t throttled_ns;
     uint64_t waits;
-    uint64_t recent_ns[CGPU_RECENT_PARTS];
+    struct cgpu_used used;
 
     /* stay.c: as they were when its work last began to stand apart */
     bool stay_begins;
@@ -193,7 +193,8 @@ struct cgpu_arbiter {
     uint64_t level_ns[2]; /* virtual time up to which turns go, by priority */
     uint64_t paid_ns;     /* by all, ever */
     int64_t linger_ns;    /* for which rests within turns may still leave the GPU idle */
-    uint64_t part;        /* of recent_ns, counted since the epoch */
+    uint64_t unused_ns;   /* charged but not used, and not shown for anybody: of late */
+    uint64_t part;        /* of used.recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;
     struct cgpu_tenant tenants[CGPU_MAX_TENANTS];

@@ -8,20 +8,14 @@
 
 enum { START_PART = 16 };
 
-static void
-count_recent(struct cgpu_tenant *tenant, uint64_t part, uint64_t ns)
-{
-    tenant->charged_ns += ns;
-    tenant->recent_ns[part % CGPU_RECENT_PARTS] += ns;
-}
-
 void
 cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 {
     uint64_t unit = CGPU_VIRTUAL_UNIT;
     uint64_t most = arbiter->floor_ns[tenant->high] + CGPU_DEBT_NS * unit / tenant->claim.competes;
 
-    count_recent(tenant, arbiter->part, ns);
+    tenant->charged_ns += ns;
+    cgpu_used_charge(arbiter, tenant, ns);
     arbiter->paid_ns += ns;
     if (arbiter->company.on) {
         return; /* what gates that are open together lead to is nobody's debt */
@@ -216,6 +210,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
         }
+        cgpu_used_look(arbiter, tenant, &demands[i]);
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         cgpu_linger_look(arbiter, tenant, now);
@@ -276,21 +271,6 @@ find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
         tenant->competes = competes;
         tenant->competed_ns = competes ? now : tenant->competed_ns;
     }
-}
-
-/* The parts of the last second that have passed by begin anew. */
-static void
-turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    uint64_t part = now / (1000 * CGPU_MS / CGPU_RECENT_PARTS);
-    uint64_t passed = cgpu_lesser(part - arbiter->part, CGPU_RECENT_PARTS);
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        for (uint64_t p = 0; p < passed; p++) {
-            arbiter->tenants[i].recent_ns[(part - p) % CGPU_RECENT_PARTS] = 0;
-        }
-    }
-    arbiter->part = part;
 }
 
 /* For the time that has passed, at the rates that held in it. */
@@ -364,7 +344,7 @@ cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_d
     uint64_t busy_before =
         arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
 
-    turn_parts(arbiter, now);
+    cgpu_used_turn_parts(arbiter, now);
     cgpu_linger_earn(arbiter, ns);
     if (arbiter->policy->soft) {
         cgpu_together_charge(arbiter, now, demands);

@@ -10,7 +10,7 @@ measured(const struct cgpu_tenant *tenant)
     uint64_t sum = 0;
 
     for (int part = 0; part < CGPU_RECENT_PARTS; part++) {
-        sum += tenant->recent_ns[part];
+        sum += tenant->used.recent_ns[part];
     }
     /* of 1,000,000,000 ns, in millionths */
     return (uint32_t)cgpu_lesser(sum / 1000, CGPU_WHOLE_PPM);
@@ -75,6 +75,7 @@ cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
         return 0;
     }
     metered |= arbiter->policy->soft || arbiter->company.on ? CGPU_METERED_ROUGHLY : 0;
+    metered |= cgpu_used_is_corrected(arbiter, tenant) ? 0 : CGPU_METERED_SPANS;
     metered |= arbiter->company.on || tenant->companion.met ? CGPU_METERED_TOGETHER : 0;
     return metered | (is_sliced(arbiter, tenant) ? CGPU_METERED_SLICED : 0);
 }
@@ -88,7 +89,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     if (!cgpu_tenant_is_present(tenant)) {
         return;
     }
-    out->charged_ns = tenant->charged_ns;
+    out->charged_ns = tenant->used.total_ns;
     out->throttled_ns = tenant->throttled_ns;
     out->waits = tenant->waits;
     out->measured_ppm = measured(tenant);

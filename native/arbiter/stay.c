@@ -43,6 +43,7 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
         cgpu_bucket_take(&arbiter->high, others / 2);
     }
     tenant->charged_ns += used;
+    cgpu_used_charge(arbiter, tenant, used);
     arbiter->paid_ns += used;
 }
 

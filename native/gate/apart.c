@@ -146,7 +146,7 @@ look_for_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
         uint64_t asked = larger(flight->marked_ns, flight->stream->asked_ns);
 
         if (since(now, asked) >= CGPU_APART_LOST_NS && gpu->outside->is_lost(flight, now)) {
-            cgpu_flight_pass(flight->stream, now, now, false);
+            cgpu_flight_pass(flight->stream, now, now, CGPU_SEEN_LATE);
             return; /* the table has changed */
         }
     }

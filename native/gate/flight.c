@@ -66,18 +66,21 @@ cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
 }
 
 static void
-pass(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now, bool known)
+pass(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now,
+     enum cgpu_pace_seen seen)
 {
     gpu->pace.done_ns += batch->expected_ns;
+    gpu->pace.spans = cgpu_gate_is(gpu, CGPU_METERED_SPANS);
     if (cgpu_gate_is(gpu, CGPU_METERED_TOGETHER)) {
         cgpu_pace_leave(&gpu->pace, batch, now);
     } else {
-        cgpu_pace_pass(&gpu->pace, batch, now, known);
+        cgpu_pace_pass(&gpu->pace, batch, now, seen);
     }
 }
 
 static void
-take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now, bool known)
+take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now,
+         enum cgpu_pace_seen seen)
 {
     struct cgpu_stream *stream = flight->stream;
     /* long work is checked for less often, and need not be seen so promptly */
@@ -85,17 +88,26 @@ take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now, bo
 
     gpu->left -= cgpu_apart_is_left(stream);
     if (stream->apart == CGPU_APART_NOT) {
-        pass(gpu, &flight->batch, now, known || now - gpu->pace.looked_ns < lately);
+        if (flight->ended_ns != 0) {
+            pass(gpu, &flight->batch, flight->ended_ns, CGPU_SEEN_MARKED);
+        } else if (now - gpu->pace.looked_ns < lately) {
+            pass(gpu, &flight->batch, now, CGPU_SEEN_AT_ONCE);
+        } else {
+            pass(gpu, &flight->batch, now, seen);
+        }
     }
     cgpu_apart_moves(stream, now);
     stream->in_flight--;
     gpu->outside->release(stream);
 }
 
-/* Remove what has passed from GPU's table, oldest first: what was marked in STREAM until UNTIL. */
+/*
+ * Remove what has passed from GPU's table, oldest first. STREAM (NULL: any): what was marked in it
+ * until UNTIL has passed, as was SEEN.
+ */
 static void
 take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until, uint64_t now,
-         bool known)
+         enum cgpu_pace_seen seen)
 {
     uint32_t kept = 0;
 
@@ -104,7 +116,7 @@ take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t u
 
         if (stream != NULL ? flight->stream == stream && flight->marked_ns <= until
                            : gpu->outside->is_passed(flight)) {
-            take_out(gpu, flight, now, known);
+            take_out(gpu, flight, now, seen);
         } else {
             gpu->flight[kept++] = *flight;
         }
@@ -116,17 +128,17 @@ take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t u
 }
 
 void
-cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, bool known)
+cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, enum cgpu_pace_seen seen)
 {
     if (stream->in_flight != 0) {
-        take_all(stream->gpu, stream, until, now, known);
+        take_all(stream->gpu, stream, until, now, seen);
     }
 }
 
 void
 cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    take_all(gpu, NULL, 0, now, false);
+    take_all(gpu, NULL, 0, now, CGPU_SEEN_LATE);
     cgpu_pace_look(&gpu->pace, now);
     cgpu_apart_look(gpu, now);
 }
@@ -171,7 +183,7 @@ put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t no
     stream->issued++;
     stream->in_flight++;
     gpu->flights++;
-    *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means};
+    *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means, 0};
     gpu->left += cgpu_apart_is_left(stream);
     if (stream->apart == CGPU_APART_NOT) {
         cgpu_pace_mark(&gpu->pace, &flight->batch, now);
@@ -238,6 +250,19 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     }
 }
 
+/* What is in flight in STREAM has ended, though its markers have not been seen to pass. */
+static void
+note_end(struct cgpu_stream *stream, uint64_t now)
+{
+    for (uint32_t i = 0; i < stream->gpu->flights && stream->in_flight > 0; i++) {
+        struct cgpu_flight *flight = &stream->gpu->flight[i];
+
+        if (flight->stream == stream) {
+            flight->ended_ns = now;
+        }
+    }
+}
+
 /*
  * Its marker may be younger than BEGUN: a stream that stood apart pays before it is let in again.
  */
@@ -246,13 +271,16 @@ cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t no
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    cgpu_flight_pass(stream, begun, now, true);
+    cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE);
+    if (stream->handed_ns <= begun) {
+        note_end(stream, now);
+    }
     if (stream->handed_ns <= begun) {
         struct cgpu_pace_batch batch = close_batch(stream);
 
         if (batch.launches != 0) {
             cgpu_pace_mark(&gpu->pace, &batch, now);
-            pass(gpu, &batch, now, true);
+            pass(gpu, &batch, now, CGPU_SEEN_AT_ONCE);
             cgpu_flight_publish(gpu);
         }
     }

@@ -40,7 +40,8 @@ bool cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now);
 void cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now);
 
 /* What was marked in STREAM until UNTIL has ended; KNOWN: now. */
-void cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, bool known);
+void cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now,
+                      enum cgpu_pace_seen seen);
 
 /* What STREAM was marked for by BEGUN has ended; the rest too, if none was handed over since. */
 void cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t now);

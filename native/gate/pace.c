@@ -74,14 +74,17 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
     uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
     uint64_t sample = lesson->span_ns / lesson->launches;
-    bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
+    bool late = lesson->seen == CGPU_SEEN_LATE;
+    bool may_rise = !late && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
         /* seen late, it is too long by less than a batch, which is better than to wait once more */
-        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
+        if (lesson->seen == CGPU_SEEN_AT_ONCE || sample <= CGPU_PACE_BATCH_NS) {
             learn(entry_of(pace, lesson->key), lesson->key, sample);
             cgpu_guess_judge(&pace->guess, sample, 1);
         }
+    } else if (sample < ns / 2 && sample + lesson->blur_ns / lesson->launches >= ns) {
+        return; /* the batch before ended earlier than it was seen to: this one had begun by then */
     } else if (sample < ns && lesson->beside) {
         learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));
     } else if (sample < ns && !lesson->cut) {
@@ -150,7 +153,7 @@ add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *mo
     lesson->launches += more->launches;
     lesson->span_ns += more->span_ns;
     lesson->exact = lesson->exact && more->exact;
-    lesson->known = lesson->known && more->known;
+    lesson->seen = lesson->seen < more->seen ? lesson->seen : more->seen;
 }
 
 /*
@@ -220,6 +223,20 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
+ * GPU time of BATCH, which ended at END (0: nobody knows when, or when it began). If it took much
+ * longer than expected, others had the GPU meanwhile.
+ */
+static uint64_t
+used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end)
+{
+    uint64_t took = since(end, larger(batch->start_ns, pace->passed_ns));
+    uint64_t expected = later(batch->expected_ns, pace->lag_ns);
+    uint64_t most = later(expected, lesser(expected / 2, CGPU_PACE_EDGES_NS));
+
+    return end != 0 && (took <= most || !batch->certain) ? took : expected;
+}
+
+/*
  * When BATCH ended: between the last check and this one, at about the time expected. Rather too
  * early: then the next check comes before the end, not after it, and only a check before the end
  * shows when it comes. Otherwise an estimate that is too long would confirm itself.
@@ -244,6 +261,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
     pace->passed_ns = larger(pace->passed_ns, end);
     pace->sharp = known;
+    pace->blur_ns = lesser(since(end, pace->looked_ns), CGPU_PACE_USUAL_LAG_NS);
     pace->stream = batch->stream;
     pace->marked_ns = batch->marked_ns;
     pace->since_ns = pace->passed_ns;
@@ -270,8 +288,9 @@ learn_lag(struct cgpu_pace *pace, uint64_t now)
 
 void
 cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
-               bool known)
+               enum cgpu_pace_seen seen)
 {
+    bool known = seen != CGPU_SEEN_LATE;
     uint64_t end = known || !batch->certain ? now : end_of(pace, batch, now);
     uint64_t span = span_of(pace, batch, end);
     bool beside =
@@ -280,10 +299,11 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .key = batch->key,
         .launches = lesser(batch->launches, LONGEST_NS),
         .span_ns = span,
+        .blur_ns = arrives(pace, batch) < pace->passed_ns ? pace->blur_ns : 0,
         .at_ns = now,
         .there = true,
         .exact = batch->queued != 0 && arrives(pace, batch) <= pace->passed_ns,
-        .known = known,
+        .seen = seen,
         .beside = beside,
         .cut = beside || (arrives(pace, batch) < pace->passed_ns && pace->sharp == 0),
     };
@@ -291,8 +311,11 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     if (batch->launches == 0) {
         learn_lag(pace, now);
     }
-    /* seen late, it may have ended long ago */
-    pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
+    if (pace->spans) {
+        pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
+    } else {
+        pace->busy_ns += used_by(pace, batch, span > 0 && (known || batch->certain) ? end : 0);
+    }
     if (!beside || pace->chain_launches > 0) { /* else it ran before the chain began */
         chain(pace, &lesson);
     }
@@ -309,6 +332,7 @@ void
 cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
     finish_lesson(pace);
+    pace->busy_ns += batch->expected_ns;
     take_off(pace, batch, now, false);
     pace->chain_key = 0;
     pace->chain_launches = 0;

@@ -44,15 +44,23 @@ struct cgpu_pace_batch {
     uint64_t marked_ns;
 };
 
+/* How the end of a batch was seen. */
+enum cgpu_pace_seen {
+    CGPU_SEEN_LATE,   /* some time after it */
+    CGPU_SEEN_MARKED, /* when it came; the batch was marked when the program waited for that */
+    CGPU_SEEN_AT_ONCE /* when it came: a thread was watching */
+};
+
 /* What was seen to pass at one time, from which something may be learnt. */
 struct cgpu_pace_lesson {
     uint64_t key; /* of all its launches; 0: they differ */
     uint64_t launches;
     uint64_t span_ns;
+    uint64_t blur_ns; /* the span may be too short by this */
     uint64_t at_ns;
+    enum cgpu_pace_seen seen;
     bool there;
-    bool exact; /* false: the span is an upper bound */
-    bool known;
+    bool exact;  /* false: the span is an upper bound */
     bool beside; /* others ran beside it: part of it may have run before the span */
     bool cut;    /* the span may be too short for that or another reason */
 };
@@ -63,10 +71,12 @@ struct cgpu_pace {
     uint64_t passed_ns; /* when a marker was last seen passed */
     uint64_t looked_ns; /* when markers were last looked at */
     uint32_t sharp;     /* passed_ns is about when it was */
+    uint64_t blur_ns;   /* but it may have been this much earlier */
     uint32_t stream;    /* whose it was */
     uint64_t marked_ns; /* and when that one was marked */
-    uint64_t busy_ns;   /* GPU time of all batches that have ended */
+    uint64_t busy_ns;   /* GPU time of all batches that have ended: for shares that are shown */
     uint64_t done_ns;   /* the same, as estimated when they were launched */
+    bool spans;         /* of these, all the time that they took: CGPU_METERED_SPANS */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
     uint64_t guessed;   /* and with launches whose duration is guessed */
@@ -121,12 +131,9 @@ cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
 /* BATCH was marked at NOW: it is in flight. */
 void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
-/*
- * BATCH's marker was seen passed at NOW. KNOWN: at about the time when it passed (a thread was
- * watching), so that kernels can be learnt from it.
- */
+/* BATCH's marker was seen passed at NOW. Unless it was seen late, kernels are learnt from it. */
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
-                    bool known);
+                    enum cgpu_pace_seen seen);
 
 /*
  * BATCH no longer counts as in flight, although it may not have ended: nothing is learnt from it.

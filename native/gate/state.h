@@ -88,7 +88,8 @@ struct cgpu_flight {
     struct cgpu_stream *stream;
     uint64_t marked_ns;
     uint32_t seq;
-    uint32_t means; /* how the proxy put it there */
+    uint32_t means;    /* how the proxy put it there */
+    uint64_t ended_ns; /* a call that waited for its work returned then; 0: none did */
 };
 
 struct cgpu_gate_gpu {

@@ -355,7 +355,7 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_seconds_total",
         "counter",
-        "GPU time charged to it, or by the driver's utilisation while no arbiter measures.",
+        "GPU time that it used, or by the driver's utilisation while no arbiter measures.",
         lambda its: (its.charged_ns + its.estimated_ns) / _NS,
     ),
     _compute(

@@ -116,7 +116,7 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && stream->context == index) {
-            cgpu_flight_pass(stream, UINT64_MAX, cgpu_flow_now(), false);
+            cgpu_flight_pass(stream, UINT64_MAX, cgpu_flow_now(), CGPU_SEEN_LATE);
             unlink_handle(stream);
             reset(stream);
         }

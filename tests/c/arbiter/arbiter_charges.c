@@ -167,7 +167,7 @@ TEST(charges_under_the_soft_policy_are_marked_as_rough_sch4)
         uint32_t policy, metered;
     } cases[] = {{CGPU_POLICY_WEIGHTED_FAIR, CGPU_METERED},
                  {CGPU_POLICY_PREEMPTIVE, CGPU_METERED},
-                 {CGPU_POLICY_SOFT, CGPU_METERED | CGPU_METERED_ROUGHLY},
+                 {CGPU_POLICY_SOFT, CGPU_METERED | CGPU_METERED_ROUGHLY | CGPU_METERED_SPANS},
                  {CGPU_POLICY_NATIVE, 0}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

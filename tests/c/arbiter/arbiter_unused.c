@@ -1,4 +1,7 @@
-/* What a container with a ceiling had of the GPU and did not use, as its threads were late. */
+/*
+ * What a container had of the GPU and did not use: with a ceiling, as its threads were late, and in
+ * the figures for people (CLI-3).
+ */
 #include "arbiter/arbiter_state.h"
 #include "arbiter_world.h"
 
@@ -152,4 +155,71 @@ TEST(without_a_ceiling_nothing_is_taken_off)
     step(0);
     has_worked(one, now + 3 * MS, 4 * MS);
     CHECK(charged(one) == 4 * MS - START_NS);
+}
+
+/* Two that have turns, with work in flight. */
+static struct cgpu_tenant *
+two_at_work(void)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == i);
+        arbiter->tenants[i].demand.active = true;
+    }
+    return arbiter->tenants;
+}
+
+/* TENANT has no work left, and says that it had the GPU for BUSY in all. */
+static void
+has_rested(struct cgpu_tenant *tenant, uint64_t busy)
+{
+    cgpu_used_look(arbiter, tenant, &(struct cgpu_demand){.busy_ns = busy});
+}
+
+TEST(idle_time_of_a_turn_is_charged_but_not_shown_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+    uint64_t before = tenants->virtual_ns;
+
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    has_rested(&tenants[0], 6 * MS);
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    CHECK(charged(0) == 16 * MS);
+    CHECK(tenants->charged_ns == 20 * MS);
+    CHECK(tenants->virtual_ns - before == 20 * MS * CGPU_VIRTUAL_UNIT / tenants->claim.competes);
+}
+
+TEST(who_used_what_another_was_charged_for_is_shown_with_it_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    has_rested(&tenants[0], 6 * MS);
+    has_rested(&tenants[1], 13 * MS);
+    CHECK(charged(1) == 13 * MS);
+    tenants[1].demand.active = true;
+    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    has_rested(&tenants[1], 100 * MS); /* one of the four is left */
+    CHECK(charged(1) == 24 * MS);
+}
+
+TEST(who_reports_no_use_is_shown_with_what_it_is_charged_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    has_rested(&tenants[0], 0);
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    CHECK(charged(0) == 20 * MS);
+}
+
+TEST(a_report_of_little_use_hides_no_more_than_a_turn_or_two_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+
+    cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
+    has_rested(&tenants[0], 1 * MS);
+    cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
+    CHECK(charged(0) == 1960 * MS);
 }

@@ -30,7 +30,7 @@ turn(uint64_t now, uint64_t ns)
         now = cgpu_pace_drain_look(&pace, closed, now) + LATE_NS;
         looks += 1;
     }
-    cgpu_pace_pass(&pace, &batch, now, true);
+    cgpu_pace_pass(&pace, &batch, now, CGPU_SEEN_AT_ONCE);
     cgpu_pace_look(&pace, now);
 }
 
@@ -42,7 +42,7 @@ learn(uint64_t first_ns, uint64_t ns)
 
     pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &first, MS);
-    cgpu_pace_pass(&pace, &first, MS + first_ns, true);
+    cgpu_pace_pass(&pace, &first, MS + first_ns, CGPU_SEEN_AT_ONCE);
     looks = 0;
     for (uint64_t i = 1; i <= TURNS; i++) {
         turn(i * SECOND, ns);

@@ -30,7 +30,7 @@ lone(struct cgpu_pace *pace, uint64_t key, uint64_t launches, uint64_t start, ui
     };
 
     cgpu_pace_mark(pace, &batch, start);
-    cgpu_pace_pass(pace, &batch, end, true);
+    cgpu_pace_pass(pace, &batch, end, CGPU_SEEN_AT_ONCE);
 }
 
 /* What was seen to pass at one time is learnt when the next batch is marked. */
@@ -61,11 +61,12 @@ queue(struct cgpu_pace *pace, uint64_t key, uint64_t launches, uint64_t each, in
         cgpu_pace_mark(pace, &batches[i % 2], now);
         if (i > 0) {
             now += launches * each;
-            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, true);
+            cgpu_pace_look(pace, now - US);
+            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, CGPU_SEEN_AT_ONCE);
         }
     }
     now += launches * each;
-    cgpu_pace_pass(pace, &batches[count % 2], now, true);
+    cgpu_pace_pass(pace, &batches[count % 2], now, CGPU_SEEN_AT_ONCE);
     next(pace, now);
     return now;
 }
@@ -100,7 +101,7 @@ TEST(a_kernel_whose_end_is_seen_late_is_known_too)
     struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .start_ns = 100 * US};
 
     cgpu_pace_mark(pace, &batch, 100 * US);
-    cgpu_pace_pass(pace, &batch, 180 * US, false);
+    cgpu_pace_pass(pace, &batch, 180 * US, CGPU_SEEN_LATE);
     CHECK(cgpu_pace_estimate(pace, 7) == 80 * US);
     queue(pace, 7, 25, 10 * US, 20, MS);
     CHECK(cgpu_pace_estimate(pace, 7) <= 11 * US);
@@ -149,14 +150,14 @@ TEST(what_was_seen_late_teaches_nothing_upward)
     struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .start_ns = 100};
 
     cgpu_pace_mark(pace, &batch, 100);
-    cgpu_pace_pass(pace, &batch, 900 * MS, false);
+    cgpu_pace_pass(pace, &batch, 900 * MS, CGPU_SEEN_LATE);
     next(pace, 900 * MS);
     CHECK(cgpu_pace_estimate(pace, 7) == 0 && pace->busy_ns < MS);
     lone(pace, 7, 1, 1000 * MS, 1001 * MS);
     batch = (struct cgpu_pace_batch){
         .key = 7, .launches = 1, .work_ns = MS, .start_ns = 1100 * MS, .certain = 1};
     cgpu_pace_mark(pace, &batch, 1100 * MS);
-    cgpu_pace_pass(pace, &batch, 1900 * MS, false);
+    cgpu_pace_pass(pace, &batch, 1900 * MS, CGPU_SEEN_LATE);
     next(pace, 1900 * MS);
     CHECK(cgpu_pace_estimate(pace, 7) > 990 * US && cgpu_pace_estimate(pace, 7) <= MS);
 }
@@ -174,10 +175,52 @@ TEST(a_late_look_does_not_shorten_what_comes_after)
                 .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
             cgpu_pace_mark(pace, &pair[i], now);
         }
-        cgpu_pace_pass(pace, &pair[0], now + 190 * US, false);
-        cgpu_pace_pass(pace, &pair[1], now + 200 * US, true);
+        cgpu_pace_pass(pace, &pair[0], now + 190 * US, CGPU_SEEN_LATE);
+        cgpu_pace_pass(pace, &pair[1], now + 200 * US, CGPU_SEEN_AT_ONCE);
     }
     CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 100 * US);
+}
+
+/* The end of the first is taken for known, as the last look was 70 us before; it was 60 us late. */
+TEST(a_look_that_is_a_little_late_does_not_shorten_what_comes_after_either)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch pair[2];
+
+    lone(pace, 7, 1, 100 * US, 200 * US);
+    for (uint64_t now = MS; now < 20 * MS; now += MS) {
+        for (int i = 0; i < 2; i++) {
+            pair[i] = (struct cgpu_pace_batch){
+                .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
+            cgpu_pace_mark(pace, &pair[i], now);
+        }
+        cgpu_pace_look(pace, now + 90 * US);
+        cgpu_pace_pass(pace, &pair[0], now + 160 * US, CGPU_SEEN_AT_ONCE);
+        cgpu_pace_look(pace, now + 160 * US);
+        cgpu_pace_pass(pace, &pair[1], now + 200 * US, CGPU_SEEN_AT_ONCE);
+    }
+    CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 110 * US);
+}
+
+TEST(work_that_takes_much_longer_than_it_does_is_not_taken_for_longer_use)
+{
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 100 * US, 200 * US);
+    lone(pace, 7, 1, MS, MS + 140 * US); /* a launch takes a while */
+    CHECK(pace->busy_ns == 240 * US);
+    lone(pace, 7, 1, 2 * MS, 3 * MS); /* others' work ran meanwhile */
+    CHECK(pace->busy_ns >= 340 * US && pace->busy_ns < 360 * US);
+}
+
+TEST(work_that_no_longer_counts_as_in_flight_is_use_nevertheless)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .work_ns = 100 * US, .certain = 1};
+
+    cgpu_pace_mark(pace, &batch, MS);
+    cgpu_pace_leave(pace, &batch, 2 * MS);
+    CHECK(pace->busy_ns == 100 * US);
 }
 
 /* What was launched into other streams, too little to be marked, runs before the marked work of
@@ -200,7 +243,7 @@ TEST(work_of_other_streams_that_is_marked_late_does_not_shorten_what_it_takes)
                                            .stream = stream};
 
             cgpu_pace_mark(pace, &late, seen + 10 * US * stream);
-            cgpu_pace_pass(pace, &late, seen + 10 * US * stream + 3 * US, true);
+            cgpu_pace_pass(pace, &late, seen + 10 * US * stream + 3 * US, CGPU_SEEN_AT_ONCE);
         }
     }
     CHECK(cgpu_pace_estimate(pace, 7) >= 190 * US);
@@ -226,16 +269,16 @@ TEST(work_that_is_marked_late_is_not_counted_in_the_chain_that_follows)
         more[0] = (struct cgpu_pace_batch){.key = 7, .launches = 1, .start_ns = now, .certain = 1};
         cgpu_pace_mark(pace, &more[0], now);
         for (int i = 0; i < LATE; i++) {
-            cgpu_pace_pass(pace, &late[i], now + US, true);
+            cgpu_pace_pass(pace, &late[i], now + US, CGPU_SEEN_AT_ONCE);
         }
         for (int i = 1; i <= MORE; i++) {
             more[i % 2] = more[0];
             more[i % 2].start_ns = now;
             cgpu_pace_mark(pace, &more[i % 2], now);
             now += 200 * US;
-            cgpu_pace_pass(pace, &more[(i - 1) % 2], now, true);
+            cgpu_pace_pass(pace, &more[(i - 1) % 2], now, CGPU_SEEN_AT_ONCE);
         }
-        cgpu_pace_pass(pace, &more[MORE % 2], now + 200 * US, true);
+        cgpu_pace_pass(pace, &more[MORE % 2], now + 200 * US, CGPU_SEEN_AT_ONCE);
         CHECK(cgpu_pace_estimate(pace, 7) >= 195 * US);
     }
 }
@@ -259,8 +302,8 @@ TEST(batches_seen_passed_in_one_look_share_the_time)
             cgpu_pace_mark(pace, &pair[j], now);
         }
         now += 500 * US;
-        cgpu_pace_pass(pace, &pair[0], now, true);
-        cgpu_pace_pass(pace, &pair[1], now + 100, true);
+        cgpu_pace_pass(pace, &pair[0], now, CGPU_SEEN_AT_ONCE);
+        cgpu_pace_pass(pace, &pair[1], now + 100, CGPU_SEEN_AT_ONCE);
     }
     CHECK(cgpu_pace_estimate(pace, 7) < 12 * US);
 }
@@ -278,7 +321,7 @@ TEST(mixed_batches_teach_nothing)
         cgpu_pace_mark(pace, &batches[i % 2], now);
         if (i > 0) {
             now += 100 * US; /* streams that overlap */
-            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, true);
+            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, CGPU_SEEN_AT_ONCE);
         }
     }
     CHECK(cgpu_pace_estimate(pace, 7) == 100 * US);
@@ -330,7 +373,7 @@ TEST(no_input_breaks_the_bookkeeping)
             cgpu_pace_mark(pace, &batch, odd_number());
             break;
         case 1:
-            cgpu_pace_pass(pace, &batch, odd_number(), rand() % 2 != 0);
+            cgpu_pace_pass(pace, &batch, odd_number(), (enum cgpu_pace_seen)(rand() % 3));
             break;
         case 2:
             CHECK(pace->in_flight != 0 || cgpu_pace_room(pace, odd_number(), odd_number()) == 0);

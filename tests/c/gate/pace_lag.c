@@ -21,7 +21,7 @@ probe(uint64_t now, uint64_t lag_ns)
     for (uint64_t at = now; at < now + lag_ns; at += 20 * US) {
         cgpu_pace_look(&pace, at);
     }
-    cgpu_pace_pass(&pace, &nothing, now + lag_ns, true);
+    cgpu_pace_pass(&pace, &nothing, now + lag_ns, CGPU_SEEN_AT_ONCE);
     CHECK(pace.in_flight == 0 && pace.probed_ns == 0);
 }
 
@@ -78,7 +78,7 @@ TEST(a_probe_that_nobody_looked_for_says_nothing)
     pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &nothing, SECOND);
     cgpu_pace_look(&pace, SECOND);
-    cgpu_pace_pass(&pace, &nothing, SECOND + 5 * MS, true);
+    cgpu_pace_pass(&pace, &nothing, SECOND + 5 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(pace.lag_ns == 0 && pace.probed_ns == 0);
 }
 
@@ -101,11 +101,11 @@ TEST(what_a_kernel_takes_is_learnt_without_the_lag)
     pace = (struct cgpu_pace){0};
     probe(SECOND, 700 * US);
     cgpu_pace_mark(&pace, &kernel, 2 * SECOND);
-    cgpu_pace_pass(&pace, &kernel, 2 * SECOND + 3 * MS, true);
+    cgpu_pace_pass(&pace, &kernel, 2 * SECOND + 3 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_estimate(&pace, 7) == 3 * MS - 600 * US);
     kernel = (struct cgpu_pace_batch){.key = 9, .launches = 1, .start_ns = 3 * SECOND};
     cgpu_pace_mark(&pace, &kernel, 3 * SECOND);
-    cgpu_pace_pass(&pace, &kernel, 3 * SECOND + 400 * US, true);
+    cgpu_pace_pass(&pace, &kernel, 3 * SECOND + 400 * US, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_estimate(&pace, 9) == 100 * US);
 }
 
@@ -123,11 +123,12 @@ run(uint64_t now, uint64_t late, uint64_t us, int count, bool known)
         cgpu_pace_mark(&pace, &batches[i], now);
     }
     for (int i = 0; i < count; i++) {
-        cgpu_pace_pass(&pace, &batches[i], now + (late + (uint64_t)(i + 1) * us) * US, known);
+        cgpu_pace_pass(&pace, &batches[i], now + (late + (uint64_t)(i + 1) * us) * US,
+                       known ? CGPU_SEEN_AT_ONCE : CGPU_SEEN_LATE);
     }
     now += (late + (uint64_t)count * us) * US;
     cgpu_pace_mark(&pace, &next, now); /* what was seen last is learnt now */
-    cgpu_pace_pass(&pace, &next, now, true);
+    cgpu_pace_pass(&pace, &next, now, CGPU_SEEN_AT_ONCE);
 }
 
 TEST(one_span_in_which_nobody_looked_hardly_raises_what_a_kernel_takes)

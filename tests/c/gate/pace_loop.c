@@ -47,12 +47,14 @@ harvest(void)
 
     for (; program.head < program.tail; program.head++) {
         const struct flight *flight = &program.flights[program.head % FLIGHTS];
+        bool known;
 
         if (flight->end_ns > program.now) {
             break;
         }
+        known = pause < KNOWN_NS || pause < (program.now - flight->marked_ns) / KNOWN_PART;
         cgpu_pace_pass(&pace, &flight->batch, program.now,
-                       pause < KNOWN_NS || pause < (program.now - flight->marked_ns) / KNOWN_PART);
+                       known ? CGPU_SEEN_AT_ONCE : CGPU_SEEN_LATE);
     }
     cgpu_pace_look(&pace, program.now);
     program.harvested_ns = program.now;
@@ -111,7 +113,7 @@ run(uint64_t kernel_ns, uint64_t first_ns, uint64_t late_ns)
 
     pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &first, MS);
-    cgpu_pace_pass(&pace, &first, MS + first_ns, true);
+    cgpu_pace_pass(&pace, &first, MS + first_ns, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_estimate(&pace, KEY) == first_ns);
     program = (struct program){.now = begin,
                                .gpu_ns = begin,

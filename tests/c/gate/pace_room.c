@@ -43,7 +43,7 @@ TEST(a_long_kernel_is_followed_by_the_next_shortly_before_it_ends)
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 49 * MS + 500 * US) == 0);
     marked(50 * MS, true, SECOND + 49 * MS + 500 * US);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 49 * MS + 500 * US) != 0);
-    cgpu_pace_pass(&pace, &first, SECOND + 50 * MS, true);
+    cgpu_pace_pass(&pace, &first, SECOND + 50 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(pace.end_ns == SECOND + 100 * MS);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 60 * MS) != 0);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 99 * MS + 500 * US) == 0);
@@ -85,7 +85,7 @@ TEST(what_is_not_known_is_measured_alone)
         now = at;
     }
     CHECK(looks < 300); /* looked for rarer and rarer */
-    cgpu_pace_pass(&pace, &batch, SECOND + 200 * MS, true);
+    cgpu_pace_pass(&pace, &batch, SECOND + 200 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 200 * MS) == 0);
     CHECK(cgpu_pace_estimate(&pace, 7) == 200 * MS);
 }
@@ -108,8 +108,8 @@ TEST(when_all_is_passed_nothing_is_left)
     first = marked(50 * MS, true, SECOND);
     second = marked(0, false, SECOND);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) != 0);
-    cgpu_pace_pass(&pace, &first, SECOND + 10 * MS, true);
-    cgpu_pace_pass(&pace, &second, SECOND + 10 * MS, true);
+    cgpu_pace_pass(&pace, &first, SECOND + 10 * MS, CGPU_SEEN_AT_ONCE);
+    cgpu_pace_pass(&pace, &second, SECOND + 10 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 10 * MS) == 0);
     CHECK(pace.in_flight == 0 && pace.uncertain == 0 && pace.end_ns == SECOND + 10 * MS);
     CHECK(pace.busy_ns == 10 * MS);

@@ -168,3 +168,23 @@ TEST(streams_of_a_program_alone_share_what_may_be_in_flight)
         CHECK(count > 16 || found.markers <= found.launches / 8);
     }
 }
+
+/* The helper thread marks what a program launched before it synchronised, and looks later. */
+TEST(what_is_marked_while_a_program_synchronises_has_ended_when_that_returns)
+{
+    uint64_t begun, used = 0;
+
+    begin(1, PRESSED);
+    for (int i = 0; i < 3; i++) {
+        launch(&streams[0], 100 * US);
+        begun = now;
+        CHECK(cgpu_flight_cut(&streams[0], now + 10 * US));
+        now = end;
+        used += 100 * US;
+        cgpu_flight_synchronised(&streams[0], begun, now);
+        now += 70 * US;
+        cgpu_flight_harvest(&gpu, now);
+        CHECK(gpu.flights == 0 && work.busy_ns == used);
+        now += 100 * US;
+    }
+}

@@ -1,0 +1,71 @@
+/*
+ * The GPU time that is shown for a container: what is charged to it, corrected when it rests by
+ * what its markers show. What it was charged beyond that, because the GPU was idle or worked for
+ * another one meanwhile, is left out of what it is charged next. Of that, others are shown what
+ * they used beyond what they were charged. Only figures follow from what a container reports, no
+ * debt.
+ */
+#include "arbiter/arbiter_state.h"
+
+/* No more than this is corrected at a time: who reports nothing is not shown as idle for long. */
+#define MOST_NS (40 * CGPU_MS)
+
+static void
+show(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
+{
+    tenant->used.total_ns += ns;
+    tenant->used.recent_ns[arbiter->part % CGPU_RECENT_PARTS] += ns;
+}
+
+void
+cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
+{
+    uint64_t less = cgpu_lesser(ns, tenant->used.over_ns);
+
+    tenant->used.over_ns -= less;
+    show(arbiter, tenant, ns - less);
+}
+
+/* Processes that meet on several GPUs spin on each until the last one has come. */
+bool
+cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    return cgpu_arbiter_takes_turns(arbiter) && !arbiter->company.on && !tenant->several;
+}
+
+void
+cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+               const struct cgpu_demand *says)
+{
+    struct cgpu_used *used = &tenant->used;
+    uint64_t charged = tenant->charged_ns - used->charged_ns;
+    uint64_t busy = cgpu_since(says->busy_ns, used->busy_ns);
+
+    if (says->active || !tenant->demand.active) {
+        return;
+    }
+    used->charged_ns = tenant->charged_ns;
+    used->busy_ns = says->busy_ns;
+    if (cgpu_used_is_corrected(arbiter, tenant) && busy > 0) {
+        uint64_t over = cgpu_since(charged, busy);
+        uint64_t more = cgpu_lesser(cgpu_since(busy, charged), arbiter->unused_ns);
+
+        used->over_ns = cgpu_lesser(used->over_ns + over, MOST_NS);
+        arbiter->unused_ns = cgpu_lesser(arbiter->unused_ns + over - more, MOST_NS);
+        show(arbiter, tenant, more);
+    }
+}
+
+void
+cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    uint64_t part = now / (1000 * CGPU_MS / CGPU_RECENT_PARTS);
+    uint64_t passed = cgpu_lesser(part - arbiter->part, CGPU_RECENT_PARTS);
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        for (uint64_t p = 0; p < passed; p++) {
+            arbiter->tenants[i].used.recent_ns[(part - p) % CGPU_RECENT_PARTS] = 0;
+        }
+    }
+    arbiter->part = part;
+}

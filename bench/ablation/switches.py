@@ -128,7 +128,7 @@ SWITCHES = {
     THREAD: [
         (
             "launch: a look at each while one is unknown",
-            "process->stream.unsure || process->gate.pace.probed_ns != 0",
+            "process->streams[0].unsure || process->gate.pace.probed_ns != 0",
             "false",
         ),
     ],

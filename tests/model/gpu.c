@@ -10,6 +10,7 @@ gpu_submit(struct world *world, struct process *process, uint64_t ns, uint64_t m
     uint32_t tail = (process->queue_head + process->queue_count) % MAX_QUEUE;
 
     process->submitted += 1;
+    process->last[process->current] = process->submitted;
     process->queue[tail] = (struct work_item){.ready_ns = world->now + world->scenario->dispatch_ns,
                                               .left_ns = ns,
                                               .seq = process->submitted,

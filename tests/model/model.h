@@ -38,7 +38,8 @@ enum {
     MAX_GPUS = 4,
     MAX_PROCESSES = 64,
     MAX_QUEUE = 1024,
-    MAX_MARKERS = 8, /* of a stream */
+    MAX_STREAMS = 512, /* of a process */
+    MAX_MARKERS = 8,   /* of a stream */
     MAX_LENGTHS = 6,
     MAX_CHANGES = 64
 };
@@ -57,6 +58,7 @@ struct load {
     uint32_t barrier;     /* after each synchronisation, wait until the mates have synchronised */
     uint32_t one_thread;  /* launches for all mates, then waits for all of them */
     uint64_t launch_ns;   /* of the processor's time, for each kernel */
+    uint32_t streams;     /* kernels go into these in turn */
 };
 
 struct tenant_spec {
@@ -155,13 +157,15 @@ struct process {
     uint32_t queue_head, queue_count;
     uint64_t queued_ns;
     uint64_t submitted, finished; /* sequence numbers of items */
+    uint64_t last[MAX_STREAMS];   /* of each stream's last item */
 
     struct world *world;
     struct cgpu_gate_gpu gate;
-    struct cgpu_stream stream; /* its only one */
+    struct cgpu_stream streams[MAX_STREAMS];
+    uint32_t current; /* the next kernel's stream */
     struct cgpu_ledger_work work;
-    struct marker markers[MAX_MARKERS]; /* by their sequence numbers */
-    bool probes;                        /* a marker that is placed now is a probe */
+    struct marker markers[MAX_STREAMS][MAX_MARKERS]; /* by their sequence numbers */
+    bool probes;                                     /* a marker that is placed now is a probe */
     uint32_t hot_word;    /* gate word under which the thread needs no look; 0: none */
     uint64_t hot_ns;      /* what it has launched without one */
     uint64_t estimate_ns; /* of its next kernel */

@@ -9,33 +9,54 @@ process_of(const struct cgpu_gate_gpu *gate)
     return (struct process *)(uintptr_t)((uintptr_t)gate - offsetof(struct process, gate));
 }
 
+static struct marker *
+marker_of(struct process *process, const struct cgpu_stream *stream, uint32_t seq)
+{
+    return &process->markers[stream->index][seq % MAX_MARKERS];
+}
+
 /* A marker is dispatched like any work. */
+static void
+pass_marker(const struct process *process, struct marker *marker, uint64_t now)
+{
+    const struct scenario *s = process->world->scenario;
+    uint64_t ready = marker->marked_ns + s->dispatch_ns;
+
+    if (marker->visible_ns == NEVER && marker->seq <= process->finished) {
+        marker->visible_ns = (now > ready ? now : ready) + s->completion_ns;
+    }
+}
+
 void
 process_pass_markers(struct process *process, uint64_t now)
 {
-    const struct scenario *s = process->world->scenario;
+    for (uint32_t i = 0; i < process->gate.flights; i++) {
+        const struct cgpu_flight *flight = &process->gate.flight[i];
 
-    for (int i = 0; i < MAX_MARKERS; i++) {
-        struct marker *marker = &process->markers[i];
-        uint64_t ready = marker->marked_ns + s->dispatch_ns;
-
-        if (marker->visible_ns == NEVER && marker->seq <= process->finished) {
-            marker->visible_ns = (now > ready ? now : ready) + s->completion_ns;
-        }
+        pass_marker(process, marker_of(process, flight->stream, flight->seq), now);
     }
+}
+
+/* A GPU that runs all in order passes a marker after what came before it in any stream. */
+static uint64_t
+passes_after(const struct process *process, const struct cgpu_stream *stream)
+{
+    return process->world->scenario->in_order != 0 ? process->submitted
+                                                   : process->last[stream->index];
 }
 
 static bool
 put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 {
     struct process *process = process_of(stream->gpu);
+    struct marker *marker = marker_of(process, stream, seq);
     uint64_t now = process->world->now;
 
     if (process->probes) { /* others may have the GPU */
         gpu_submit(process->world, process, 0, 0);
     }
-    process->markers[seq % MAX_MARKERS] = (struct marker){process->submitted, now, NEVER};
-    process_pass_markers(process, now);
+    *marker = (struct marker){passes_after(process, stream), now, NEVER};
+    pass_marker(process, marker, now);
     *means = 0;
     return true;
 }
@@ -43,9 +64,9 @@ put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 static bool
 is_passed(const struct cgpu_flight *flight)
 {
-    const struct process *process = process_of(flight->stream->gpu);
+    struct process *process = process_of(flight->stream->gpu);
 
-    return process->markers[flight->seq % MAX_MARKERS].visible_ns <= process->world->now;
+    return marker_of(process, flight->stream, flight->seq)->visible_ns <= process->world->now;
 }
 
 static void
@@ -155,22 +176,24 @@ process_init(struct world *world, struct process *process)
         .ring = ring,
         .wake = wake,
     };
-    static const uint32_t one_stream = 1;
     struct tenant *tenant = &world->tenants[process->tenant];
     struct cgpu_gate_gpu *gate = &process->gate;
 
     process->world = world;
     process->queued_at = NEVER;
     gate->outside = &outside;
-    gate->streams = &process->stream;
-    gate->stream_bound = &one_stream;
+    gate->streams = process->streams;
+    gate->stream_bound = &process->load.streams;
     gate->work = &process->work;
     gate->sums = &tenant->sums[process->gpu];
     gate->gate = &tenant->words[process->gpu];
     gate->limits = &tenant->limits[process->gpu];
-    process->stream.gpu = gate;
-    process->stream.handle = (struct CUstream_st *)(void *)process; /* any but NULL */
-    process->stream.used = 1;
+    for (uint16_t i = 0; i < process->load.streams; i++) {
+        struct CUstream_st *handle = (void *)process; /* any but NULL */
+
+        process->streams[i] =
+            (struct cgpu_stream){.gpu = gate, .handle = handle, .used = 1, .index = i};
+    }
 }
 
 /* As shim/cuda/compute/monitor.c does it, but for the fallback. */

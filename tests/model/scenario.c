@@ -28,6 +28,7 @@ scenario_tenant(struct scenario *scenario, uint32_t weight, uint64_t ns)
     tenant->load.lengths[0] = ns;
     tenant->load.length_count = 1;
     tenant->load.launch_ns = LAUNCH_NS;
+    tenant->load.streams = 1;
     scenario->tenant_count += 1;
     return tenant;
 }
@@ -80,6 +81,7 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         {"sync", NULL, &tenant->load.sync_every},
         {"kinds", NULL, &tenant->load.kinds},
         {"launch", &tenant->load.launch_ns, NULL},
+        {"streams", NULL, &tenant->load.streams},
         {"think", &tenant->load.think_ns, NULL},
         {"syncs", NULL, &tenant->load.burst_syncs},
         {"burst", &tenant->load.burst_ns, NULL},
@@ -131,7 +133,8 @@ parse_tenant(struct scenario *scenario, const char *text)
         text = end + (*end == ',');
     }
     return tenant->weight > 0 && tenant->load.lengths[0] > 0 && tenant->processes > 0 &&
-           tenant->gpus > 0 && tenant->gpus < 1U << MAX_GPUS;
+           tenant->gpus > 0 && tenant->gpus < 1U << MAX_GPUS && tenant->load.streams > 0 &&
+           tenant->load.streams <= MAX_STREAMS;
 }
 
 bool

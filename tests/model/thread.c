@@ -6,6 +6,12 @@
 #include "gate/flight.h"
 #include "gate/rest.h"
 
+static struct cgpu_stream *
+current(struct process *process)
+{
+    return &process->streams[process->current];
+}
+
 /* True: let in. */
 static bool
 enter(struct world *world, struct process *process)
@@ -34,7 +40,7 @@ enter(struct world *world, struct process *process)
         process->work.waiting = 0;
     }
     process->probes = true;
-    cgpu_enter_begin(&process->stream, word, world->now);
+    cgpu_enter_begin(current(process), word, world->now);
     process->probes = false;
     process->word = word;
     return true;
@@ -60,11 +66,13 @@ key_of(const struct process *process)
     return cgpu_pace_key((const void *)function, process->load.lengths[process->kernel]);
 }
 
-/* Whether every launch takes the slow path, to look at markers. */
+/* Whether every launch takes the slow path: to look at markers, or since the stream is another. */
 static bool
 looks(const struct process *process)
 {
-    return process->stream.unsure || process->gate.pace.probed_ns != 0;
+    bool awaited = process->streams[0].unsure || process->gate.pace.probed_ns != 0;
+
+    return awaited || process->load.streams > 1;
 }
 
 /* How many kernels go out in one event: equal ones, short ones, as far as the batch lasts. */
@@ -95,8 +103,8 @@ add_to_batch(struct process *process, uint64_t key, uint64_t count, uint64_t now
     struct cgpu_unmarked batch = {.work_ns = count * estimate, .launches = count, .key = key};
 
     if (cgpu_gate_is_metered(process->word)) {
-        cgpu_flight_add(&process->stream, &batch);
-        cgpu_enter_count(&process->stream, estimate, process->guessed, now);
+        cgpu_flight_add(current(process), &batch);
+        cgpu_enter_count(current(process), estimate, process->guessed, now);
         process->hot_ns += batch.work_ns;
         process->hot_word = looks(process) ? 0 : process->word;
     }
@@ -130,6 +138,7 @@ launch(struct world *world, struct process *process)
     process->since_sync += count;
     process->ready_ns += count * ns;
     process->kernel = (process->kernel + 1) % process->load.length_count;
+    process->current = (process->current + 1) % process->load.streams;
     process->at_thread = world->now + count * process->load.launch_ns;
 }
 
@@ -143,11 +152,11 @@ room_at(struct process *process, uint64_t ns, uint64_t now)
         process->hot_ns + ns < CGPU_PACE_BATCH_NS) {
         return 0; /* the hot path, see launch.c */
     }
-    until = cgpu_enter_room(&process->stream, process->word, ns, now);
+    until = cgpu_enter_room(current(process), process->word, ns, now);
     if (until == 0 && process->hot_ns + ns >= CGPU_PACE_BATCH_NS) {
         process->hot_ns = 0; /* what it launched is handed over: it may go on */
     }
-    return process->stream.apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
+    return current(process)->apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
 }
 
 /* True: another launch may go out. */
@@ -210,7 +219,9 @@ synchronised(struct world *world, struct process *process)
     process->since_sync = 0;
     process->ready_ns = ends_burst ? 0 : process->ready_ns;
     process->synced = ends_burst ? 0 : process->synced;
-    cgpu_flight_synchronised(&process->stream, process->synced_ns, world->now);
+    for (uint32_t i = 0; i < process->load.streams; i++) {
+        cgpu_flight_synchronised(&process->streams[i], process->synced_ns, world->now);
+    }
     cgpu_rest_begins(&process->gate, world->now);
     world_step(world, process, world->now);
     rest(world, process,

@@ -1,4 +1,4 @@
-/* Containers with many processes: the next one waits for what all of them have in flight. */
+/* Many processes or streams: the next container waits for what all of them have in flight. */
 #include <stdio.h>
 
 #include "cases.h"
@@ -6,7 +6,15 @@
 static const uint32_t counts[] = {1, 2, 3, 4, 8, 32};
 static const uint64_t lengths[] = {20 * US, 100 * US, 300 * US, 3 * MS};
 
+static const uint32_t streams[] = {1, 8, 64, 512}, beside[] = {1, 8};
+static const uint64_t stream_lengths[] = {20 * US, 300 * US, 3 * MS};
+
 enum { COUNTS = sizeof counts / sizeof *counts, LENGTHS = sizeof lengths / sizeof *lengths };
+enum {
+    STREAMS = sizeof streams / sizeof *streams,
+    BESIDE = sizeof beside / sizeof *beside,
+    STREAM_LENGTHS = sizeof stream_lengths / sizeof *stream_lengths
+};
 
 /* Beside a busy equal, which has one process. */
 static int
@@ -30,32 +38,40 @@ equals(const char *group)
     return missed;
 }
 
-/* What a request of high priority waits for beside them, in ms: its median. */
+/* What a request of high priority waits for beside OTHERS with kernels of NS, in ms: its median. */
 static int
-waits(const char *group, uint32_t count, uint64_t ns, uint32_t in_order)
+waits(const char *group, const char *name, const struct tenant_spec *others, uint32_t in_order)
 {
     struct scenario s;
     struct world *world;
     struct tenant_spec *high;
-    double bar = (2.0 * (double)ns + (in_order ? 1.7 : 1.0) * MS) / MS;
-    char name[48];
+    double bar = (2.0 * (double)others->load.lengths[0] + (in_order ? 1.7 : 1.0) * MS) / MS;
     int missed;
 
     scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 6 * SECOND);
     s.from_ns = SECOND;
     s.in_order = in_order;
-    scenario_tenant(&s, 1, ns)->processes = count;
+    *scenario_tenant(&s, 1, 0) = *others;
     high = scenario_tenant(&s, 1, 100 * US);
     high->high = true;
     high->load.sync_every = 1;
     high->load.think_ns = 20 * MS;
     world = world_run(&s);
-    snprintf(name, sizeof name, "%s-%u-%lluus", in_order ? "in-order" : "slices", count,
-             (unsigned long long)(ns / US));
     missed = cases_note(group, name, (double)world_percentile(&world->tenants[1].latency, 0.5) / MS,
                         bar, world);
     world_free(world);
     return missed;
+}
+
+static struct tenant_spec
+others_with(uint32_t processes, uint32_t count, uint64_t ns)
+{
+    struct scenario s = {0};
+    struct tenant_spec *others = scenario_tenant(&s, 1, ns);
+
+    others->processes = processes;
+    others->load.streams = count;
+    return *others;
 }
 
 static int
@@ -66,8 +82,35 @@ high(const char *group)
     for (uint32_t in_order = 0; in_order < 2; in_order++) {
         for (int c = 0; c < COUNTS; c++) {
             for (int l = 0; l < LENGTHS; l++) {
-                missed += waits(group, counts[c], lengths[l], in_order);
+                struct tenant_spec others = others_with(counts[c], 1, lengths[l]);
+                char name[48];
+
+                snprintf(name, sizeof name, "%s-%u-%lluus", in_order ? "in-order" : "slices",
+                         counts[c], (unsigned long long)(lengths[l] / US));
+                missed += waits(group, name, &others, in_order);
             }
+        }
+    }
+    return missed;
+}
+
+/* Streams by processes. */
+static int
+high_by_streams(const char *group)
+{
+    int missed = 0;
+
+    for (uint32_t in_order = 0; in_order < 2; in_order++) {
+        for (int i = 0; i < STREAMS * BESIDE * STREAM_LENGTHS; i++) {
+            uint32_t count = streams[i / (BESIDE * STREAM_LENGTHS)];
+            uint32_t processes = beside[i / STREAM_LENGTHS % BESIDE];
+            uint64_t ns = stream_lengths[i % STREAM_LENGTHS];
+            struct tenant_spec others = others_with(processes, count, ns);
+            char name[48];
+
+            snprintf(name, sizeof name, "%s-%ux%u-%lluus", in_order ? "in-order" : "slices", count,
+                     processes, (unsigned long long)(ns / US));
+            missed += waits(group, name, &others, in_order);
         }
     }
     return missed;
@@ -76,5 +119,6 @@ high(const char *group)
 const struct cases_group cases_processes[] = {
     {"processes-equal", equals},
     {"processes-high", high},
+    {"streams-high", high_by_streams},
     {NULL, NULL},
 };

@@ -59,7 +59,8 @@ GROUPS = {
     "kinds": 40,
     "processes-equal": 24,
     "processes-high": 48,
-    "streams-high": 48,
+    "streams-high": 60,
+    "streams-idle": 30,
 }
 # A second of processor time, or more, each.
 LONG = {
@@ -75,6 +76,7 @@ LONG = {
     *("change-policy", "change-weight", "change-max-inst", "high-ratio", "high-policies"),
     *("crowd", "meet", "edge-pairs", "edge-liar", "long-shares", "fault", "pair-fault"),
     "streams-high",
+    "streams-idle",
 }
 # At most two markers of a stream are in flight, so the gate falls short of some bars by a little:
 # docs/decisions/0218-one-gate.md. Group -> how many scenarios, the worst figure, the idlest GPU.

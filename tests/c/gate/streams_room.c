@@ -188,3 +188,17 @@ TEST(what_is_marked_while_a_program_synchronises_has_ended_when_that_returns)
         now += 100 * US;
     }
 }
+
+TEST(sixteen_streams_beside_an_idle_neighbour_keep_the_gpu_busy_with_few_markers)
+{
+    static const struct {
+        uint64_t ns, launches; /* at least so many for each marker */
+    } lengths[] = {{5 * US, 60}, {20 * US, 8}, {100 * US, 1}, {300 * US, 1}};
+
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct found found = play(16, lengths[i].ns, ALONE);
+
+        CHECK(found.idle_ns == 0);
+        CHECK(found.markers * lengths[i].launches <= found.launches);
+    }
+}

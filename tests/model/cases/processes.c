@@ -6,15 +6,18 @@
 static const uint32_t counts[] = {1, 2, 3, 4, 8, 32};
 static const uint64_t lengths[] = {20 * US, 100 * US, 300 * US, 3 * MS};
 
-static const uint32_t streams[] = {1, 8, 64, 512}, beside[] = {1, 8};
+static const uint32_t streams[] = {1, 8, 16, 64, 512}, stream_processes[] = {1, 8};
 static const uint64_t stream_lengths[] = {20 * US, 300 * US, 3 * MS};
 
 enum { COUNTS = sizeof counts / sizeof *counts, LENGTHS = sizeof lengths / sizeof *lengths };
 enum {
     STREAMS = sizeof streams / sizeof *streams,
-    BESIDE = sizeof beside / sizeof *beside,
+    STREAM_PROCESSES = sizeof stream_processes / sizeof *stream_processes,
     STREAM_LENGTHS = sizeof stream_lengths / sizeof *stream_lengths
 };
+
+typedef int run_case(const char *group, const char *name, const struct tenant_spec *program,
+                     uint32_t in_order);
 
 /* Beside a busy equal, which has one process. */
 static int
@@ -64,14 +67,14 @@ waits(const char *group, const char *name, const struct tenant_spec *others, uin
 }
 
 static struct tenant_spec
-others_with(uint32_t processes, uint32_t count, uint64_t ns)
+program_with(uint32_t processes, uint32_t count, uint64_t ns)
 {
     struct scenario s = {0};
-    struct tenant_spec *others = scenario_tenant(&s, 1, ns);
+    struct tenant_spec *program = scenario_tenant(&s, 1, ns);
 
-    others->processes = processes;
-    others->load.streams = count;
-    return *others;
+    program->processes = processes;
+    program->load.streams = count;
+    return *program;
 }
 
 static int
@@ -82,7 +85,7 @@ high(const char *group)
     for (uint32_t in_order = 0; in_order < 2; in_order++) {
         for (int c = 0; c < COUNTS; c++) {
             for (int l = 0; l < LENGTHS; l++) {
-                struct tenant_spec others = others_with(counts[c], 1, lengths[l]);
+                struct tenant_spec others = program_with(counts[c], 1, lengths[l]);
                 char name[48];
 
                 snprintf(name, sizeof name, "%s-%u-%lluus", in_order ? "in-order" : "slices",
@@ -94,31 +97,66 @@ high(const char *group)
     return missed;
 }
 
+/* Beside a neighbour that launches once in three seconds: percent of the GPU that they lack. */
+static int
+lacks(const char *group, const char *name, const struct tenant_spec *program, uint32_t in_order)
+{
+    struct scenario s;
+    struct world *world;
+    struct tenant_spec *other;
+    int missed;
+
+    scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 4 * SECOND);
+    s.from_ns = SECOND;
+    s.in_order = in_order;
+    *scenario_tenant(&s, 1, 0) = *program;
+    other = scenario_tenant(&s, 1, 300 * US);
+    other->load.sync_every = 1;
+    other->load.think_ns = 3 * SECOND;
+    world = world_run(&s);
+    missed = cases_note(group, name, 100 - print_part(world, 0), 0.1, world);
+    world_free(world);
+    return missed;
+}
+
 /* Streams by processes. */
 static int
-high_by_streams(const char *group)
+by_streams(const char *group, int processes_counts, run_case *run_one)
 {
     int missed = 0;
 
     for (uint32_t in_order = 0; in_order < 2; in_order++) {
-        for (int i = 0; i < STREAMS * BESIDE * STREAM_LENGTHS; i++) {
-            uint32_t count = streams[i / (BESIDE * STREAM_LENGTHS)];
-            uint32_t processes = beside[i / STREAM_LENGTHS % BESIDE];
+        for (int i = 0; i < STREAMS * processes_counts * STREAM_LENGTHS; i++) {
+            uint32_t count = streams[i / (processes_counts * STREAM_LENGTHS)];
+            uint32_t processes = stream_processes[i / STREAM_LENGTHS % processes_counts];
             uint64_t ns = stream_lengths[i % STREAM_LENGTHS];
-            struct tenant_spec others = others_with(processes, count, ns);
+            struct tenant_spec spec = program_with(processes, count, ns);
             char name[48];
 
             snprintf(name, sizeof name, "%s-%ux%u-%lluus", in_order ? "in-order" : "slices", count,
                      processes, (unsigned long long)(ns / US));
-            missed += waits(group, name, &others, in_order);
+            missed += run_one(group, name, &spec, in_order);
         }
     }
     return missed;
+}
+
+static int
+high_by_streams(const char *group)
+{
+    return by_streams(group, STREAM_PROCESSES, waits);
+}
+
+static int
+idle_by_streams(const char *group)
+{
+    return by_streams(group, 1, lacks);
 }
 
 const struct cases_group cases_processes[] = {
     {"processes-equal", equals},
     {"processes-high", high},
     {"streams-high", high_by_streams},
+    {"streams-idle", idle_by_streams},
     {NULL, NULL},
 };

@@ -118,3 +118,49 @@ TEST(a_time_without_arbiter_is_not_compared)
     CHECK(run(180 * MS, 2, alone, together) == 0);
     CHECK(run(500 * MS, 2, alone, together) > 400 * MS); /* no attempt has failed */
 }
+
+/* They leave their turns after bursts of 1 ms until both gates are open. */
+static void
+leave_turns(void)
+{
+    uint64_t burst_ns[2] = {0};
+
+    for (uint64_t until = now + 2000 * MS; open_gates() < 2 && now < until;) {
+        for (int i = 0; i < 2; i++) {
+            int tenant = tenants[i];
+
+            if (gates[tenant] == CGPU_GATE_CLOSED || burst_ns[i] == MS) {
+                is_quiet(tenant);
+                demands[tenant].waiting = gates[tenant] == CGPU_GATE_CLOSED;
+                burst_ns[i] = 0;
+            } else {
+                works(tenant, now + PART_NS);
+                demands[tenant].done_ns += PART_NS * 2 / 5;
+                burst_ns[i] += PART_NS;
+            }
+        }
+        step(PART_NS);
+    }
+    CHECK(open_gates() == 2);
+}
+
+TEST(turns_left_before_it_do_not_shorten_those_afterwards)
+{
+    uint64_t held = 0;
+
+    begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
+    leave_turns();
+    cgpu_arbiter_set_tenant(arbiter, tenants[1], 1, false);
+    for (int i = 0; i < 2; i++) {
+        is_quiet(tenants[i]);
+        demands[tenants[i]].waiting = true;
+    }
+    step(PART_NS);
+    CHECK(open_gates() == 1);
+    for (int holder = gates[tenants[0]] != CGPU_GATE_CLOSED ? tenants[0] : tenants[1];
+         gates[holder] != CGPU_GATE_CLOSED; held += PART_NS) {
+        works(holder, now + PART_NS);
+        step(PART_NS);
+    }
+    CHECK(held > 6 * MS); /* at least a usual turn; the pair of one that rests and the other: 3 */
+}

@@ -156,6 +156,7 @@ struct cgpu_tenant {
     uint64_t active_ns; /* when it last had or wanted work */
     uint64_t absent_until;
     uint32_t absences;
+    uint64_t unseen_ns;  /* of turns that ended since it was last seen in one */
     bool ahead;          /* soft: closed until the others have caught up */
     uint64_t rate_ns;    /* soft: GPU time of its own of late */
     uint64_t used_at_ns; /* soft: when something of it was last seen to have ended */
@@ -279,7 +280,7 @@ static inline bool
 cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
 {
     return cgpu_tenant_wants(tenant) && tenant->absent_until <= now &&
-           (tenant->stage != CGPU_STAGE_EXPIRED || cgpu_tenant_overlaps(tenant, now));
+           tenant->stage != CGPU_STAGE_EXPIRED;
 }
 
 /* arbiter.c */

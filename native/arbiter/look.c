@@ -52,7 +52,7 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
             at = earlier(at, now + left, now + 1);
         }
         if (!holder->shown) {
-            at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS, now + 1);
+            at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS - holder->unseen_ns, now + 1);
         }
     }
     at = earlier(at, cgpu_linger_until(holder), now + 1);

@@ -217,11 +217,12 @@ cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *hol
     return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
 }
 
-/* Nothing was seen of HOLDER since its gate opened. */
+/* Nothing was seen of HOLDER since its gate opened, nor in turns before, which may be short. */
 static bool
 is_absent(const struct cgpu_tenant *holder, uint64_t now)
 {
-    return !holder->shown && cgpu_since(now, holder->opened_ns) >= CGPU_ABSENT_NS;
+    return !holder->shown &&
+           cgpu_since(now, holder->opened_ns) + holder->unseen_ns >= CGPU_ABSENT_NS;
 }
 
 /* It has worked and has nothing more to do. */
@@ -354,7 +355,12 @@ cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now)
 void
 cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now)
 {
-    arbiter->tenants[arbiter->holder].yielded = why == CGPU_TURN_IS_LEFT;
+    struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+    bool unseen = !holder->shown && holder->demand.waiting && why == CGPU_TURN_IS_OVER;
+    uint64_t unseen_ns = holder->unseen_ns + cgpu_since(now, holder->opened_ns);
+
+    holder->unseen_ns = unseen ? cgpu_lesser(unseen_ns, CGPU_ABSENT_NS) : 0;
+    holder->yielded = why == CGPU_TURN_IS_LEFT;
     cgpu_beside_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
     cgpu_turn_close(arbiter, arbiter->holder, now);
 }

@@ -342,3 +342,24 @@ TEST(who_rests_between_bursts_gets_its_part_neither_more_nor_less_for_it)
     CHECK(short_gap >= 40 && short_gap <= 47);
     CHECK(long_gap >= 30 && long_gap <= 36);
 }
+
+/* Its turn would be over before it is seen to be absent. */
+TEST(one_that_is_stopped_keeps_no_short_turns)
+{
+    uint64_t held = 0;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int stopped = add(1, false), other = add(3, false);
+    for (int i = 0; i < 20000; i++) {
+        demands[stopped].waiting = true;
+        if (gates[other] == CGPU_GATE_CLOSED) {
+            is_quiet(other);
+            demands[other].waiting = true;
+        } else {
+            works(other, now + MS / 10);
+        }
+        held += gates[stopped] != CGPU_GATE_CLOSED ? MS / 10 : 0;
+        step(MS / 10);
+    }
+    CHECK(held < 100 * MS);
+}

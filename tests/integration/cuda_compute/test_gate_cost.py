@@ -52,6 +52,16 @@ for line in sys.stdin:
 """
 )
 
+MANY = (
+    COUNT
+    + """
+many = [made(cuda.cuStreamCreate, 1) for _ in range(16)]
+count(100, *many)
+show(count(int(sys.stdin.readline()), *many))
+sys.stdin.readline()
+"""
+)
+
 
 @pytest.fixture
 def preload(tmp_path: Path) -> str:
@@ -98,6 +108,18 @@ def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
         gate.wait(gate.works)
         tell(process, str(LAUNCHES))
         assert set(read(process).split()) == {"0"}
+        assert gate.work.markers == 0
+        process.communicate(timeout=60)
+
+
+def test_sch_5_nor_does_a_launch_into_16_streams_by_turns(base: Base, preload: str) -> None:
+    """More than a thread remembers, in a process with one GPU."""
+    with (
+        Gate(base.path, state=FREE) as gate,
+        base.start(MANY, "0", LD_PRELOAD=preload) as process,
+    ):
+        tell(process, str(LAUNCHES))
+        assert read(process) == "0"
         assert gate.work.markers == 0
         process.communicate(timeout=60)
 

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def pair() -> Iterator[Players]:
-    """``steady`` and ``victim``, which is started anew whenever it is killed."""
+def pair(request: pytest.FixtureRequest) -> Iterator[Players]:
+    """``steady`` and ``victim``, which is started anew whenever it is killed.
+
+    With the flags that the test gives both, or equal weights.
+    """
+    steady, victim = getattr(request, "param", ("--weight 1", "--weight 1"))
     made = Players()
-    made.spin("steady", "--weight 1", PAUSELESS)
-    made.spin_again_and_again("victim", "--weight 1", PAUSELESS)
+    made.spin("steady", steady, PAUSELESS)
+    made.spin_again_and_again("victim", victim, PAUSELESS)
     made.wait()
     yield made
     made.stop()

@@ -17,6 +17,7 @@ from lab.driver.real_driver import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs" / "compute"
 FLAGS = ("-target", "x86_64-linux-gnu.2.17", "-std=gnu11", "-O2", "-lpthread", "-ldl")
@@ -134,6 +135,32 @@ def measure_while(driver: Path, tags: Iterable[str], act: Callable[[], object]) 
     whole = (ended - began) / 100
     points = {tag: (after[tag] - before[tag]) / whole for tag in tags}
     return Shares(points, 100 - sum(points.values()))
+
+
+def measure_stopped(
+    driver: Path,
+    tags: Iterable[str],
+    stopped: AbstractContextManager[object],
+    server: int,
+    act: Callable[[], object],
+) -> tuple[float, Shares]:
+    """What the first of ``tags`` has while the other is stopped, and both from 0.1 s after that.
+
+    In percent of the time that ``act`` takes, from 0.3 s on. That in which it or the server waited
+    for a CPU is nobody's fault, and counts as had.
+    """
+    first, *_ = tags = list(tags)
+    with stopped:
+        time.sleep(0.3)
+        others = [server, *(p.pid for p in gpu_times(driver) if p.tag == first)]
+        waited, began = -waited_ns(others), time.monotonic_ns()
+        meanwhile = measure_while(driver, tags, act)
+        waited, took = waited + waited_ns(others), time.monotonic_ns() - began
+    time.sleep(0.1)
+    afterwards = measure(driver, tags, 1)
+    late = 100 * waited / took
+    print(f"stopped: {meanwhile}, without a CPU {late:.2f}; then {afterwards}")  # noqa: T201
+    return meanwhile.points[first] + late, afterwards
 
 
 def wait_for(driver: Path, tags: Iterable[str], seconds: float = 30) -> None:

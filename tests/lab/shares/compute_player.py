@@ -9,7 +9,7 @@ from lab.shares.gatewatch import Watched
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 TIMES = 100
@@ -56,6 +56,14 @@ def usual_gap_ms(player: Player) -> float:
     player.report()
     time.sleep(3)
     return player.report().gap_ms
+
+
+def gate_looks(player: Player, seconds: float) -> Iterator[bool]:
+    """Whether a program's gate stands open, again and again."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield player.holds()
+        time.sleep(0.002)
 
 
 def gap_after(players: list[Player], fault: Callable[[], object]) -> float:

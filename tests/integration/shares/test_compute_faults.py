@@ -95,7 +95,7 @@ def test_who_was_stopped_has_saved_nothing_up(
             ["steady", "victim"],
             how(driver, pid),
             pair.server(),
-            lambda: looks.extend(gate_looks(pair.by_tag["steady"], seconds)),  # noqa: B023
+            lambda: looks.extend(gate_looks(pair.by_tag["steady"].watched, seconds)),  # noqa: B023
         )
         assert had > 90, seconds
         assert sum(looks) > 0.85 * len(looks), (seconds, sum(looks), len(looks))

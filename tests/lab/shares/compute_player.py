@@ -25,6 +25,11 @@ class Report(NamedTuple):
     gap_ms: float
 
 
+def is_open(watched: Watched) -> bool:
+    """Whether a container's gate stands open."""
+    return bool(watched.limits.gpus[0].gate & 3)
+
+
 class Player:
     """One program under ``cgpu-run``, and its session's folder."""
 
@@ -48,7 +53,7 @@ class Player:
 
     def holds(self) -> bool:
         """Whether its gate stands open."""
-        return bool(self.watched.limits.gpus[0].gate & 3)
+        return is_open(self.watched)
 
 
 def usual_gap_ms(player: Player) -> float:
@@ -58,11 +63,11 @@ def usual_gap_ms(player: Player) -> float:
     return player.report().gap_ms
 
 
-def gate_looks(player: Player, seconds: float) -> Iterator[bool]:
-    """Whether a program's gate stands open, again and again."""
+def gate_looks(watched: Watched, seconds: float) -> Iterator[bool]:
+    """Whether a container's gate stands open, again and again."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        yield player.holds()
+        yield is_open(watched)
         time.sleep(0.002)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.containers.engines import Volume
+from lab.driver.stopping import halted
 from lab.machine.node import share
 from lab.machine.servers import serving
 from lab.shares.compute import (
@@ -20,15 +21,19 @@ from lab.shares.compute import (
     TAG,
     Shares,
     measure,
+    measure_stopped,
     measure_while,
     prefer,
     spin_program,
     wait_for,
 )
+from lab.shares.compute_player import gate_looks
+from lab.shares.gatewatch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lab.containers.engines import Docker
     from lab.machine.node import Node
 
 pytestmark = [pytest.mark.system, pytest.mark.alone(4), pytest.mark.timeout(600)]
@@ -100,6 +105,34 @@ def test_the_share_that_is_shown_is_the_true_one(node: Node, compute: Callable[.
     assert abs(shown.parts()["two"] - true.parts()["two"]) <= POINTS
     # a launch that comes late is time that its container held
     assert -POINTS <= shown.idle <= true.idle + POINTS
+
+
+def test_a_paused_container_has_saved_nothing_up(
+    node: Node, docker: Docker, compute: Callable[..., str]
+) -> None:
+    """It starts level. The other has the GPU meanwhile, and its half soon afterwards."""
+    steady = compute("steady", SPIN, "us=100", "seconds=60")
+    paused = compute("paused", SPIN, "us=100", "seconds=60")
+    wait_for(node.driver, ["steady", "paused"], 60)
+    server = serving(node.state)[0]
+    prefer([server])
+    measure(node.driver, (), WARM_UP_SECONDS)
+    stands_still = halted(
+        node.driver,
+        lambda: docker.docker("pause", paused),
+        lambda: docker.docker("unpause", paused),
+    )
+    watched, looks = Watched(node.state / "containers" / steady), list[bool]()
+    had, afterwards = measure_stopped(
+        node.driver,
+        ["steady", "paused"],
+        stands_still,
+        server,
+        lambda: looks.extend(gate_looks(watched, 2)),
+    )
+    assert had > 90
+    assert sum(looks) > 0.85 * len(looks)
+    assert abs(afterwards.parts()["steady"] - 50) < 10, afterwards
 
 
 def test_programs_that_nobody_here_wrote_share_equally(

@@ -18,7 +18,7 @@ enum {
     MAX_KERNELS = 16,
     MAX_PARTS = 4096,
     MAX_PROBES = 4096,
-    MAX_STREAMS = 64,
+    MAX_STREAMS = 512,
     COPIES = 64, /* of a kernel, each with a handle of its own */
     BATCHES = 2,
     BATCH_NS = 2000000,
@@ -77,6 +77,17 @@ credit(double *parts, long count, uint64_t start, uint64_t step, uint64_t end, u
     }
 }
 
+static void
+make_streams(unsigned long count)
+{
+    static unsigned long made;
+
+    for (; made < count && made < MAX_STREAMS; made++) {
+        must(cuStreamCreate(&streams[made], STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    stream = streams[0];
+}
+
 /* The next of so many kinds: a copy of the kernel, on up to 120 blocks of one thread each. */
 static void
 launch(struct kernel *kernel, const struct how *how, void *const *copies)
@@ -101,6 +112,7 @@ run(unsigned int length_us, uint64_t start, uint64_t end, long count, const stru
     uint64_t step;
     void *copies[COPIES];
 
+    make_streams(how->streams);
     for (int i = 0; i < COPIES && how->kinds > 1; i++) {
         copies[i] = kernel_load(length_us, stamps).function;
     }
@@ -161,10 +173,7 @@ main(void)
 
     cuda_start();
     must(cuMemAlloc_v2(&stamps, 4096), "cuMemAlloc");
-    for (int i = 0; i < MAX_STREAMS; i++) {
-        must(cuStreamCreate(&streams[i], STREAM_NON_BLOCKING), "cuStreamCreate");
-    }
-    stream = streams[0];
+    make_streams(1);
     for (int i = 0; i < BATCHES; i++) {
         must(cuEventCreate(&events[i], EVENT_BLOCKING_SYNC | EVENT_UNTIMED), "cuEventCreate");
     }

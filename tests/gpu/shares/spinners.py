@@ -20,8 +20,8 @@ class How(NamedTuple):
     """How kernels are launched: into how many streams, how many kinds, in bursts of how many.
 
     Attributes:
-        streams: up to 64, in turn.
-        kinds: different kernels, up to 2,048, in turn.
+        streams: up to 512, in turn.
+        kinds: different kernels, up to 4,096, in turn.
         burst: kernels after which the program synchronises; 0: it never waits for all its work.
         gap_us: for how long it then does nothing.
     """

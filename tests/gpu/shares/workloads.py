@@ -15,8 +15,9 @@ KERNEL_US, BURST_US = 100, 2_000
 # gap, kernels of the other program, and what of its due the bursting one has at least
 BURSTS = ((500, 1_000, 0.9), (2_000, 1_000, 0.9), (500, 5_000, 0.75), (500, 20_000, 0.5))
 OTHERS_OF_DUE = 0.95
-STREAMS = 64
+STREAMS = (1, 64, 512)
 KINDS, OF_ALONE, OTHERS_EVERY_NS = 4_000, 0.95, 1_000_000_000
+HALF_POINTS = 2.0
 
 
 def _bursts(world: World, policy: int, seconds: float) -> list[list[float]]:
@@ -63,13 +64,13 @@ def a_program_that_runs_bursts_gets_its_part_of_a_divided_gpu(world: World) -> F
 
 @check("shares", HOST)
 def a_high_priority_program_waits_no_longer_for_many_streams(world: World) -> Finding:
-    """The median of what it waits for is at most two kernels and 1 ms, for one stream and for 64.
+    """The median of what it waits for is at most two kernels and 1 ms, for 1, 64 and 512 streams.
 
     Beside a program that is always busy with kernels of 3 ms.
     """
     short, long, seconds = KERNEL_US, 3_000, 1.0 if world.simulated else 4.0
     figures: dict[str, float] = {}
-    for streams in (1, STREAMS):
+    for streams in STREAMS:
         asks = [Ask(policy=WEIGHTED_FAIR, high_priority=True), Ask(policy=WEIGHTED_FAIR)]
         with spinning(world, asks) as group:
             samples = latencies(group, (short, long), seconds, How(streams=streams))
@@ -98,3 +99,15 @@ def a_program_of_thousands_of_kernels_keeps_the_gpu(world: World) -> Finding:
     return Finding(
         world.simulated or part >= OF_ALONE, {"had_by_kinds": had, "part": round(part, 3)}
     )
+
+
+@check("shares", HOST)
+def a_program_of_thousands_of_kernels_has_its_half(world: World) -> Finding:
+    """4,000 kernels of 100 us in turn beside kernels of 1 ms: half each, within 2 points."""
+    seconds = 1.5 if world.simulated else 4.0
+    with spinning(world, [Ask(policy=WEIGHTED_FAIR)] * 2) as group:
+        hows = (How(kinds=KINDS), STEADY)
+        had = [parts[0] for parts in group.run((KERNEL_US, 1_000), seconds, hows=hows)]
+    off = 100 * (had[0] / sum(had) - 0.5)
+    measured = {"had": [round(each, 4) for each in had], "off_points": round(off, 2)}
+    return Finding(world.simulated or abs(off) <= HALF_POINTS, measured)

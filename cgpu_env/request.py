@@ -22,6 +22,7 @@ from cgpu_env.values import (
     gib_list,
     items,
     misstated,
+    misstated_default,
     number_in,
     size,
     truth,
@@ -261,11 +262,12 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
         GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.total_bytes), gpu.total_bytes))
         for gpu, wanted in zip(visible, sizes, strict=True)
     )
-    notes = misstated(
-        ((gpu.index, gpu.total_bytes) for gpu in visible),
-        sizes,
-        _written(asked),
-        env.get(MEM_UNIT, "GiB") if asked.share else "GiB",
+    totals = [(gpu.index, gpu.total_bytes) for gpu in visible]
+    unit = env.get(MEM_UNIT, "GiB") if asked.share else "GiB"
+    notes = (
+        misstated_default(totals, asked.default_memsize)
+        if asked.default_memsize
+        else misstated(totals, sizes, _written(asked), unit)
     )
     return Request(tuple(shares), asked.weight, asked.high_priority, notes, asked)
 
@@ -349,8 +351,6 @@ def _written(asked: Asked) -> str:
     given = asked.given
     if asked.sizes:
         return f"--mem {shown(given[MEM_CONTAINER])}"
-    if not asked.share:
-        return f"default_memsize={asked.default_memsize}"
     pair = f"{given[MEM_CONTAINER]}/{given.get(MEM_DEV)}"
     return f"--mem {shown(pair)}" if asked.has_units else MEM_DEV
 

@@ -106,11 +106,36 @@ def misstated(
         if unit_bytes and wanted.is_stated and _is_off(total, wanted.whole * unit_bytes):
             off.setdefault((total, wanted.part, wanted.whole), []).append(str(index))
     return tuple(
-        f"{'GPU' if len(here) == 1 else 'GPUs'} {','.join(here)}"
-        f" {'has' if len(here) == 1 else 'have'} {total // MIB} MiB, not the {whole} {unit}"
+        f"{_have(here, total)}, not the {whole} {unit}"
         f" of {written}: {part} of {whole} is {total * part // whole // MIB} MiB"
         for (total, part, whole), here in off.items()
     )
+
+
+def misstated_default(gpus: Iterable[tuple[int, int]], given: int | str) -> tuple[str, ...]:
+    """A sentence for the GPUs that a node's default size, in bytes or a part, does not suit.
+
+    Args:
+        gpus: index and bytes of each.
+        given: the default size; 0: none.
+    """
+    there, wanted = tuple(gpus), size(str(given)) or Size(0)
+    if wanted.whole:
+        return misstated(there, [wanted] * len(there), f"default_memsize={given}")
+    smaller: dict[int, list[str]] = {}
+    for index, total in there:
+        if total < wanted.part:
+            smaller.setdefault(total, []).append(str(index))
+    return tuple(
+        f"{_have(here, total)}, less than default_memsize={wanted.part // MIB}MiB: a container that"
+        " names no size gets the whole GPU"
+        for total, here in smaller.items()
+    )
+
+
+def _have(indices: list[str], total: int) -> str:
+    who = f"GPU {indices[0]} has" if len(indices) == 1 else f"GPUs {','.join(indices)} have"
+    return f"{who} {total // MIB} MiB"
 
 
 def _is_off(total: int, stated: int) -> bool:

@@ -15,6 +15,7 @@ from cgpu_doctor.elf import exported, glibc_needed
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_env.devices import silent
+from cgpu_env.values import misstated_default
 from cgpu_node import sealed
 from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
@@ -87,12 +88,23 @@ def driver(ground: Ground) -> Iterator[Finding]:
     for name in rules.strangers(node, node.gpus):
         what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
         yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
+    yield from _default_size(ground, node)
     yield from _versions(ground, node)
     nodes = [*node.device_nodes, *(n for gpu in answering for n in gpu.device_nodes)]
     missing = [n.host for n in nodes if not os.path.exists(n.host)]
     if missing:
         what = f"device nodes are missing: {', '.join(missing)}"
         yield Finding("error", what, missing[0], "nvidia-modprobe -c 0 -u")
+
+
+def _default_size(ground: Ground, node: Node) -> Iterator[Finding]:
+    """What the cap of containers that name none is on each GPU, if it is not as written."""
+    configured = load_config(ground.machine.at(CONFIG_PATH)).default_memsize
+    size = rules.default_memsize(ground.state_dir, configured)
+    totals = ((gpu.index, gpu.total_bytes) for gpu in node.gpus if gpu.total_bytes)
+    mend = f"cgpu set node {rules.DEFAULT_MEMSIZE}=SIZE; that of the next boot is in {CONFIG_PATH}"
+    for note in misstated_default(totals, size):
+        yield Finding("warning", note, str(size), ground.by_root(mend))
 
 
 def _is_unnamed(ground: Ground) -> bool:

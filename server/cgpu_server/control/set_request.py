@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import nearest, shown
+from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.names import names_of
 from cgpu_server.state import changes
@@ -45,7 +46,8 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
         _check_owner(tree)
         for name, value in values.items():
             tree.write(name, str(value))
-        return {"notes": ()}
+        is_size = rules.DEFAULT_MEMSIZE in values
+        return {"notes": changes.notes_on_default(state) if is_size else ()}
     node = state.node()  # without the lock: the driver may be slow
     notes: tuple[str, ...] = ()
 

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cgpu_env.values import misstated_default
 from cgpu_node.settings import rules
 from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 from cgpu_server.journal import log
 from cgpu_server.state.container_warnings import log_misstated
 
-__all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpus", "set_node"]
+__all__ = [
+    "CONTAINER_KEYS",
+    "GPU_KEYS",
+    "NODE_KEYS",
+    "notes_on_default",
+    "set_container",
+    "set_gpus",
+    "set_node",
+]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +47,15 @@ def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
         return living
 
     state.refresh(change)
+
+
+def notes_on_default(state: ServerState) -> tuple[str, ...]:
+    """What is odd about the node's default size on its GPUs, one sentence each."""
+    size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
+    node = state.node()
+    gpus = node.gpus if node else ()
+    totals = ((gpu.index, gpu.total_bytes) for gpu in gpus if gpu.total_bytes)
+    return misstated_default(totals, size)
 
 
 def set_gpus(

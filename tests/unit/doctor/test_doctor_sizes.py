@@ -1,4 +1,4 @@
-"""What ``cgpu doctor`` says of containers whose size was forgotten (CLI-4, ENV-4)."""
+"""What ``cgpu doctor`` says of sizes that were forgotten, or suit no GPU (CLI-4, ENV-4)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_doctor import state
+from cgpu_doctor import driver, state
 from cgpu_doctor.finding import Ground
 from cgpu_install.machine import Machine
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings import rules
 
 pytestmark = pytest.mark.unit
 
@@ -29,3 +31,26 @@ def test_a_container_whose_size_was_forgotten_is_named(
         (tmp_path / f"proc/{pid}/mountinfo").write_text(mount.replace("/etc/limits", "/etc/hosts"))
     found = state.shares(Ground(Machine(str(tmp_path)), str(tmp_path), None))
     assert [each.value for each in found if each.level == "warning"] == (["30"] if warned else [])
+
+
+def test_a_default_size_that_a_gpu_cannot_give_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configured one, and what ``cgpu set`` has put in its place."""
+    libraries = dict.fromkeys(driver.PROXIED, "/x")
+    gpu = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ())
+    node = Node("1", "/x", libraries, {}, (gpu,), (), 20, overcommit=False)
+    monkeypatch.setattr(driver, "_asked", lambda _: node)
+    ground = Ground(Machine(str(tmp_path)), str(tmp_path), None)
+
+    def wrong() -> list[tuple[str, str]]:
+        return [(found.level, found.value) for found in driver.driver(ground) if found.mend]
+
+    path = tmp_path / "etc/cgpu/config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("[node]\ndefault_memsize = '16GiB'\n")
+    assert wrong() == []
+    path.write_text("[node]\ndefault_memsize = '17GiB'\n")
+    assert wrong() == [("warning", str(17 << 30))]
+    rules.write_node(ground.state_dir, {"default_memsize": 1 << 30})
+    assert wrong() == []

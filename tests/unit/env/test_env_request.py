@@ -160,6 +160,17 @@ def test_a_default_size_of_a_whole_that_is_far_off_is_said_by_its_name() -> None
     )
 
 
+def test_a_default_size_above_a_gpu_is_noted_with_what_the_container_gets() -> None:
+    """ENV-4: a GPU that is large enough has no note."""
+    large, small = Gpu(1, "GPU-large", 80 << 30), T4._replace(index=2, uuid="GPU-small")
+    request = parse_request({}, (T4, large, small), default_memsize=60 << 30)
+    assert request is not None
+    assert request.gpus[0].cap_bytes == T4.total_bytes
+    sentence = "GPUs 0,2 have 15109 MiB, less than default_memsize=61440MiB"
+    assert request.notes == (f"{sentence}: a container that names no size gets the whole GPU",)
+    assert parse(mem="3", dev="15").notes == ()
+
+
 @pytest.mark.parametrize("mem", ["0", "1,0", "3"])
 def test_the_default_size_does_not_replace_a_size_that_is_named(mem: str) -> None:
     """ENV-4."""

@@ -62,10 +62,12 @@ class World:
 
         monkeypatch.setattr(Registry, "reap", reap)
 
-    def set(self, word: str, **values: Any) -> None:
-        """``cgpu set`` by root."""
+    def set(self, word: str, **values: Any) -> tuple[str, ...]:
+        """``cgpu set`` by root: its notes."""
         tree = Tree(self.state, lambda: None)
-        set_values(self.state, {"target": word, "values": values}, tree)
+        answer = set_values(self.state, {"target": word, "values": values}, tree)
+        notes: tuple[str, ...] = answer["notes"]
+        return notes
 
 
 @pytest.fixture
@@ -85,6 +87,20 @@ def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
     assert (entry.weight, entry.policy, entry.gpus[0].cap_bytes) == (4, 3, 50 * MIB)
     assert world.demands[1].records == world.state.records, "the arbiter follows at once"
     assert world.state.rules_of(GPU.uuid).policy == 3
+
+
+def test_a_default_size_that_a_gpu_cannot_give_is_set_with_a_note(world: World) -> None:
+    """ENV-4."""
+    sentence = "GPU 0 has 1000 MiB, less than default_memsize=101376MiB"
+    above = (f"{sentence}: a container that names no size gets the whole GPU",)
+    assert world.set("node", default_memsize="99GiB") == above
+    assert world.set("node", default_memsize="6/15") == (
+        "GPU 0 has 1000 MiB, not the 15 GiB of default_memsize=6/15: 6 of 15 is 400 MiB",
+    )
+    assert world.set("node", default_memsize="1000MiB") == ()
+    assert world.set("node", default_memsize=0) == ()
+    world.node = None
+    assert world.set("node", default_memsize="99GiB") == ()
 
 
 def test_the_gpus_of_containers_that_have_ended_are_not_meant(world: World) -> None:

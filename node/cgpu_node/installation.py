@@ -66,6 +66,12 @@ def shared() -> str | None:
     return next((each for each in folders if os.path.isdir(f"{each}/doc/cgpu")), None)
 
 
+def clone() -> str | None:
+    """The clone of the repository that this very code is in; None: it is installed."""
+    path = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
+    return path if os.path.isfile(f"{path}/docs/operating.md") else None
+
+
 def release_of(environment: str) -> str:
     """The release in an environment, found out without running anything of it."""
     pattern = f"{glob.escape(environment)}/lib/python3*/site-packages/cgpu_env/version.py"

@@ -113,15 +113,20 @@ def arguments() -> Parser:
 
 
 def _where() -> str:
-    """Where an installation has the files that people look for."""
-    shared = installation.shared()
-    if shared is None:
+    """Where an installation, or a clone, has the files that people look for."""
+    shared, clone = installation.shared(), installation.clone()
+    if shared is not None:
+        found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
+        page, documents, settings = f"{found}7 cgpu", f"{shared}/doc/cgpu", f"{shared}/cgpu"
+    elif clone is not None:
+        page = shlex.quote(f"{clone}/docs/man/cgpu.7")
+        documents, settings = f"{clone}/docs", f"{clone}/deploy"
+    else:
         return ""
-    found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
     return (
-        f"manual pages: man {found}7 cgpu (variables, policies, examples)\n"
-        f"documents: {shared}/doc/cgpu\n"
-        f"settings to copy, alert rules, dashboard, RuntimeClass: {shared}/cgpu\n"
+        f"manual pages: man {page} (variables, policies, examples)\n"
+        f"documents: {documents}\n"
+        f"settings to copy, alert rules, dashboard, RuntimeClass: {settings}\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,6 @@ from cgpu_server import main as server
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -81,6 +81,17 @@ def test_cgpu_help_shows_the_help_of_the_other_programs(
     assert given.command.run(given) == 0
     program = f"cgpu-{name.removeprefix('cgpu-')}"
     assert capsys.readouterr().out.startswith(f"usage: {program} ")
+
+
+def test_cgpu_help_shows_where_a_clone_has_its_documents(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse("cgpu help").command.run(parse("cgpu help"))
+    *_, page, documents, settings = capsys.readouterr().out.splitlines()
+    assert Path(page.split()[3]).is_file()
+    for line, name in ((documents, "operating.md"), (settings, "config.toml")):
+        assert Path(line.partition(": ")[2], name).is_file()
 
 
 def test_what_was_typed_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

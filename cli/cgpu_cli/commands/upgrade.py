@@ -80,20 +80,25 @@ def _outcome(given: argparse.Namespace) -> Outcome:
 
     state = state_path(given.state_dir)
     if given.back:
-        return upgrade.back(_installation(given.prefix), state, dry=given.dry_run)
+        place = _installation(given.prefix, "checkout RELEASE")
+        return upgrade.back(place, state, dry=given.dry_run)
     if given.source:
         place, options = _installation(given.prefix), shlex.split(given.pip)
         return upgrade.upgrade(place, state, given.source, options, dry=given.dry_run)
     return upgrade.follow(state, dry=given.dry_run)
 
 
-def _installation(prefix: str | None) -> installation.Installation:
-    """The installation to be changed.
+def _installation(prefix: str | None, by_git: str = "pull") -> installation.Installation:
+    """The installation to be changed; ``by_git``: what changes a clone.
 
     Raises:
         CgpuError: it is not pip's in a virtual environment; one sentence says what to use.
     """
     own = os.path.abspath(prefix) if prefix else installation.own_environment()
+    if own is None and (clone := installation.clone()):
+        commands = f"git -C {shlex.quote(clone)} {by_git} && make -C {shlex.quote(clone)} build"
+        what = "this cgpu is of a clone, so git has its releases"
+        raise CgpuError(f"{what}: {commands}, then: cgpu upgrade")
     if own is None:
         manager = _owner(installation.__file__)
         raise CgpuError(
@@ -112,7 +117,7 @@ def _owner(path: str) -> str:
     package = _package_of(path)
     if package:
         return f"apt-get install --only-upgrade {package}"
-    return "update it the way it was installed (pip, or git pull and make build)"
+    return "update it by the pip that installed it"
 
 
 def _package_of(path: str) -> str:

@@ -325,7 +325,9 @@ def upgrade(*words: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_says_what_else_to_use(place: Installation, tmp_path: Path) -> None:
     tree = upgrade("x.whl")
     assert (tree.returncode, tree.stdout) == (2, "")
-    assert "git pull and make build), then: cgpu upgrade" in tree.stderr
+    commands = f"git -C {ROOT} pull && make -C {ROOT} build, then: cgpu upgrade"
+    assert tree.stderr == f"cgpu: this cgpu is of a clone, so git has its releases: {commands}\n"
+    assert f"git -C {ROOT} checkout RELEASE && make" in upgrade("--back").stderr
     Path(place.prefix, "pipx_metadata.json").touch()
     pipx = upgrade("x.whl", "--prefix", place.prefix)
     assert "pipx upgrade --global cgpu, then: cgpu upgrade" in pipx.stderr

@@ -143,7 +143,11 @@ def compute_mode(ground: Ground) -> Iterator[Finding]:
     for gpu, (name, effect) in found:
         what = f"GPU {gpu.index} is in compute mode {name}: {effect}"
         yield Finding("warning", what, name, f"nvidia-smi -i {gpu.index} -c DEFAULT")
-    if not found:
+    unknown = [str(gpu.index) for gpu in node.gpus if not gpu.lost and gpu.uuid not in modes]
+    if unknown:
+        what = f"the driver does not report the compute mode of GPU {', '.join(unknown)}"
+        yield Finding("note", what, unknown[0])
+    elif modes and not found:
         yield Finding("ok", "several processes can use each GPU", "Default")
 
 

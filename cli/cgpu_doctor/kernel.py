@@ -31,7 +31,7 @@ def user_namespaces(ground: Ground) -> Iterator[Finding]:
             what = f"{name} = {value}: without root, cgpu-run can only use the library path"
             yield Finding("warning", what, value, f"sysctl -w {name}={good}")
     if not closed:
-        yield Finding("ok", "users have namespaces, for cgpu-run")
+        yield Finding("ok", "no setting of the kernel keeps users from namespaces, for cgpu-run")
 
 
 def cgroups(ground: Ground) -> Iterator[Finding]:

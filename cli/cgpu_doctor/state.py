@@ -119,8 +119,10 @@ def shares(ground: Ground) -> Iterator[Finding]:
         mend = f"start it with the GPU's size as the whole, or: cgpu set {name} memsize=..."
         if notes:
             yield Finding("warning", f"{name}: {'; '.join(notes)}", name, mend)
-    if not any(noted.values()):
-        yield Finding("ok", "no stated size of a GPU is far from what the driver says")
+    if not noted:
+        yield Finding("ok", "no container with a share runs")
+    elif not any(noted.values()):
+        yield Finding("ok", "no container was created with a size that its GPU has not")
     for pid, warning in _without_size(ground):
         yield Finding("warning", f"the container of process {pid}: {warning}", str(pid), MEANT)
 

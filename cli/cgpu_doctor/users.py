@@ -14,6 +14,7 @@ from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_node import accounts as apart
 from cgpu_node import installation
+from cgpu_node.facts import driver
 from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import driver_folder
 from cgpu_node.settings.config import CONFIG_PATH, load_config
@@ -43,7 +44,8 @@ def access(ground: Ground) -> Iterator[Finding]:
                 mend = _mending(part) if is_ours else f"chmod a+rX {quote(part)}"
                 yield Finding("warning", what, part, mend)
     if not closed:
-        yield Finding("ok", "every user can read what cgpu-run needs")
+        whom = "other users" if os.geteuid() == 0 else "you"
+        yield Finding("ok", f"nothing that cgpu-run needs is closed to {whom}")
 
 
 def _unstartable() -> Iterator[Finding]:
@@ -101,7 +103,9 @@ def _closed(path: str) -> str | None:
 def accounts(ground: Ground) -> Iterator[Finding]:
     """No other account promises the same GPUs."""
     config = load_config(ground.machine.at(CONFIG_PATH))
-    found = apart.others(ground.state_dir, driver_folder(ground.driver_dir, config))
+    folder = driver_folder(ground.driver_dir, config)
+    driver.check(folder)  # without a driver nobody knows which GPUs these are
+    found = apart.others(ground.state_dir, folder)
     if found:
         what, mend = apart.sentence(found), "cgpu install systemd --now"
         yield Finding("warning", what, found[0].state_dir, mend)

@@ -73,6 +73,16 @@ def test_a_closed_configuration_or_driver_is_named(machine: Path, path: str) -> 
     assert closed(machine) == {str(machine / path): f"chmod a+rX {machine / path}"}
 
 
+@pytest.mark.parametrize(("user", "whom"), [(0, "other users"), (7, "you")])
+def test_a_user_is_sure_of_their_own_access_alone(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, user: int, whom: str
+) -> None:
+    monkeypatch.setattr(users.os, "geteuid", lambda: user)
+    monkeypatch.setattr(users, "_needed", lambda _: ())
+    [found] = users.access(Ground(Machine(str(machine)), str(machine), None))
+    assert found.what == f"nothing that cgpu-run needs is closed to {whom}"
+
+
 def test_whoever_cannot_read_the_configuration_learns_that_it_may_name_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_doctor import driver
+from cgpu_doctor import driver, state, users
 from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
 from cgpu_install.machine import Machine
+from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.config import CONFIG_PATH
 
 pytestmark = pytest.mark.unit
@@ -41,6 +42,27 @@ def test_whoever_has_a_gpu_or_names_a_driver_is_told_of_the_fault_alone(ground: 
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1  x\n")
     with pytest.raises(CgpuError, match="no NVIDIA driver"):
         list(driver.driver(ground))
+
+
+@pytest.mark.parametrize(("modes", "levels"), [({}, ["note"]), ({"GPU-1": 0}, ["ok"])])
+def test_a_compute_mode_that_the_driver_does_not_report_is_not_in_order(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, modes: dict[str, int], levels: list[str]
+) -> None:
+    gpus = (NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ()),)
+    node = Node("1", "/x", {}, {}, gpus, (), 20, overcommit=False)
+    monkeypatch.setattr(driver, "_asked", lambda _: node)
+    monkeypatch.setattr(driver, "compute_modes", lambda _: modes)
+    assert [found.level for found in driver.compute_mode(ground)] == levels
+    monkeypatch.setattr(driver, "_asked", lambda _: node._replace(gpus=()))
+    monkeypatch.setattr(driver, "compute_modes", lambda _: {})
+    assert list(driver.compute_mode(ground)) == []
+
+
+def test_without_a_driver_nothing_that_needs_one_is_in_order(ground: Ground) -> None:
+    (found,) = state.shares(ground)
+    assert (found.level, found.what) == ("ok", "no container with a share runs")
+    with pytest.raises(CgpuError, match="driver directory /x: no libcuda"):
+        list(users.accounts(ground._replace(driver_dir="/x")))
 
 
 @pytest.mark.parametrize("text", ["[node\n", '[driver]\nlibrary_dir = "/nowhere"\n'])

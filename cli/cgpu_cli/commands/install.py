@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cgpu_install.plan import Plan
 
 _SHOWN = 5
+_NONE = "nothing to change"
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
 _SECONDS, _STEP = 30, 0.1  # for dockerd, which rereads its file some time after the command
 _ID = 128  # characters, at most, of a container's id
@@ -100,7 +101,7 @@ class Uninstall:
             if any(engine.name == "docker" for engine in engines):
                 dockerd.check_unnamed(job.machine)
         if given.dry_run:
-            return _show(plan)
+            return _show(plan, _NONE if job.journal.engines() else f"{_NONE}: nothing is installed")
         os.umask(0o022)
 
         def check() -> None:
@@ -299,12 +300,15 @@ def _end_server(state_dir: str) -> list[str]:
     return [f"{who} has ended, for no container runs"]
 
 
-def _show(plan: Plan) -> int:
+def _show(plan: Plan, none: str = _NONE) -> int:
+    """Print the diff; on standard error its notes, or ``none`` if it is empty."""
     from cgpu_install.plan import diff
 
     sys.stdout.writelines(diff(plan.changes))
     for note in plan.notes:
         print(f"note: {note}", file=sys.stderr)
+    if not plan.changes:
+        print(none, file=sys.stderr)
     return 0
 
 
@@ -324,7 +328,7 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
         print(f"note: {note}")
     commands = _commands(engines)
     if not plan.changes:
-        print("nothing to change")
+        print(_NONE)
     if not given.root and not Machine().has(BOOTED):
         ways = ", ".join(map(_by_hand, (e for e in engines if e.then and not e.units)))
         if ways:

@@ -1,15 +1,21 @@
-"""What ``cgpu install`` and ``uninstall`` say to whoever is not root (CLI-4)."""
+"""What ``cgpu install`` and ``uninstall`` say where they can or need change nothing (CLI-4)."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_cli.commands import commands
 from cgpu_cli.commands import install as install_command
 from cgpu_env import CgpuError
-from cgpu_install.machine import ClosedError
+from cgpu_install.change import Change
+from cgpu_install.journal import Journal
+from cgpu_install.machine import ClosedError, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 CLOSED = "/var/lib/cgpu/backup/etc/docker/daemon.json: Permission denied"
@@ -37,3 +43,23 @@ def test_a_user_is_no_root_and_learns_of_no_backup(
         error = refused(monkeypatch, *words)
         assert "/var/lib/cgpu" not in str(error)
         assert error.hint == f"as root: cgpu {' '.join(words)}"
+
+
+def test_a_dry_run_without_a_change_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the diff, which is empty."""
+
+    def shown(command: str) -> tuple[str, str]:
+        given = commands.arguments().parse_args(
+            [command, "docker", "--dry-run", "--root", str(tmp_path)]
+        )
+        assert given.command.run(given) == 0
+        out, err = capsys.readouterr()
+        return out, err
+
+    assert shown("uninstall") == ("", "nothing to change: nothing is installed\n")
+    Journal(Machine(str(tmp_path))).install(
+        [Change("containerd", "/etc/x", None, b"x", None)], "/usr/bin"
+    )
+    assert shown("uninstall") == ("", "nothing to change\n")

@@ -215,6 +215,8 @@ def _examples(name: str) -> str:
 
 def _parsed(name: str, program: Parsed) -> str:
     parser = import_module(program.module).arguments()
+    if name == "cgpu.1":
+        parser.epilog = None  # where this very clone has its files
     made = str(Manpage(parser, format="pretty", _data={"description": program.what}))
     body = made[made.index(".SH NAME") :].replace("``", '"').replace(".SH COMMENTS", ".SH NOTES")
     head = f".SH NAME\n{name.rpartition('.')[0]} \\- {program.what}\n"

@@ -102,7 +102,8 @@ def _default_size(ground: Ground, node: Node) -> Iterator[Finding]:
     configured = load_config(ground.machine.at(CONFIG_PATH)).default_memsize
     size = rules.default_memsize(ground.state_dir, configured)
     totals = ((gpu.index, gpu.total_bytes) for gpu in node.gpus if gpu.total_bytes)
-    mend = f"cgpu set node {rules.DEFAULT_MEMSIZE}=SIZE; that of the next boot is in {CONFIG_PATH}"
+    name = rules.DEFAULT_MEMSIZE
+    mend = f"cgpu set node {name}=SIZE, or to outlive a reboot {name} in {CONFIG_PATH}"
     for note in misstated_default(totals, size):
         yield Finding("warning", note, str(size), ground.by_root(mend))
 

@@ -275,14 +275,6 @@ cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
     return tenant->stage == CGPU_STAGE_BESIDE || (tenant->stage == CGPU_STAGE_EXPIRED && !stopped);
 }
 
-/* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
-static inline bool
-cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
-{
-    return cgpu_tenant_wants(tenant) && tenant->absent_until <= now &&
-           tenant->stage != CGPU_STAGE_EXPIRED;
-}
-
 /* arbiter.c */
 static inline bool
 cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
@@ -300,6 +292,8 @@ void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
 /* Every change of a stage, with what belongs to it. */
 void cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
                        uint64_t now);
+/* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
+bool cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now);
 
 /* stay.c */
 /* Before SAYS is adopted: charge for work that stood apart and has ended. */

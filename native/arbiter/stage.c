@@ -43,6 +43,26 @@ go_away(struct cgpu_tenant *tenant, uint64_t now)
     tenant->gate = CGPU_GATE_CLOSED;
 }
 
+/*
+ * Given up, and later than it expected to be by more than it expected to take: beside the others it
+ * gets every second time slice.
+ */
+static bool
+is_too_late(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    const struct cgpu_demand *demand = &tenant->demand;
+    uint64_t left = cgpu_since(demand->end_ns, tenant->closed_ns);
+
+    return tenant->stage == CGPU_STAGE_EXPIRED && demand->certain &&
+           cgpu_since(now, demand->end_ns) > left + CGPU_OVERLAP_NS;
+}
+
+bool
+cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    return cgpu_tenant_wants(tenant) && tenant->absent_until <= now && !is_too_late(tenant, now);
+}
+
 void
 cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
                   uint64_t now)

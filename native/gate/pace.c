@@ -83,7 +83,7 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
             learn(entry_of(pace, lesson->key), lesson->key, sample);
             cgpu_guess_judge(&pace->guess, sample, 1);
         }
-    } else if (sample < ns / 2 && sample + lesson->blur_ns / lesson->launches >= ns) {
+    } else if (lesson->launches == 1 && sample < ns / 2 && sample + lesson->blur_ns >= ns) {
         return; /* the batch before ended earlier than it was seen to: this one had begun by then */
     } else if (sample < ns && lesson->beside) {
         learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));

@@ -48,7 +48,7 @@ waits(const char *group, const char *name, const struct tenant_spec *others, uin
     struct scenario s;
     struct world *world;
     struct tenant_spec *high;
-    double bar = (2.0 * (double)others->load.lengths[0] + (in_order ? 1.7 : 1.0) * MS) / MS;
+    double bar = (2.0 * (double)others->load.lengths[0] + (in_order ? 2.3 : 1.0) * MS) / MS;
     int missed;
 
     scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 6 * SECOND);

@@ -192,6 +192,60 @@ def test_a_pool_keeps_up_to_its_threshold_until_trimmed(driver: Driver) -> None:
     assert out == ["50.0", "10.0"]
 
 
+def test_memory_freed_in_a_stream_is_that_streams_at_once_and_others_when_it_has_passed(
+    driver: Driver,
+) -> None:
+    """It goes back to the GPU when a synchronisation has shown that nothing uses it."""
+    out = driver.check("""
+        import threading
+        start()
+        one, two = made(cuda.cuStreamCreate, 1), made(cuda.cuStreamCreate, 1)
+        pool, go = made(cuda.cuDeviceGetDefaultMemPool, 0), threading.Event()
+        host = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: go.wait(60) and None)
+        take = lambda stream: made(cuda.cuMemAllocAsync, c_size_t(40 * MIB), stream, kind=c_uint64)
+        attribute = lambda n: made(lambda out: cuda.cuMemPoolGetAttribute(pool, n, out),
+                                   kind=c_uint64).value // MIB
+        reserved_and_used = lambda: show(attribute(5), attribute(7))
+        first = take(one)
+        check(cuda.cuLaunchHostFunc(one, host, None))
+        check(cuda.cuMemFreeAsync(first, one)), check(cuda.cuMemPoolTrimTo(pool, c_size_t(0)))
+        reserved_and_used()
+        again = take(one)
+        reserved_and_used()
+        other = take(two)
+        check(cuda.cuMemFreeAsync(again, one)), check(cuda.cuStreamSynchronize(two))
+        reserved_and_used()
+        go.set()
+        while cuda.cuStreamQuery(one) == 600:
+            time.sleep(0.001)
+        check(cuda.cuMemPoolTrimTo(pool, c_size_t(0)))
+        reserved_and_used()
+        third = take(two)
+        reserved_and_used()
+        check(cuda.cuMemFreeAsync(third, one)), check(cuda.cuMemFreeAsync(other, two))
+        check(cuda.cuCtxSynchronize())
+        reserved_and_used()
+    """)
+    assert out == ["40 0", "40 40", "80 40", "80 40", "80 80", "0 0"]
+
+
+def test_an_event_that_has_passed_shows_what_is_free_when_it_is_synchronised(
+    driver: Driver,
+) -> None:
+    """A query does not."""
+    out = driver.check("""
+        start()
+        base, event = used_mib(), made(cuda.cuEventCreate, 0)
+        address = made(cuda.cuMemAllocAsync, c_size_t(40 * MIB), None, kind=c_uint64)
+        check(cuda.cuMemFreeAsync(address, None)), check(cuda.cuEventRecord(event, None))
+        check(cuda.cuEventQuery(event))
+        show(used_mib() - base)
+        check(cuda.cuEventSynchronize(event))
+        show(used_mib() - base)
+    """)
+    assert out == ["40.0", "0.0"]
+
+
 def test_a_module_costs_memory_and_managed_memory_works(driver: Driver) -> None:
     out = driver.check("""
         start()

@@ -168,6 +168,10 @@ cuDriverGetVersion(int *version)
         return CUDA_ERROR_INVALID_VALUE;
     }
     int found = cgpu_machine_open(&any) == CGPU_MACHINE_OK;
+    int fault = found ? cgpu_machine_fault(any, "cuDriverGetVersion") : CUDA_SUCCESS;
+    if (fault != CUDA_SUCCESS) {
+        return fault;
+    }
     *version = found ? (int)cgpu_machine_cuda_version(any) : 12040;
     return CUDA_SUCCESS;
 }

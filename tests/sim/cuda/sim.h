@@ -222,24 +222,31 @@ struct sim_array {
 void sim_array_free(struct sim_array *array);
 void sim_mipmap_free(struct sim_mipmap *mipmap);
 
-/* ---- pools (pool.c) ---- */
+/* ---- pools (pool.c, pool_free.c, pool_share.c) ---- */
 
 struct sim_pool {
     struct sim_object object;
     struct sim_device *device;
     uint64_t used, used_high, reserved, reserved_high, threshold, maximum;
+    uint64_t freed; /* in streams that have not got there, and not allocated again */
+    uint32_t frees; /* in such streams */
     int reuse[3];
     int is_default, is_import, destroyed;
     uint32_t handle_types;
     uint32_t mark; /* number + 1 of the object that stands for the pool in its descriptors */
 };
 
-int sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
-                   uint64_t *out);
-void sim_pool_free(struct sim_region *region);
+int sim_pool_alloc(struct sim_pool *pool, struct sim_stream *stream, uint64_t bytes, uint64_t *out);
+void sim_pool_free(struct sim_region *region); /* at once */
+int sim_pool_free_in(uint64_t address, struct sim_stream *stream);
+void sim_pool_frees_finish(void); /* those that streams have passed, after a synchronisation */
+/* Bytes freed in streams that STREAM may have again; it has so many of them. */
+uint64_t sim_pool_reusable(const struct sim_pool *pool, const struct sim_stream *stream);
+void sim_pool_reuse(struct sim_pool *pool, const struct sim_stream *stream, uint64_t bytes);
+void sim_pool_stream_gone(const struct sim_stream *stream);
 int sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
                           uint64_t *out);
-void sim_pool_free_shared(struct sim_region *region);
+void sim_pool_pages_return(struct sim_pool *pool, uint64_t base, uint64_t bytes, uint32_t shared);
 uint64_t sim_pool_used(uint64_t bytes); /* what an allocation counts as used */
 void sim_pool_count(struct sim_pool *pool, int64_t used, int64_t reserved);
 void sim_pools_trim(struct sim_device *device);    /* at synchronisation */

@@ -1,6 +1,7 @@
 /*
  * Stream-ordered memory. A pool holds ("reserves") more than is used: it grows by chunks and gives
- * the unused back at synchronisation, down to its release threshold, or when it is trimmed.
+ * the unused back at synchronisation, down to its release threshold, or when it is trimmed. What
+ * was freed in a stream that has not got there is in between (pool_free.c).
  */
 #include "sim.h"
 
@@ -71,8 +72,9 @@ sim_pool_count(struct sim_pool *pool, int64_t used, int64_t reserved)
 }
 
 int
-sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes, uint64_t *out)
+sim_pool_alloc(struct sim_pool *pool, struct sim_stream *stream, uint64_t bytes, uint64_t *out)
 {
+    struct sim_context *context = stream->object.owner;
     if (pool->is_import) {
         return CUDA_ERROR_INVALID_VALUE; /* only its owner allocates */
     }
@@ -83,8 +85,9 @@ sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t byte
     if (size < bytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (pool->used + size > pool->reserved) {
-        int result = grow(pool, pool->used + size - pool->reserved);
+    uint64_t room = pool->reserved - pool->used - pool->freed + sim_pool_reusable(pool, stream);
+    if (size > room) {
+        int result = grow(pool, size - room);
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -97,6 +100,7 @@ sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t byte
     region->context = context;
     region->device = pool->device;
     region->pool = pool;
+    sim_pool_reuse(pool, stream, size);
     sim_pool_count(pool, (int64_t)size, 0);
     *out = address;
     return CUDA_SUCCESS;
@@ -106,7 +110,8 @@ void
 sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 {
     uint64_t floor = keep < pool->reserved ? keep : pool->reserved;
-    floor = sim_round(pool->used > floor ? pool->used : floor);
+    uint64_t held = pool->used + pool->freed;
+    floor = sim_round(held > floor ? held : floor);
     int is_shared = pool->handle_types != 0 || pool->is_import; /* all of it is in use */
     if (pool->reserved > floor && !is_shared) {
         sim_give(pool->device, pool->reserved - floor);
@@ -114,11 +119,11 @@ sim_pool_trim(struct sim_pool *pool, uint64_t keep)
     }
 }
 
-/* A destroyed pool lives until the last of its memory is freed. */
+/* A destroyed pool lives until the last of its memory is freed, and streams have got there. */
 void
 sim_pool_drop_if_unused(struct sim_pool *pool)
 {
-    if (pool->destroyed && pool->used == 0) {
+    if (pool->destroyed && pool->used == 0 && pool->frees == 0) {
         sim_pool_trim(pool, 0);
         if (pool->mark != 0) {
             cgpu_machine_object_release(sim_machine(), pool->mark - 1);
@@ -131,12 +136,8 @@ void
 sim_pool_free(struct sim_region *region)
 {
     struct sim_pool *pool = region->pool;
-    if (region->shared != 0) {
-        sim_pool_free_shared(region);
-    } else {
-        sim_pool_count(pool, -(int64_t)sim_pool_used(region->bytes), 0);
-        sim_pages_unmap(region->base, region->bytes);
-    }
+    sim_pool_count(pool, -(int64_t)sim_pool_used(region->bytes), 0);
+    sim_pool_pages_return(pool, region->base, region->bytes, region->shared);
     sim_region_remove(region);
     sim_pool_drop_if_unused(pool);
 }
@@ -145,6 +146,7 @@ void
 sim_pools_trim(struct sim_device *device)
 {
     struct sim_pool *pool = NULL;
+    sim_pool_frees_finish();
     while ((pool = sim_object_next(SIM_POOL, pool)) != NULL) {
         if (pool->device == device) {
             sim_pool_trim(pool, pool->threshold);
@@ -156,6 +158,7 @@ void
 sim_pools_release(struct sim_device *device)
 {
     struct sim_pool *pool = NULL;
+    sim_pool_frees_finish();
     while ((pool = sim_object_next(SIM_POOL, pool)) != NULL) {
         if (pool->device == device) {
             sim_pool_trim(pool, 0);
@@ -180,7 +183,7 @@ allocate(uint64_t *out, uint64_t bytes, struct sim_pool *named, void *stream_han
     }
     struct sim_context *context = stream->object.owner;
     if (!capturing) {
-        return sim_pool_alloc(named != NULL ? named : sim_pool_current(context->device), context,
+        return sim_pool_alloc(named != NULL ? named : sim_pool_current(context->device), stream,
                               bytes, out);
     }
     struct sim_operation operation = {.type = SIM_OP_ALLOC};
@@ -224,5 +227,8 @@ SIM_API_PER_THREAD(cuMemFreeAsync, _ptsz, (uint64_t address, void *stream_handle
         return CUDA_ERROR_INVALID_VALUE;
     }
     operation.memory.address = address;
-    return capturing ? sim_capture_add(stream, &operation) : sim_region_free(region);
+    if (capturing) {
+        return sim_capture_add(stream, &operation);
+    }
+    return region->kind == SIM_POOLED ? sim_pool_free_in(address, stream) : sim_region_free(region);
 }

@@ -45,13 +45,16 @@ sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64
     return CUDA_SUCCESS;
 }
 
+/* SHARED: number + 1 of the object that they are; 0: the pool keeps what is behind them. */
 void
-sim_pool_free_shared(struct sim_region *region)
+sim_pool_pages_return(struct sim_pool *pool, uint64_t base, uint64_t bytes, uint32_t shared)
 {
-    int64_t size = (int64_t)sim_round(region->bytes);
-    sim_pages_unmap(region->base, (uint64_t)size);
-    cgpu_machine_object_release(sim_machine(), region->shared - 1);
-    sim_pool_count(region->pool, -(int64_t)sim_pool_used(region->bytes), -size);
+    uint64_t size = shared != 0 ? sim_round(bytes) : bytes;
+    sim_pages_unmap(base, size);
+    if (shared != 0) {
+        cgpu_machine_object_release(sim_machine(), shared - 1);
+        sim_pool_count(pool, 0, -(int64_t)size);
+    }
 }
 
 /* The descriptor of a pool is that of an object without bytes. */

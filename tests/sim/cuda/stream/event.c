@@ -190,14 +190,16 @@ SIM_API(cuEventSynchronize, (struct sim_event * handle), (handle))
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     int result = sim_capture_forbids();
-    if (result != CUDA_SUCCESS || is_done(event)) {
+    if (result != CUDA_SUCCESS || !event->recorded) {
         return result;
     }
     struct sim_device *device = event->device;
-    uint64_t item = event->item, action = event->action;
-    sim_item_wait(device, item);
-    sim_markers_write(device);
-    sim_action_wait(action);
+    if (!is_done(event)) {
+        uint64_t item = event->item, action = event->action;
+        sim_item_wait(device, item);
+        sim_markers_write(device);
+        sim_action_wait(action);
+    }
     sim_pools_trim(device);
     return CUDA_SUCCESS;
 }

@@ -51,6 +51,7 @@ void
 sim_stream_free(struct sim_stream *stream)
 {
     sim_capture_forget(stream);
+    sim_pool_stream_gone(stream);
     sim_object_delete(stream);
 }
 

@@ -27,7 +27,8 @@ enum cgpu_pool_flag {
     CGPU_POOL_CREATED = 2,  /* by cuMemPoolCreate: can be destroyed */
     CGPU_POOL_DOOMED = 4,   /* destroyed, but not empty yet */
     CGPU_POOL_EXPORTED = 8, /* what is charged for it is exported as well (ledger/sharing.h) */
-    CGPU_POOL_FABRIC = 16   /* imported by a fabric handle, maybe from another machine */
+    CGPU_POOL_FABRIC = 16,  /* imported by a fabric handle, maybe from another machine */
+    CGPU_POOL_SHARED = 32   /* can be exported: the driver may give nothing of it back */
 };
 
 /* A memory pool, charged by what it has reserved. */

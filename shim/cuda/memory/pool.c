@@ -7,9 +7,10 @@
  * synchronisation, when it is trimmed, and when it is destroyed. Until we measure that, the account
  * is too high, never too low.
  *
- * A pool that is destroyed while its memory is in use lives on until that is freed, but the driver
- * no longer answers for it. So its real destruction is delayed until it is empty: it is "doomed",
- * keeps nothing in reserve, and is refused to the program.
+ * A pool that is destroyed while its memory is in use, or freed in a stream that has not got there,
+ * lives on until all is free, but the driver no longer answers for it. So its real destruction is
+ * delayed until it is empty: it is "doomed", keeps nothing in reserve, and is refused to the
+ * program.
  *
  * What a pool has reserved counts as exported from when its descriptor is exported (sharing.h).
  * Other processes import its allocations one by one.
@@ -94,12 +95,25 @@ cgpu_pool_trim_idle(CUmemoryPool pool)
     cgpu_capture_mode_restore(mode);
 }
 
+/*
+ * Would all of POOL go with it? What was freed in a stream is not used, but reserved until the
+ * stream has got there and is synchronised. A pool that can be exported keeps all of it reserved,
+ * so it only shows that nothing is used.
+ */
+static bool
+is_empty(const struct cgpu_pool *pool)
+{
+    cgpu_pool_trim_idle(pool->handle);
+    return cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT, 1) == 0 &&
+           ((pool->flags & CGPU_POOL_SHARED) != 0 ||
+            cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, 1) == 0);
+}
+
 /* Destroy a doomed pool that is empty now. */
 static bool
 bury(const struct cgpu_pool *pool)
 {
-    if ((pool->flags & CGPU_POOL_DOOMED) == 0 ||
-        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT, 1) != 0) {
+    if ((pool->flags & CGPU_POOL_DOOMED) == 0 || !is_empty(pool)) {
         return false;
     }
     int mode = cgpu_capture_mode_relax();
@@ -179,7 +193,8 @@ keep(CUmemoryPool handle, const struct cgpu_pool_properties *properties)
 {
     CUdevice device;
     bool charged = cgpu_location_device(&properties->location, &device);
-    uint32_t flags = charged ? CGPU_POOL_CREATED : CGPU_POOL_CREATED | CGPU_POOL_FREE;
+    uint32_t flags = CGPU_POOL_CREATED | (charged ? 0 : CGPU_POOL_FREE) |
+                     (properties->handle_types != 0 ? CGPU_POOL_SHARED : 0);
     pthread_mutex_lock(&kinds()->pools);
     struct cgpu_pool *stale = cgpu_pool_find(handle);
     if (stale != NULL) {
@@ -233,7 +248,6 @@ doom(struct cgpu_pool *pool)
     pool->flags |= CGPU_POOL_DOOMED;
     pool->threshold = 0;
     cgpu_real.cuMemPoolSetAttribute(pool->handle, CU_POOL_RELEASE_THRESHOLD, &nothing);
-    cgpu_pool_trim_idle(pool->handle);
     cgpu_pool_measure(pool);
 }
 
@@ -248,8 +262,7 @@ destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
     if ((pool->flags & CGPU_POOL_DOOMED) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if ((pool->flags & CGPU_POOL_FREE) == 0 &&
-        cgpu_pool_ask(handle, CU_POOL_USED_CURRENT, 1) != 0) {
+    if ((pool->flags & CGPU_POOL_FREE) == 0 && !is_empty(pool)) {
         doom(pool);
         return CUDA_SUCCESS;
     }

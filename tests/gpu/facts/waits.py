@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from ctypes import byref, c_int, c_uint, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
-from gpu.check import Finding, check
-from gpu.interface.driver import NOTHING, Driver
+from gpu.check import MIB, Finding, check
+from gpu.interface.driver import NOTHING, Driver, pool_properties
 
 NOT_READY = 600
 PATIENCE_S = 10
 QUEUE = 1000
+SIZE = 64 * MIB
+RESERVED, USED = 5, 7  # CUmemPool_attribute
 
 
 def _launches(driver: Driver) -> tuple[c_void_p, c_void_p, c_void_p]:
@@ -110,3 +112,47 @@ def what_a_stream_was_given_runs_on_while_it_captures() -> Finding:
     del function
     holds = (before, during, behind, after) == (NOT_READY, 1, 0, 0)
     return Finding(holds, {"held": before, "ended": behind, "captures": during, "then": after})
+
+
+@check("facts")
+def memory_freed_behind_a_host_function_is_free_in_that_stream() -> Finding:
+    """Memory of a pool that is freed in a held up stream is not used any more, but reserved.
+
+    The same stream can have it again at once. It goes when the stream is synchronised. Decides
+    whether cgpu foresees by how much a pool grows.
+    """
+    driver, go = Driver(), threading.Event()
+    driver.start()
+    pool = driver.made("cuMemPoolCreate", pool_properties())
+    stream = driver.made("cuStreamCreate", c_uint(1))
+    steps: dict[str, tuple[int, ...]] = {}
+
+    def step(name: str) -> None:
+        values = (c_uint64(), c_uint64())
+        for value, attribute in zip(values, (RESERVED, USED), strict=True):
+            driver.call("cuMemPoolGetAttribute", pool, attribute, byref(value))
+        steps[name] = tuple(value.value for value in values)
+
+    def allocate() -> c_uint64:
+        out = c_uint64()
+        driver.call("cuMemAllocFromPoolAsync", byref(out), c_size_t(SIZE), pool, stream)
+        return out
+
+    first = allocate()
+    step("allocated")
+    function = _held_up(driver, stream, go)
+    driver.call("cuMemFreeAsync", first, stream)
+    step("freed")
+    driver.call("cuMemPoolTrimTo", pool, c_size_t(0))
+    step("trimmed")
+    second = allocate()
+    step("allocated again")
+    driver.call("cuMemFreeAsync", second, stream)
+    go.set()
+    driver.call("cuStreamSynchronize", stream)
+    step("synchronised")
+    del function
+    whole, used = steps["allocated"]
+    freed = steps["freed"] == steps["trimmed"] == (whole, 0)
+    again = steps["allocated again"] == (whole, used)
+    return Finding(freed and again and steps["synchronised"] == (0, 0), {"reserved, used": steps})

@@ -247,12 +247,16 @@ allocate_somehow(struct request *request)
     return status;
 }
 
+/* The version stays the same while the library is loaded, in forked children as well. */
 bool
 cgpu_pool_is_reported(void)
 {
-    int version = FIRST_REPORT;
-    cgpu_real.cuDriverGetVersion(&version);
-    return version >= FIRST_REPORT;
+    static int known;                                        /* 0: not asked yet */
+    int version = __atomic_load_n(&known, __ATOMIC_RELAXED); /* all threads find the same */
+    if (version == 0 && cgpu_real.cuDriverGetVersion(&version) == CUDA_SUCCESS) {
+        __atomic_store_n(&known, version, __ATOMIC_RELAXED);
+    }
+    return version == 0 || version >= FIRST_REPORT;
 }
 
 static CUresult

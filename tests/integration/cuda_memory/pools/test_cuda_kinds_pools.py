@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_sim import Fault, inject
 from lab.driver.code_images import START, run
 
 if TYPE_CHECKING:
@@ -201,3 +202,21 @@ def test_a_pool_that_goes_with_its_last_context_is_given_back(proxied: Proxied) 
         """,
     )
     assert out == ["0"]
+
+
+def test_the_version_of_the_driver_is_asked_once(proxied: Proxied) -> None:
+    """Not at each allocation: here the second question ends the program."""
+    inject(proxied.machine, Fault("cuDriverGetVersion", nth=2, kill=True))
+    out = run(
+        proxied,
+        """
+        has_pools = c_int()
+        for _ in range(100):
+            status, address = alloc_async(MIB)
+            check(status)
+            check(free_async(address))
+        check(cuda.cuDeviceGetAttribute(byref(has_pools), 115, 0))
+        show(has_pools.value)
+        """,
+    )
+    assert out == ["1"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_sim import Fault, inject
 from lab.driver.code_images import START
 
 if TYPE_CHECKING:
@@ -23,6 +24,20 @@ host = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: gave_up.append(not go.wait(60)
 one, two = made(cuda.cuStreamCreate, 1), made(cuda.cuStreamCreate, 1)
 def hold_up(stream):
     check(cuda.cuLaunchHostFunc(stream, host, None))
+"""
+)
+# Nothing is left under the cap, and a pool's next byte in the stream takes 2 MiB.
+FULL = (
+    HELD
+    + """
+properties = pool_properties()
+properties[4:8] = struct.pack("<i", POSIX_FD)
+pool = made(cuda.cuMemPoolCreate, properties)
+check(alloc((left() - 2 * MIB) // (2 * MIB) * 2 * MIB)[0])
+check(alloc_async(MIB, pool, one)[0])
+if left() > 0:
+    check(alloc(left())[0])
+full = used()
 """
 )
 
@@ -97,16 +112,9 @@ def test_a_refused_allocation_waits_shortly_and_ends_no_capture(proxied: Proxied
     the stream gets there, and no longer; another thread's capture goes on.
     """
     out = proxied.check(
-        HELD
+        FULL
         + """
-properties = pool_properties()
-properties[4:8] = struct.pack("<i", POSIX_FD)
-pool = made(cuda.cuMemPoolCreate, properties)
-check(alloc((left() - 2 * MIB) // (2 * MIB) * 2 * MIB)[0])
-check(alloc_async(MIB, pool, one)[0])
-if left() > 0:
-    check(alloc(left())[0])
-full, current = used(), c_void_p()
+current = c_void_p()
 check(cuda.cuCtxGetCurrent(byref(current)))
 hold_up(one)
 check(cuda.cuStreamBeginCapture_v2(two, 0))
@@ -123,3 +131,23 @@ show(used() - full, drift())
 """
     ).out
     assert out == ["2 []", "0 2 0", "0 0"]
+
+
+def test_a_refused_allocation_gives_back_what_its_stream_lets_go_of_meanwhile(
+    proxied: Proxied,
+) -> None:
+    """The stream goes on when more is charged than the cap. The wait is longer than usual here."""
+    inject(proxied.machine, Fault("cuStreamQuery", delay_us=50_000, repeat=True))
+    out = proxied.check(
+        FULL
+        + """
+import time
+def see(_):
+    while used() <= full:
+        time.sleep(0.001)
+host = ctypes.CFUNCTYPE(None, c_void_p)(see)
+hold_up(one)
+show(alloc_async(MIB, pool, one)[0], used() - full, drift())
+"""
+    ).out
+    assert out == ["2 0 0"]

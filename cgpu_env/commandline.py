@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import IO, TYPE_CHECKING
 
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import shown, suggestion
 from cgpu_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -20,21 +20,37 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuse the rest here: the parser of a command knows its own options."""
-        given, rest = super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else [*args]
+        self._check_options(words)
+        given, rest = super().parse_known_args(words, namespace)
         if rest:
-            option = next((word for word in rest if word.startswith("-")), "")
-            near = nearest(option.partition("=")[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {shown(' '.join(rest))}{_guess(near)}")
+            self.error(f"unrecognized arguments: {shown(' '.join(rest))}")
         if self._subparsers is not None and "command" not in given:  # a misspelt option goes first
             self.error("the following arguments are required: COMMAND")
         return given, rest
+
+    def _check_options(self, words: Sequence[str]) -> None:
+        """Refuse a misspelt option, before its value is taken for the command or an argument."""
+        is_value = False
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if word == "--" or (self._subparsers and not is_value and not word.startswith("-")):
+                return  # a command has options of its own
+            if name.startswith("-") and name != "-" and not name[1:2].isdecimal():
+                known = self._option_string_actions
+                meant = [action for option, action in known.items() if option.startswith(name)]
+                if not meant and word[:2] not in known:
+                    self.error(f"unknown option {shown(word)}{suggestion(name, known)}")
+                is_value = not equals and any(action.nargs is None for action in meant)
+            else:
+                is_value = False
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            near = nearest(str(value), map(str, action.choices or ()))
-            error.message = f"invalid choice: {value!r}{_guess(near)}" if near else error.message
+            near = suggestion(str(value), map(str, action.choices or ()))
+            error.message = f"invalid choice: {value!r}{near}" if near else error.message
             raise
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
@@ -47,10 +63,6 @@ class Parser(argparse.ArgumentParser):
     def add_version(self, program: str) -> None:
         """``--version``."""
         self.add_argument("--version", action="version", version=f"{program} {VERSION}")
-
-
-def _guess(near: str | None) -> str:
-    return f": did you mean {near}?" if near else ""
 
 
 def address(word: str) -> tuple[str, int]:

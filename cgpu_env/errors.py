@@ -45,6 +45,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """How a refusal of a misspelt ``word`` ends; empty: it is like none of ``known``."""
+    near = nearest(word, known)
+    return f": did you mean {near}?" if near else ""
+
+
 def refused(variable: str, value: str | None, allowed: str) -> EnvError:
     """The error for a ``variable`` with ``value`` (None: not set) where ``allowed`` holds."""
     given = f"{variable}={shown(value)}" if value is not None else f"{variable} is not set"

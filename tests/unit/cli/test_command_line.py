@@ -45,6 +45,10 @@ def refusal(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("cgpu completion bsh", "bash"),
         ("cgpu --stat-dir=/x get", "--state-dir"),
         ("cgpu --versoin", "--version"),
+        ("cgpu --driverdir /x get", "--driver-dir"),
+        ("cgpu --state-dir /a --driverdir /x get", "--driver-dir"),
+        ("cgpu completion --driverdir bash", "--driver-dir"),
+        ("cgpu set --statedir /x", "--state-dir"),
         ("cgpu get --jsno", "--json"),
         ("cgpu set 0 policy=2 --jsno", "--json"),
         ("cgpu ls --recrusive", "--recursive"),
@@ -63,13 +67,14 @@ def test_a_misspelt_word_is_refused_with_the_one_that_was_probably_meant(
 
 
 @pytest.mark.parametrize(
-    "command", ["cgpu get --colour", "cgpu colour", "cgpu-smi -x", "cgpu-smi 0"]
+    "command",
+    ["cgpu get --colour", "cgpu colour", "cgpu colour --json", "cgpu-smi -x", "cgpu-smi 0"],
 )
 def test_a_word_that_is_like_none_is_refused_without_a_guess(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = refusal(command, capsys)
-    assert command.rpartition(" ")[2] in output
+    assert command.removesuffix(" --json").rpartition(" ")[2] in output
     assert "did you mean" not in output
 
 

@@ -111,7 +111,7 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
     policy = values.get("policy")
     number = None if policy is None else rules.value_of("policy", policy)
     if policy is not None and number is None:
-        raise CgpuError(f"--policy {shown(policy)}: expected {rules.allowed('policy')}")
+        raise CgpuError(f"--policy {shown(policy)}: expected {rules.allowed('policy', policy)}")
     return Options(
         mem=values.get("mem", ""),
         weight=values.get("weight"),

@@ -256,5 +256,6 @@ def _read(path: str, table: str, names: Iterable[str], key: str, given: object) 
     _, allowed_there, read = _KEYS[key]
     value = read(given)
     if value is None:
-        raise CgpuError(f"{path}: {key} = {shown(str(given))}: expected {allowed_there}")
+        what = allowed(key, given) if key in RANGES else allowed_there
+        raise CgpuError(f"{path}: {key} = {shown(str(given))}: expected {what}")
     return value

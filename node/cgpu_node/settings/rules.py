@@ -8,7 +8,7 @@ long as a container is on the GPU. The cap of containers that name none is kept 
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, shown, suggestion
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
 from cgpu_env.values import (
@@ -123,10 +123,12 @@ def expected(least: int, most: int) -> str:
     return f"a whole number from {least} to {most}"
 
 
-def allowed(name: str) -> str:
-    """What a rule may be, in words."""
-    names = f", or one of {', '.join(POLICIES)}" if name == _POLICY else ""
-    return expected(*RANGES[name]) + names
+def allowed(name: str, given: object = None) -> str:
+    """What a rule may be, in words; where ``given`` is a misspelt policy, which one is meant."""
+    if name != _POLICY:
+        return expected(*RANGES[name])
+    meant = suggestion(_as_typed(given), POLICIES) if isinstance(given, str) else ""
+    return f"{expected(*RANGES[name])}, or one of {', '.join(POLICIES)}{meant}"
 
 
 def value_of(name: str, given: object) -> int | None:
@@ -137,8 +139,12 @@ def value_of(name: str, given: object) -> int | None:
 
 def policy_of(word: str) -> int | None:
     """The policy that is meant by its number or by its name, such as ``Weighted fair``."""
-    name = word.strip().lower().replace(" ", "-").replace("_", "-")
+    name = _as_typed(word)
     return POLICIES.index(name) if name in POLICIES else integer(word, len(POLICIES) - 1)
+
+
+def _as_typed(word: str) -> str:
+    return word.strip().lower().replace(" ", "-").replace("_", "-")
 
 
 def checked_rule(name: str, given: object) -> int:
@@ -149,7 +155,7 @@ def checked_rule(name: str, given: object) -> int:
     """
     value = value_of(name, given)
     if value is None:
-        raise CgpuError(f"{name}={shown(str(given))}: expected {allowed(name)}")
+        raise CgpuError(f"{name}={shown(str(given))}: expected {allowed(name, given)}")
     return value
 
 

@@ -7,10 +7,12 @@ import pytest
 from cgpu_cli.running.options import in_options, parse, variables
 from cgpu_env import CgpuError, Gpu, parse_request
 from cgpu_env.values import BYTES
+from cgpu_node.settings import rules
 
 pytestmark = pytest.mark.unit
 
 MIB = 1 << 20
+POLICIES = rules.allowed("policy")
 EXAMPLES = "6GiB, 512MiB, 40% or 6/15 of the GPU"
 GPUS = [Gpu(i, f"GPU-0000000{i}-1111-2222-3333-444444444444", 15109 * MIB) for i in range(4)]
 
@@ -127,9 +129,11 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ),
         ("--mem 6/15 --policy 01", "--policy 01: expected a whole number from 0 to 6"),
         ("--mem 6/15 --policy fare", "--policy fare: expected a whole number from 0 to 6, or one"),
+        ("--mem 6/15 --policy fixd", f"--policy fixd: expected {POLICIES}: did you mean fixed?"),
         ("--mem 6/15 --policy=", "--policy: the value is empty"),
         ("--memory 6/15", "unknown option --memory: did you mean --mem?"),
         ("--mem 6/15 --wieght=2", "unknown option --wieght=2: did you mean --weight?"),
+        ("--driverdir /x --mem 6/15", "unknown option --driverdir: did you mean --driver-dir?"),
         ("--colour 6/15", "unknown option --colour"),
         ("-m 6/15", "unknown option -m"),
         ("--high-prio=1 --mem 6/15", "--high-prio=1: expected --high-prio alone, without a value"),

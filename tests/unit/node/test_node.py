@@ -305,6 +305,7 @@ prio_ratio = 50
         ("[node]\ndefault_memsize = true", "default_memsize = True: expected 0 for none or at"),
         ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6, or one of fair"),
         ("[node]\npolicy = 'fare'", "policy = fare: expected a whole number from 0 to 6, or one"),
+        ("[gpu.0]\npolicy = 'fixd'", "native, weighted-fair: did you mean fixed?"),
         ("[gpu.0]\npolicy = 'x'", "policy = x: expected a whole number from 0 to 6, or one of"),
         ("[gpu.0]\nmemory = 1", "[gpu.0] has no key memory: expected one of max_inst, policy,"),
         ("[gpu.0]\novercommit = true", "[gpu.0] has no key overcommit: expected one of max_inst"),

@@ -141,6 +141,10 @@ def test_a_change_takes_the_place_of_a_policy_that_was_brought(registry: Registr
     [
         ({"policy": 7}, f"policy=7: expected {ANY_POLICY}"),
         ({"policy": "x"}, f"policy=x: expected {ANY_POLICY}"),
+        (
+            {"policy": "Weigted_fair"},
+            f"policy=Weigted_fair: expected {ANY_POLICY}: did you mean weighted-fair?",
+        ),
         ({"policy": "7"}, f"policy=7: expected {ANY_POLICY}"),
         ({"policy": True}, f"policy=True: expected {ANY_POLICY}"),
         ({"max_inst": "fixed"}, "max_inst=fixed: expected a whole number from 1 to 25"),

@@ -48,6 +48,8 @@ def node_state(given: str | None = None) -> str | None:
 def open_state(given: str | None = None) -> str:
     """The state directory, made if it is missing; absolute, without symbolic links.
 
+    The directory that it is in has to be there: a misspelt path makes no tree.
+
     Args:
         given: the directory that the user named, or None for the default.
 
@@ -56,11 +58,13 @@ def open_state(given: str | None = None) -> str:
     """
     path = state_path(given)
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        os.mkdir(path, mode=0o700)
     except FileExistsError:
-        raise CgpuError(f"state directory {path}: not a directory") from None
+        pass
     except OSError as error:
-        raise CgpuError(f"state directory {path}: {error.strerror}") from None
+        folder = os.path.dirname(path)
+        reason = error.strerror if os.path.isdir(folder) else f"there is no directory {folder}"
+        raise CgpuError(f"state directory {path}: {reason}") from None
     check_state(path)
     if os.path.exists(f"{path}/limits"):
         raise inside()  # over which the session has mounted its own

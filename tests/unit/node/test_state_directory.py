@@ -29,10 +29,19 @@ def test_root_and_users_have_directories_of_their_own(monkeypatch: pytest.Monkey
 def test_a_new_directory_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        path = open_state(str(tmp_path / "a" / "state"))
+        path = open_state(str(tmp_path / "state"))
     finally:
         os.umask(before)
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o700
+
+
+def test_a_misspelt_path_makes_no_tree(tmp_path: Path) -> None:
+    """CLI-8: only the last part of it is made."""
+    with pytest.raises(CgpuError) as refusal:
+        open_state(str(tmp_path / "a" / "b" / "state"))
+    path = f"{tmp_path}/a/b"
+    assert str(refusal.value) == f"state directory {path}/state: there is no directory {path}"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_in_the_default_place_is_not_followed(

@@ -59,7 +59,8 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
     if "error" in answer:
-        raise CgpuError(answer["error"], hint=answer.get("hint", ""))
+        sentence = f"{answer['error']}{driver.absent(request.get('driver_dir'))}"
+        raise CgpuError(sentence, hint=answer.get("hint", ""))
     return cast("dict[str, Any]", answer)
 
 

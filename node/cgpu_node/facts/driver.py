@@ -175,11 +175,21 @@ def check(driver_dir: str) -> None:
 
 def missing(driver_dir: str, soname: str) -> CgpuError:
     """The sentence for a named directory that has no ``soname``."""
-    return CgpuError(f"driver directory {driver_dir}: no {soname} there", hint=_WHERE)
+    what = f"no {soname} there" if os.path.isdir(driver_dir) else "there is no such directory"
+    return CgpuError(f"driver directory {driver_dir}: {what}", hint=_WHERE)
+
+
+def absent(given: str | None) -> str:
+    """How a refusal ends if the directory that the command names is not there."""
+    is_there = not given or os.path.isdir(given)
+    return "" if is_there else f"; there is no directory {shown(given or '', LONGEST_PATH)}"
 
 
 def another(state_dir: str, own: str, given: str) -> CgpuError:
-    """The sentence for a command that names a driver other than the server's."""
+    """The sentence for a command that names a driver other than the server's.
+
+    The server does not look whether it is there: a guest's path could hang it.
+    """
     return CgpuError(
         f"the server of {state_dir} shares the GPUs of {own}, not of {shown(given, LONGEST_PATH)}",
         hint=_ANOTHER,

@@ -102,6 +102,17 @@ def test_a_server_that_is_not_there_is_told_from_one_that_refuses(
     assert not isinstance(refusal.value, client.AbsentError)
 
 
+@pytest.mark.parametrize(("folder", "ending"), [("", ""), ("/x", "; there is no directory {}/x")])
+def test_a_refusal_names_a_driver_directory_that_is_not_there(
+    tmp_path: Path, folder: str, ending: str
+) -> None:
+    """CLI-8."""
+    serve(tmp_path, [b'{"error": "no"}\n'])
+    with pytest.raises(CgpuError) as refusal:
+        client.ask(str(tmp_path), client.with_driver(ASKED, f"{tmp_path}{folder}"))
+    assert str(refusal.value) == f"no{ending.format(tmp_path)}"
+
+
 def fill(path: Path) -> list[socket.socket]:
     """Connections that wait at a socket, so many that there is room for no other one."""
     ends: list[socket.socket] = []

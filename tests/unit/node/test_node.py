@@ -191,6 +191,8 @@ def test_a_directory_without_the_libraries_is_refused(fake: FakeDriver, tmp_path
     """CLI-8."""
     with pytest.raises(CgpuError, match=r"no libcuda\.so\.1 there"):
         load(fake, driver_dir=str(tmp_path))
+    with pytest.raises(CgpuError, match=r"/nowhere: there is no such directory$"):
+        load(fake, driver_dir=f"{tmp_path}/nowhere")
 
 
 def test_no_driver_anywhere_says_how_to_name_one(

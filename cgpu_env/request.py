@@ -17,6 +17,7 @@ from cgpu_env.errors import EnvError, nearest, refused, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import (
     BLANKS,
+    LARGEST_BYTES,
     Size,
     cap_bytes,
     gib_list,
@@ -257,7 +258,7 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
     visible = _visible(env, gpus)
     if not visible:
         return None
-    sizes = _sizes(asked, visible)
+    sizes = wanted_of(asked, visible)
     shares = (
         GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.total_bytes), gpu.total_bytes))
         for gpu, wanted in zip(visible, sizes, strict=True)
@@ -318,8 +319,12 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return select(NVIDIA_VISIBLE, nvidia, gpus)
 
 
-def _sizes(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
-    """What is wanted of each GPU."""
+def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
+    """What is wanted of each GPU; where none is visible, of any.
+
+    Raises:
+        EnvError: a size that the GPU, or no GPU, could give; or more sizes than GPUs.
+    """
     env = asked.given
     if asked.share:
         return _parts(env, asked, len(visible))
@@ -327,8 +332,9 @@ def _sizes(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
         return [size(str(asked.default_memsize)) or Size(0)] * len(visible)
     words = _per_gpu(MEM_CONTAINER, env, asked.sizes, len(visible))
     sizes = [size(word) for word in words]
-    for gpu, wanted in zip(visible, sizes, strict=True):
-        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, gpu.total_bytes)
+    gpus: list[tuple[int | None, int]] = [(gpu.index, gpu.total_bytes) for gpu in visible]
+    for gpu, wanted in zip(gpus or [(None, LARGEST_BYTES)], sizes, strict=True):
+        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, *gpu)
     return [wanted for wanted in sizes if wanted]
 
 
@@ -359,7 +365,7 @@ def _per_gpu(
     variable: str, env: Mapping[str, str], given: Sequence[Given], count: int
 ) -> list[Given]:
     """One value for each of ``count`` GPUs; the last one given repeats."""
-    if len(given) > count:
-        visible = "1 GPU is" if count == 1 else f"{count} GPUs are"
+    if len(given) > max(count, 1):
+        visible = {0: "no GPU is", 1: "1 GPU is"}.get(count, f"{count} GPUs are")
         raise refused(variable, env[variable], f"{len(given)} values, but {visible} visible")
     return [*given, *[given[-1]] * (count - len(given))]

@@ -78,12 +78,18 @@ def slip(text: str) -> str:
     return f"{shown(number)} is not a whole number: " if "." in number else ""
 
 
-def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:
-    """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``."""
+def cap_bytes(name: str, value: str, given: Size | None, index: int | None, total: int) -> int:
+    """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``.
+
+    ``index`` is None for a GPU that nobody has: only what no GPU could give is refused.
+    """
     wanted = given.of(total) if given else 0
-    wrong = "" if given else next(filter(None, map(slip, items(value))), "")
     if not LEAST_BYTES <= wanted <= total:
-        allowed = f"{wrong}expected from {LEAST_BYTES // MIB}MiB to {total // MIB}MiB"
+        wrong = "" if given else next(filter(None, map(slip, items(value))), "")
+        most = "all of a GPU" if index is None else f"{total // MIB}MiB"
+        if index is not None and wanted > total:
+            wrong = f"GPU {index} has {most}: "
+        allowed = f"{wrong}expected from {LEAST_BYTES // MIB}MiB to {most}"
         example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
         raise refused(name, value, f"{allowed}, {example}; {BYTES}")
     return wanted

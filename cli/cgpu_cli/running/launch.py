@@ -14,7 +14,7 @@ from cgpu_cli.running import guest, keeper, named_driver, options, visible
 from cgpu_cli.running.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import parse_request
 from cgpu_env.errors import CgpuError, shown
-from cgpu_env.request import Request
+from cgpu_env.request import Request, parse, wanted_of
 from cgpu_node.facts.node import load_node, unless_lost
 from cgpu_node.paths import open_state
 from cgpu_node.shares.liveness import start_time
@@ -118,8 +118,8 @@ def _asked(
     node = load_node(state_dir, given.driver_dir, refresh=refresh)
     uuids = visible.chosen(environment, node, given.gpus)
     if node.gpus and not uuids:
-        note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
-        return Session("", state_dir, node, Request((), 1, high_priority=False, notes=(note,)))
+        notes = _notes_without_gpu(given, environment)
+        return Session("", state_dir, node, Request((), 1, high_priority=False, notes=notes))
     given = given._replace(gpus=",".join(uuids) or given.gpus)
     if guest.is_possible(given):
         directory, request = guest.admit(given, node)
@@ -127,8 +127,27 @@ def _asked(
     gpus = [gpu.asked for gpu in node.gpus]
     own = parse_request(options.variables(given), gpus, has_units=True)
     if own is None:
-        raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")
+        raise _nothing(given)
     return Session("", state_dir, node, own)
+
+
+def _notes_without_gpu(given: Options, environment: dict[str, str]) -> tuple[str, ...]:
+    """What a session without a GPU has to know.
+
+    Raises:
+        CgpuError: what is asked for would be refused on any GPU.
+    """
+    note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
+    asked = parse(options.variables(given), lambda: 0, has_units=True)
+    if asked is None:
+        raise _nothing(given)
+    if all(each.whole for each in wanted_of(asked, ())):
+        return (note,)
+    return note, f"--mem {shown(given.mem)} is not compared with the memory of any GPU"
+
+
+def _nothing(given: Options) -> CgpuError:
+    return CgpuError(f"--mem {shown(given.mem)}: expected shares of at least 1 GiB")
 
 
 def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:

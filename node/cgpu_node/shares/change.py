@@ -221,7 +221,7 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 def _checked_memory(
     gpu: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), gpu.total_bytes)
+    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), gpu.index, gpu.total_bytes)
     free = gpu.total_bytes - owed(others, gpu.uuid)
     if cap > max(free, gpu.cap_bytes) and not overcommit:
         raise CgpuError(

@@ -179,6 +179,30 @@ def test_a_session_without_a_gpu_has_no_account(world: World) -> None:
     assert world.sessions() == []
 
 
+@pytest.mark.parametrize("visible", ["-1", ""])
+@pytest.mark.parametrize(
+    ("mem", "sentence"),
+    [
+        ("99/15", "--mem 99/15: 99 GiB is more than the 15 GiB given as the whole"),
+        ("6,3/15", "--mem 6,3/15: 2 values, but no GPU is visible"),
+        ("0/15", "--mem 0/15: expected shares of at least 1 GiB"),
+    ],
+)
+def test_a_session_without_a_gpu_asks_for_what_a_gpu_could_give(
+    world: World, visible: str, mem: str, sentence: str
+) -> None:
+    """ENV-9, ENV-13: bytes cannot be compared with any GPU, and a note says so."""
+    given = environment(world, visible)
+    done = world.run("--mem", mem, "--", "true", env=given)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"cgpu-run: {sentence}\n")
+    done = world.run("--mem", "500GiB", "--", "true", env=given)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        f"cgpu-run: note: CUDA_VISIBLE_DEVICES={visible} leaves no GPU",
+        "cgpu-run: note: --mem 500GiB is not compared with the memory of any GPU",
+    ]
+
+
 def test_without_namespaces_nothing_would_keep_a_program_from_the_gpus(world: World) -> None:
     """ENV-13."""
     words = ["--no-namespaces", *SIX, "--", "true"]

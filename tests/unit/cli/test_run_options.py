@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_cli.running.options import in_options, parse, variables
-from cgpu_env import CgpuError, Gpu, parse_request
+from cgpu_cli.running.options import Options, in_options, parse, variables
+from cgpu_env import CgpuError, Gpu, parse_request, request
+from cgpu_env.request import Asked, wanted_of
 from cgpu_env.values import BYTES
 from cgpu_node.settings import rules
 
@@ -17,17 +18,23 @@ EXAMPLES = "6GiB, 512MiB, 40% or 6/15 of the GPU"
 GPUS = [Gpu(i, f"GPU-0000000{i}-1111-2222-3333-444444444444", 15109 * MIB) for i in range(4)]
 
 
-def refusal(*arguments: str) -> str:
+def refusal(*arguments: str, gpus: list[Gpu] = GPUS) -> str:
     """The sentence with which a command line is refused, wherever that happens."""
     try:
         options = parse([*arguments, "--", "true"])
     except CgpuError as error:
         return str(error)
     try:
-        parse_request(variables(options), GPUS, has_units=True)
+        parse_request(variables(options), gpus, has_units=True)
     except CgpuError as error:
         return in_options(str(error), options)
     raise AssertionError("not refused")
+
+
+def asked_of(options: Options) -> Asked:
+    asked = request.parse(variables(options), lambda: 0, has_units=True)
+    assert asked is not None
+    return asked
 
 
 def test_options_become_the_variables_of_a_container() -> None:
@@ -91,11 +98,11 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ("--mem 2GB", "--mem 2GB: there is no unit GB: expected from 1MiB to 15109MiB, such as"),
         ("--mem 6GiB,2gib", "--mem 6GiB,2gib: there is no unit gib: expected from 1MiB to"),
         ("--mem 1.5GiB", "--mem 1.5GiB: 1.5 is not a whole number: expected from 1MiB to 15109MiB"),
-        ("--mem 16GiB", "--mem 16GiB: expected from 1MiB to 15109MiB"),
+        ("--mem 16GiB", "--mem 16GiB: GPU 0 has 15109MiB: expected from 1MiB to 15109MiB"),
         ("--mem 6GB,6/15", "--mem 6GB,6/15: there is no unit GB: expected from 1MiB to 15109MiB"),
         (
             "--mem 6GiB,20/15",
-            f"--mem 6GiB,20/15: expected from 1MiB to 15109MiB, such as {EXAMPLES}",
+            "--mem 6GiB,20/15: GPU 1 has 15109MiB: expected from 1MiB to 15109MiB, such as 6GiB",
         ),
         (
             "--mem 6GiB,6",
@@ -151,6 +158,41 @@ def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
     assert text.startswith(sentence)
     assert "ALIYUN" not in text
     assert "\n" not in text
+
+
+def test_the_gpu_that_is_too_small_is_named() -> None:
+    """ENV-9: a T4 beside an A10."""
+    gpus = [GPUS[0], GPUS[1]._replace(total_bytes=23028 * MIB)]
+    for words in (["--mem", "20GiB"], ["--mem", "6GiB,20GiB", "--gpus", "1,0"]):
+        what = f"--mem {words[1]}: GPU 0 has 15109MiB: expected from 1MiB to 15109MiB, such as"
+        assert refusal(*words, gpus=gpus).startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("mem", "sentence"),
+    [
+        ("99/15", "99 GiB is more than the 15 GiB given as the whole"),
+        ("6GiB,99/15", "2 values, but no GPU is visible"),
+        ("6,3/15", "2 values, but no GPU is visible"),
+        ("6/15,16", "2 values, but no GPU is visible"),
+        ("6,/15", "expected whole GiB such as 6, or a comma list such as 3,1"),
+        ("0%", "expected from 1MiB to all of a GPU, such as"),
+        ("6GB", "there is no unit GB: expected from 1MiB to all of a GPU, such as"),
+        ("6", "expected from 1MiB to all of a GPU, such as"),
+    ],
+)
+def test_what_no_gpu_could_give_is_refused_where_none_is_visible(mem: str, sentence: str) -> None:
+    """ENV-9, ENV-13."""
+    options = parse(["--mem", mem, "true"])
+    with pytest.raises(CgpuError) as refused:
+        wanted_of(asked_of(options), ())
+    assert sentence in in_options(str(refused.value), options)
+
+
+def test_sizes_that_some_gpu_could_give_need_none() -> None:
+    """ENV-13."""
+    for mem in ("500GiB", "6/15", "100%"):
+        assert len(wanted_of(asked_of(parse(["--mem", mem, "true"])), ())) == 1
 
 
 def test_a_weight_that_was_left_out_is_called_by_its_option() -> None:

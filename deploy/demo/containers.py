@@ -13,8 +13,9 @@ import image
 from step import step
 
 from cgpu_cli.commands.demo import TAG, driver_directory, true_times
-from cgpu_cli.demo import tenant
+from cgpu_cli.demo import others, tenant
 from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_env import Gpu
 from cgpu_node.facts.driver import PROXIED
 from lab.containers.enclosure import Enclosure
 from lab.containers.engines import DOCKER, Docker, Volume
@@ -75,7 +76,7 @@ class Containers:
         except BaseException:
             self._enclosure.stop()
             raise
-        self._total = gpus[0]["total_bytes"]
+        self._gpu = Gpu(0, gpus[0]["uuid"], gpus[0]["total_bytes"])
         self._visible = {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"} if len(gpus) > 1 else {}
         self._volumes = [Volume(Path(tenant.__file__), _TENANT)]
         self._smi = ""
@@ -96,7 +97,10 @@ class Containers:
 
     def play(self) -> bool:
         """Run the demonstration; whether all was as it must be."""
-        return play(self, self._total)
+        good = play(self, self._gpu.total_bytes)
+        if not good:
+            print(others.suspicion(self._driver, self._gpu))
+        return good
 
     def command(self, part: int) -> str:
         """What a user types."""

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_cli.demo import offspring, tenant
+from cgpu_cli.demo import offspring, others, tenant
 from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_cli.running import named_driver
 from cgpu_cli.show import table
@@ -56,7 +56,10 @@ class Demo:
             named_driver.check(state, driver)
             stage = Programs(state, driver, given.nvidia_smi)
             [gpu] = select("--gpus", "0", [gpu.asked for gpu in load_node(state, driver).gpus])
+            others.refuse(state, gpu)
             good = play(stage, gpu.total_bytes)
+            if not good:
+                print(others.suspicion(driver, gpu))
         return 0 if good else 1
 
 

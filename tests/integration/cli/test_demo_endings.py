@@ -93,6 +93,23 @@ def test_its_own_end_leaves_nothing(world: World, temporary: Path) -> None:
     check_nothing_is_left(temporary)
 
 
+def test_beside_a_session_it_is_refused_with_who_that_is(temporary: Path) -> None:
+    """CLI-9."""
+    world = World()
+    with world.start("--mem", "9/15", "--", "sh", "-c", "echo started; read word") as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == "started\n"
+        (name,) = world.sessions()
+        places = ["--driver-dir", str(world.driver), *world.flags()]
+        done = world.run_command([*DEMO, *places], env=world.environment(TMPDIR=str(temporary)))
+        session.kill()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"cgpu: the demonstration needs all of GPU 0, which others share: session {name} (sh -c"
+        f" echo started; read word, pid {session.pid}) holds 0MiB of its 9065MiB\n  end them"
+    )
+
+
 def test_signals_that_were_ignored_when_it_began_end_nothing(world: World, temporary: Path) -> None:
     """As ``nohup`` and a shell's background jobs want it."""
     before = ("env", "--ignore-signal=HUP", "--ignore-signal=INT", "--ignore-signal=QUIT")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_cli.commands import demo
+from cgpu_cli.demo import others
 from cgpu_cli.demo import play as module
 from cgpu_cli.demo.play import Tenant, play
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, Gpu, GpuShare, Request
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -157,6 +161,44 @@ def test_a_program_that_has_ended_is_named_and_leaves_nothing_to_write() -> None
     assert process.stdout is not None
     process.stdin.close()  # a buffer that is not empty gives BrokenPipeError here
     process.stdout.close()
+
+
+GPU = Gpu(0, "GPU-00000000-1111-2222-3333-444444444444", TOTAL)
+
+
+def test_a_gpu_that_others_share_is_refused_with_who_they_are(tmp_path: Path) -> None:
+    """CLI-9: all of it is promised, so a step would fail."""
+    registry = Registry(str(tmp_path))
+    node_gpu = NodeGpu(GPU.index, GPU.uuid, "Tesla T4", TOTAL, 0, ())
+    node = Node("1", "/", {}, {}, (node_gpu,), (), 20, overcommit=False)
+    others.refuse(str(tmp_path), GPU)
+    request = Request((GpuShare(0, GPU.uuid, CAPS[9] << 20),), 1, high_priority=False)
+    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+    registry.admit("run-13a63079", "session", request, node, owner, ["/bin/sleep", "60"])
+    with pytest.raises(CgpuError) as refusal:
+        others.refuse(str(tmp_path), GPU)
+    assert str(refusal.value) == (
+        "the demonstration needs all of GPU 0, which others share: session run-13a63079 (sleep 60,"
+        f" pid {os.getpid()}) holds 0MiB of its {CAPS[9]}MiB"
+    )
+    assert "cgpu-smi" in refusal.value.hint
+    others.refuse(str(tmp_path), GPU._replace(uuid=GPU.uuid.replace("0", "9")))
+
+
+def test_processes_that_hold_memory_are_named_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CLI-9: of another account, or without cgpu."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    held = {os.getpid(): 9065 << 20, ended.pid: 1 << 20}
+    monkeypatch.setattr(others, "holders", lambda _: {GPU.uuid: held})
+    name = Path("/proc/self/comm").read_text().strip()
+    found = f"{name} (pid {os.getpid()}) holds 9065MiB"
+    sentence = others.suspicion("/driver", GPU)
+    assert sentence.startswith(f"Others use GPU 0 too, which may be why: {found}.\nend them")
+    monkeypatch.setattr(others, "holders", lambda _: {})
+    assert others.suspicion("/driver", GPU) == ""
 
 
 def test_a_simulated_gpu_is_shown_whatever_gpus_the_user_has(

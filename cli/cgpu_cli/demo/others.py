@@ -1,0 +1,58 @@
+"""Who else uses the GPU that the demonstration needs for itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_cli.show.table import title
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_node.facts.discovery import holders
+from cgpu_node.shares.registry import Registry
+from cgpu_node.view.usage import use_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_env import Gpu
+
+_MIB = 1 << 20
+_AGAIN = "end them or wait for their end, and run it again; cgpu-smi shows who uses what"
+
+
+def refuse(state_dir: str, gpu: Gpu) -> None:
+    """Refuse a GPU of which others have a share: the demonstration promises all of it.
+
+    Raises:
+        CgpuError: they are named, with what they hold.
+    """
+    found = ", ".join(_sharing(state_dir, gpu))
+    if found:
+        what = f"the demonstration needs all of GPU {gpu.index}, which others share: {found}"
+        raise CgpuError(what, hint=_AGAIN)
+
+
+def suspicion(driver_dir: str, gpu: Gpu) -> str:
+    """A sentence on the processes that hold memory of the GPU now; empty: there are none."""
+    found = ", ".join(_holding(driver_dir, gpu))
+    return f"Others use GPU {gpu.index} too, which may be why: {found}.\n{_AGAIN}" if found else ""
+
+
+def _sharing(state_dir: str, gpu: Gpu) -> Iterator[str]:
+    for entry in Registry(state_dir).records():
+        use = use_of(entry)
+        pid = f", pid {entry.owner.pid}" if entry.owner.pid else ""
+        for its in use.gpus:
+            if its.uuid == gpu.uuid:
+                holds = f"{its.used_bytes // _MIB}MiB of its {its.cap_bytes // _MIB}MiB"
+                yield f"{use.kind} {use.id[:12]} ({shown(title(use))}{pid}) holds {holds}"
+
+
+def _holding(driver_dir: str, gpu: Gpu) -> Iterator[str]:
+    for pid, held in holders(driver_dir).get(gpu.uuid, {}).items():
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                name = shown(file.read().strip())
+        except OSError:  # it has ended, or is not seen from here
+            continue
+        yield f"{name} (pid {pid}) holds {'memory' if held is None else f'{held // _MIB}MiB'}"

@@ -10,7 +10,7 @@
  *
  * Fails closed: without limits or ledger nothing about memory or processes is shown
  * (NVML_ERROR_UNKNOWN), and nothing about a GPU that is not in the limits
- * (NVML_ERROR_NO_PERMISSION).
+ * (NVML_ERROR_NOT_SUPPORTED, which no tool shows as an error).
  */
 #ifndef CGPU_NVML_SHIM_H
 #define CGPU_NVML_SHIM_H

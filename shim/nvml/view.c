@@ -77,6 +77,31 @@ find_limits(void)
     return known;
 }
 
+static bool
+has_no_gpu(void)
+{
+    const struct cgpu_limits *known = find_limits();
+    return known != NULL && known->gpu_count == 0;
+}
+
+enum nvml_return
+cgpu_nvml_count(enum nvml_return (*real)(uint32_t *), uint32_t *out)
+{
+    enum nvml_return status = real(out);
+    if (status == NVML_SUCCESS && has_no_gpu()) {
+        *out = 0;
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_by_index(enum nvml_return (*real)(uint32_t, struct nvml_device **), uint32_t index,
+                   struct nvml_device **out)
+{
+    enum nvml_return status = real(index, out);
+    return status == NVML_SUCCESS && has_no_gpu() ? NVML_ERROR_INVALID_ARGUMENT : status;
+}
+
 static void
 give_back_ledger(struct cgpu_ledger **ledger)
 {
@@ -181,7 +206,7 @@ find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *o
         return status;
     }
     if (number == NUMBER_NONE) {
-        return NVML_ERROR_NO_PERMISSION;
+        return NVML_ERROR_NOT_SUPPORTED;
     }
     *gpu = (uint32_t)number - 1;
     *cap_bytes = cgpu_mapped_limits_cap(limits, *gpu);

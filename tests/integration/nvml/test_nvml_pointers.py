@@ -59,6 +59,11 @@ def call(name, *arguments):
 """
 
 CALLS = """
+for name in "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2":
+    call(name, Room(4))
+for name in "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2":
+    for number in 0, 1:
+        call(name, number, Room(8))
 call("nvmlDeviceGetMemoryInfo", gpu, Room(24))
 for version in 2 << 24 | 40, 0, 1 << 24 | 40, 3 << 24 | 48, 0xffffffff:
     call("nvmlDeviceGetMemoryInfo_v2", gpu, Room(48, version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from cgpu_node.facts.node import load_node
 from cgpu_node.settings.config import Config
 from cgpu_sim import lose, make_driver_dir
 from cgpu_sim.machine import TESLA_T4, gpu_uuid
+from lab.driver.real_driver import real_nvidia_smi
 from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, PROGRAMS, World
 from lab.worlds.users import Node
 
@@ -201,6 +203,35 @@ def test_a_session_without_a_gpu_asks_for_what_a_gpu_could_give(
         f"cgpu-run: note: CUDA_VISIBLE_DEVICES={visible} leaves no GPU",
         "cgpu-run: note: --mem 500GiB is not compared with the memory of any GPU",
     ]
+
+
+@pytest.mark.parametrize("version", ["535", "550"])
+@pytest.mark.parametrize("visible", ["1", "-1", ""])
+def test_nvidia_smi_shows_no_gpu_with_errors(version: str, visible: str) -> None:
+    """ENV-13: those outside of the session without what is used of them, and none where none is."""
+    world = World(gpus=2)
+    for words in ("", "-q", "-L", "pmon -c 1", "dmon -c 1"):
+        program = [real_nvidia_smi(version), *words.split()]
+        done = world.run(*SIX, "--", *program, env=environment(world, visible))
+        assert not re.search(r"ERR|Insufficient|Unknown Error", done.stdout), done.stdout
+        assert ("No devices" in done.stdout) == (visible != "1"), done.stdout
+        assert ("Tesla T4" in done.stdout) == (visible == "1" and "mon" not in words), done.stdout
+
+
+def test_a_session_without_a_gpu_has_none_for_nvml(world: World) -> None:
+    """ENV-13: by its number, too."""
+    program = (
+        "import ctypes; n = ctypes.CDLL('libnvidia-ml.so.1'); found = ctypes.c_uint64(7)\n"
+        "n.nvmlInit_v2()\n"
+        "for name in 'nvmlDeviceGetCount', 'nvmlDeviceGetCount_v2':\n"
+        "    print(n[name](ctypes.byref(found)), found.value)\n"
+        "for name in 'nvmlDeviceGetHandleByIndex', 'nvmlDeviceGetHandleByIndex_v2':\n"
+        "    print(n[name](0, ctypes.byref(found)))\n"
+    )
+    for visible, expected in (("-1", ["0 0", "0 0", "2", "2"]), ("1", ["0 4", "0 4", "0", "0"])):
+        words = [*SIX, "--", sys.executable, "-I", "-c", program]
+        done = world.run(*words, env=environment(world, visible))
+        assert done.stdout.splitlines() == expected
 
 
 def test_without_namespaces_nothing_would_keep_a_program_from_the_gpus(world: World) -> None:

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { THREADS = 4, ROUNDS = 20, DEVICES = 80, LIMITED = 2, NO_PERMISSION = 4 };
+enum { THREADS = 4, ROUNDS = 20, DEVICES = 80, LIMITED = 2, NOT_SUPPORTED = 3 };
 
 int nvmlDeviceGetMemoryInfo(void *device, uint64_t *out);
 int nvmlDeviceGetAccountingPids(void *device, uint32_t *count, uint32_t *pids);
@@ -19,7 +19,7 @@ check(uintptr_t device)
     int status = nvmlDeviceGetMemoryInfo((void *)device, memory);
     int listed = nvmlDeviceGetAccountingPids((void *)device, &count, pids);
     if (device > LIMITED) {
-        return status == NO_PERMISSION && listed == NO_PERMISSION;
+        return status == NOT_SUPPORTED && listed == NOT_SUPPORTED;
     }
     return status == 0 && memory[0] == (uint64_t)device << 20 && listed == 0 && count == 0;
 }

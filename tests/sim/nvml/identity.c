@@ -28,6 +28,9 @@ static enum nvml_return
 give_handle(struct nvml_device *device, enum nvml_return none, struct nvml_device **out)
 {
     int has_handle = 0;
+    if (out == NULL) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
     *out = device;
     if (device == NULL) {
         return none;
@@ -79,6 +82,9 @@ format_serial(const struct cgpu_machine_gpu *gpu, char out[SIM_NAME_SIZE])
 NVML_DEFINE(nvmlDeviceGetCount_v2, uint32_t *out)
 {
     enum nvml_return result = sim_enter(__func__);
+    if (!result && out == NULL) {
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    }
     if (!result) {
         *out = cgpu_machine_gpu_count(sim_machine());
     }

@@ -137,7 +137,10 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
     ("arguments", "sentence"),
     [
         (["0", "policy=9"], f"cgpu: policy=9: expected {ANY_POLICY}"),
-        (["all", "policy=fixd"], f"cgpu: policy=fixd: expected {ANY_POLICY}"),
+        (
+            ["all", "policy=fixd"],
+            f"cgpu: policy=fixd: expected {ANY_POLICY}: did you mean fixed?",
+        ),
         (["all", "max_inst=fixed"], "cgpu: max_inst=fixed: expected a whole number from 1 to 25"),
         (["all", "weight=2"], f"cgpu: set all weight: {EACH_HAS}"),
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),

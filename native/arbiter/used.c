@@ -41,12 +41,13 @@ cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
     uint64_t charged = tenant->charged_ns - used->charged_ns;
     uint64_t busy = cgpu_since(says->busy_ns, used->busy_ns);
 
+    used->doubtful |= tenant->demand.active && !tenant->demand.certain;
     if (says->active || !tenant->demand.active) {
         return;
     }
     used->charged_ns = tenant->charged_ns;
     used->busy_ns = says->busy_ns;
-    if (cgpu_used_is_corrected(arbiter, tenant) && busy > 0) {
+    if (cgpu_used_is_corrected(arbiter, tenant) && busy > 0 && !used->doubtful) {
         uint64_t over = cgpu_since(charged, busy);
         uint64_t more = cgpu_lesser(cgpu_since(busy, charged), arbiter->unused_ns);
 
@@ -54,6 +55,7 @@ cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
         arbiter->unused_ns = cgpu_lesser(arbiter->unused_ns + over - more, MOST_NS);
         show(arbiter, tenant, more);
     }
+    used->doubtful = false;
 }
 
 void

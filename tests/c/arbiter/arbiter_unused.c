@@ -164,7 +164,7 @@ two_at_work(void)
     start(CGPU_POLICY_WEIGHTED_FAIR);
     for (int i = 0; i < 2; i++) {
         CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == i);
-        arbiter->tenants[i].demand.active = true;
+        arbiter->tenants[i].demand = (struct cgpu_demand){.active = true, .certain = true};
     }
     return arbiter->tenants;
 }
@@ -222,4 +222,18 @@ TEST(a_report_of_little_use_hides_no_more_than_a_turn_or_two_cli3)
     has_rested(&tenants[0], 1 * MS);
     cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
     CHECK(charged(0) == 1960 * MS);
+}
+
+TEST(what_is_not_measured_yet_is_shown_with_what_is_charged_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+
+    tenants[0].demand.certain = false;
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    has_rested(&tenants[0], MS);
+    tenants[0].demand.certain = true;
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    has_rested(&tenants[0], 7 * MS);
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    CHECK(charged(0) == 26 * MS);
 }

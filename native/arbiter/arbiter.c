@@ -91,8 +91,10 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
             tenant->claim.high_priority = high_priority;
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
             tenant->active_ns = now; /* it comes to work: the others are not alone any more */
-            cgpu_turn_close(arbiter, i, now); /* an earlier arbiter may have let it in */
-            tenant->stray = true;
+            if (arbiter->turns == 0) { /* an earlier arbiter may have let it in */
+                cgpu_turn_close(arbiter, i, now);
+                tenant->stray = true;
+            }
             entitle(arbiter);
             return i;
         }

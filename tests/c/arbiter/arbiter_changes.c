@@ -1,4 +1,5 @@
 /* Rules that change while containers compute: what they owe and what they have saved up (SCH-9). */
+#include "arbiter/arbiter_state.h"
 #include "arbiter_world.h"
 
 static void
@@ -172,4 +173,30 @@ TEST(nor_is_it_where_it_takes_longer_than_anybody_waits)
 {
     empties_its_queue(CGPU_POLICY_WEIGHTED_FAIR, 500 * MS);
     empties_its_queue(CGPU_POLICY_NATIVE, 500 * MS);
+}
+
+/* What it launched before it was taken on runs for two seconds. */
+TEST(a_newcomers_work_does_not_make_a_turn_longer_or_free)
+{
+    struct cgpu_tenant *holder;
+    uint64_t charged, since;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == i);
+        demands[i] = (struct cgpu_demand){.waiting = true};
+    }
+    step(0);
+    holder = &arbiter->tenants[arbiter->holder];
+    demands[arbiter->holder] = (struct cgpu_demand){.active = true};
+    step(MS);
+    CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == 2);
+    demands[2] = (struct cgpu_demand){.active = true, .certain = true, .end_ns = now + 2000 * MS};
+    charged = holder->charged_ns;
+    since = now;
+    while (holder->stage == CGPU_STAGE_HOLDS && now < since + 1000 * MS) {
+        step(MS);
+    }
+    CHECK(now - since < 20 * MS);
+    CHECK(holder->charged_ns - charged > 2 * MS);
 }

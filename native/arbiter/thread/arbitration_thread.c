@@ -245,13 +245,15 @@ rest(struct cgpu_arbitration_thread *thread, uint64_t next)
     uint64_t now = cgpu_arbitration_now();
     struct cgpu_watch watch = {.count = 0};
     uint64_t until;
-    bool could;
+    bool could, polling;
 
     (void)cgpu_watch_add(&watch, &thread->control, thread->control, true);
     if (thread->allowed_ns > now) {
         until = thread->allowed_ns; /* a ring before then is seen then */
     } else {
-        until = wake_time(thread, next, now, !add_all_bells(thread, &watch));
+        /* before all is taken on nobody reads the bells: those that rang before would wake us */
+        polling = has_begun(thread) && !add_all_bells(thread, &watch);
+        until = wake_time(thread, next, now, polling);
     }
     pthread_mutex_unlock(&thread->mutex);
     could = cgpu_watch_sleep(&watch, until);

@@ -15,6 +15,7 @@
 
 enum { KERNEL_US = 300, PREEMPTIVE = CGPU_POLICY_PREEMPTIVE };
 
+static uint32_t sleeps;
 static bool old_kernel; /* one without futex_waitv; the linker sends the thread's calls here */
 
 bool __real_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
@@ -23,6 +24,7 @@ bool __wrap_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
 bool
 __wrap_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until)
 {
+    __atomic_add_fetch(&sleeps, 1, __ATOMIC_RELAXED);
     return (!old_kernel || watch->count == 1) && __real_cgpu_watch_sleep(watch, until);
 }
 
@@ -239,7 +241,9 @@ TEST(a_new_arbitration_goes_on_where_the_last_one_died)
         cgpu_arbitration_stop(arbitration); /* which says nothing to anybody */
         arbitration = prepare(PREEMPTIVE);
         add(arbitration, a);
+        __atomic_store_n(&sleeps, 0, __ATOMIC_RELAXED);
         check_sleep(0.05);
+        CHECK(__atomic_load_n(&sleeps, __ATOMIC_RELAXED) < 100);
         add(arbitration, b);
         cgpu_arbitration_begin(arbitration);
         CHECK(guest_advances(a, 20) && guest_advances(b, 20));

@@ -53,6 +53,7 @@ is_too_late(const struct cgpu_tenant *tenant, uint64_t now)
     const struct cgpu_demand *demand = &tenant->demand;
     uint64_t left = cgpu_since(demand->end_ns, tenant->closed_ns);
 
+    left = cgpu_lesser(left, CGPU_STOPPED_NS); /* then it is not charged any more */
     return tenant->stage == CGPU_STAGE_EXPIRED && demand->certain &&
            cgpu_since(now, demand->end_ns) > left + CGPU_OVERLAP_NS;
 }

@@ -172,3 +172,29 @@ TEST(who_drained_once_pays_for_what_stands_apart_later)
     cgpu_arbiter_report(arbiter, index, &report);
     CHECK(report.charged_ns > 400 * MS);
 }
+
+/* Its gate closed long ago, or never opened. It says that its work should have ended by now. */
+TEST(work_that_counts_again_and_is_long_overdue_earns_no_credit)
+{
+    uint64_t held = 0;
+    int index, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    other = other_comes(1);
+    index = cgpu_arbiter_add(arbiter, 1, false, now);
+    for (uint64_t passed = 0; passed < 10000 * MS; passed += 5 * MS) {
+        demands[index] =
+            (struct cgpu_demand){.active = true, .certain = true, .end_ns = now - 1500 * MS};
+        CHECK(goes_on(other, 5 * MS) == 5 * MS);
+    }
+    demands[index].waiting = demands[other].waiting = true;
+    while (gates[index] == CGPU_GATE_CLOSED) {
+        demands[other].active = false;
+        step(MS);
+    }
+    for (; gates[index] != CGPU_GATE_CLOSED && held < 1000 * MS; held += MS) {
+        works(index);
+        step(MS);
+    }
+    CHECK(held < 300 * MS);
+}

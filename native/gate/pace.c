@@ -313,7 +313,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     }
     if (pace->spans) {
         pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
-    } else {
+    } else if (batch->counted == 0) {
         pace->busy_ns += used_by(pace, batch, span > 0 && (known || batch->certain) ? end : 0);
     }
     if (!beside || pace->chain_launches > 0) { /* else it ran before the chain began */
@@ -332,7 +332,7 @@ void
 cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
     finish_lesson(pace);
-    pace->busy_ns += batch->expected_ns;
+    pace->busy_ns += batch->counted != 0 ? 0 : batch->expected_ns;
     take_off(pace, batch, now, false);
     pace->chain_key = 0;
     pace->chain_launches = 0;
@@ -345,6 +345,7 @@ cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t
     cgpu_pace_mark(pace, batch, now);
     batch->start_ns = 0;
     batch->queued = 0;
+    batch->counted = 1;
     pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
 }
 

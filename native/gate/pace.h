@@ -42,6 +42,7 @@ struct cgpu_pace_batch {
     uint32_t begun;       /* it may have run beside a batch of another stream, which has passed */
     uint64_t expected_ns; /* what it will take */
     uint64_t marked_ns;
+    uint32_t counted; /* as use, when it no longer counted as in flight */
 };
 
 /* How the end of a batch was seen. */

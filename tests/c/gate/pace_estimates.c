@@ -221,6 +221,13 @@ TEST(work_that_no_longer_counts_as_in_flight_is_use_nevertheless)
     cgpu_pace_mark(pace, &batch, MS);
     cgpu_pace_leave(pace, &batch, 2 * MS);
     CHECK(pace->busy_ns == 100 * US);
+    for (uint64_t times = 0; times < 3; times++) { /* it stood apart, and counts again: use once */
+        cgpu_pace_return(pace, &batch, 3 * MS);
+        cgpu_pace_leave(pace, &batch, 4 * MS);
+    }
+    cgpu_pace_return(pace, &batch, 5 * MS);
+    cgpu_pace_pass(pace, &batch, 6 * MS, CGPU_SEEN_AT_ONCE);
+    CHECK(pace->busy_ns == 100 * US);
 }
 
 /* What was launched into other streams, too little to be marked, runs before the marked work of

@@ -3,7 +3,7 @@
  * what its markers show. What it was charged beyond that, because the GPU was idle or worked for
  * another one meanwhile, is left out of what it is charged next. Of that, others are shown what
  * they used beyond what they were charged. Only figures follow from what a container reports, no
- * debt.
+ * debt. Work that stood apart has no span: meanwhile nothing is corrected.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -42,6 +42,8 @@ cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
     uint64_t busy = cgpu_since(says->busy_ns, used->busy_ns);
 
     used->doubtful |= tenant->demand.active && !tenant->demand.certain;
+    used->doubtful |= says->stays != tenant->demand.stays;
+    used->doubtful |= says->stayed_ns != tenant->demand.stayed_ns;
     if (says->active || !tenant->demand.active) {
         return;
     }

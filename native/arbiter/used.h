@@ -17,7 +17,7 @@ struct cgpu_used {
     uint64_t over_ns;                      /* of what is charged from now on, this is not shown */
     uint64_t charged_ns;                   /* as it was when the container last had no work left */
     uint64_t busy_ns;                      /* as it was reported then */
-    bool doubtful;                         /* since then it had work whose length was not known */
+    bool doubtful; /* since then it had work of unknown length, or that stood apart */
 };
 
 /* NS are charged to TENANT. */

@@ -37,5 +37,5 @@ cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
     uint64_t rest = cgpu_since(tenant->opened_ns + CGPU_START_NS, tenant->begun_ns);
     uint64_t ended = cgpu_larger(from, tenant->demand.end_ns);
 
-    return tenant->demand.active ? 0 : believe(tenant, cgpu_since(now, ended + rest));
+    return tenant->demand.active ? 0 : believe(tenant, cgpu_since(cgpu_since(now, ended), rest));
 }

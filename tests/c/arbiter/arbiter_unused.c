@@ -98,6 +98,18 @@ TEST(a_container_that_does_not_say_when_it_began_pays_for_all_of_its_turn)
     CHECK(charged(index) == 22 * MS - START_NS);
 }
 
+TEST(an_end_in_the_distant_future_is_no_time_that_was_not_used)
+{
+    int index = lone();
+    uint64_t before;
+
+    is_let_in(index);
+    has_worked(index, now, 20 * MS);
+    before = charged(index);
+    is_seen_to_end(index, UINT64_MAX, MS);
+    CHECK(charged(index) == before + MS);
+}
+
 /* In each turn it says that it has just begun, and that its work ended when its gate closed. */
 TEST(whoever_always_says_that_it_was_late_has_half_a_percent_of_the_time_more)
 {

@@ -94,7 +94,8 @@ class Arbitration:
     def begin(self) -> None:
         """Decide from now on: all containers that run already have been added.
 
-        Until then gates stay as they are, since an earlier arbiter may have let some of them in.
+        Until then gates close as their containers are added, and none opens, since an earlier
+        arbiter may have let some of them in.
         """
         lib.cgpu_arbitration_begin(self._open())
 

@@ -50,7 +50,7 @@ int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limit
                          uint32_t high_priority, uint32_t *key);
 /*
  * The containers that run already, which an earlier arbiter may have let in, have been added:
- * decide from now on. Gates stay as they are until then.
+ * decide from now on. Until then gates close as their containers are added, and none opens.
  */
 void cgpu_arbitration_begin(struct cgpu_arbitration *arbitration);
 int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,

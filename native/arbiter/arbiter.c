@@ -90,7 +90,7 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
             tenant->claim.weight = weight > 0 ? weight : 1;
             tenant->claim.high_priority = high_priority;
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
-            tenant->active_ns = now; /* it comes to work: the others are not alone any more */
+            tenant->active_ns = now;   /* it comes to work: the others are not alone any more */
             if (arbiter->turns == 0) { /* an earlier arbiter may have let it in */
                 cgpu_turn_close(arbiter, i, now);
                 tenant->stray = true;

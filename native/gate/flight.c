@@ -250,14 +250,17 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     }
 }
 
-/* What is in flight in STREAM has ended, though its markers have not been seen to pass. */
+/*
+ * What is in flight in STREAM has ended, though its markers have not been seen to pass. Not what
+ * another thread began to launch after BEGUN.
+ */
 static void
-note_end(struct cgpu_stream *stream, uint64_t now)
+note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 {
     for (uint32_t i = 0; i < stream->gpu->flights && stream->in_flight > 0; i++) {
         struct cgpu_flight *flight = &stream->gpu->flight[i];
 
-        if (flight->stream == stream) {
+        if (flight->stream == stream && flight->batch.start_ns <= begun) {
             flight->ended_ns = now;
         }
     }
@@ -273,7 +276,7 @@ cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t no
 
     cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE);
     if (stream->handed_ns <= begun) {
-        note_end(stream, now);
+        note_end(stream, begun, now);
     }
     if (stream->handed_ns <= begun) {
         struct cgpu_pace_batch batch = close_batch(stream);

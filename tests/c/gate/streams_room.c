@@ -189,6 +189,19 @@ TEST(what_is_marked_while_a_program_synchronises_has_ended_when_that_returns)
     }
 }
 
+TEST(what_another_thread_launches_while_one_synchronises_has_not_ended_when_that_returns)
+{
+    uint64_t begun;
+
+    begin(1, PRESSED);
+    begun = now;
+    now += 10 * US;
+    launch(&streams[0], 100 * US);
+    CHECK(cgpu_flight_cut(&streams[0], now));
+    cgpu_flight_synchronised(&streams[0], begun, now + 10 * US);
+    CHECK(gpu.flights == 1 && gpu.flight[0].ended_ns == 0);
+}
+
 TEST(sixteen_streams_beside_an_idle_neighbour_keep_the_gpu_busy_with_few_markers)
 {
     static const struct {

@@ -77,6 +77,8 @@ cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
     cgpu_linger_end(arbiter, tenant, now);
     switch (to) {
     case CGPU_STAGE_NONE:
+        /* what would have been left out of its charge is shown, and so not free for others */
+        arbiter->unused_ns = cgpu_since(arbiter->unused_ns, tenant->used.over_ns);
         memset(tenant, 0, sizeof *tenant);
         break;
     case CGPU_STAGE_AWAY:

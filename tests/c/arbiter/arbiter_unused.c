@@ -216,6 +216,18 @@ TEST(who_used_what_another_was_charged_for_is_shown_with_it_cli3)
     CHECK(charged(1) == 24 * MS);
 }
 
+TEST(what_one_that_has_gone_was_shown_with_is_not_shown_for_another_cli3)
+{
+    struct cgpu_tenant *tenants = two_at_work();
+
+    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    has_rested(&tenants[0], 6 * MS);
+    cgpu_arbiter_remove(arbiter, 0, now);
+    has_rested(&tenants[1], 13 * MS);
+    CHECK(charged(1) == 10 * MS);
+}
+
 TEST(who_reports_no_use_is_shown_with_what_it_is_charged_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();

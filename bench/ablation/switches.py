@@ -238,7 +238,11 @@ SWITCHES = {
     ],
     UNUSED: [
         ("unused: all", "!tenant->quiet || !cgpu_tenant_is_capped(tenant)", "true"),
-        ("unused: rest of the start", "ended + rest", "ended + 0 * rest"),
+        (
+            "unused: rest of the start",
+            "cgpu_since(now, ended), rest",
+            "cgpu_since(now, ended), 0 * rest",
+        ),
         ("unused: quiet turns only", "!tenant->quiet || ", ""),
     ],
     ARBITER: [

@@ -45,6 +45,15 @@ class Parser(argparse.ArgumentParser):
             else:
                 is_value = False
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
+        """Refuse an empty value, as in ``--state-dir "$DIR"`` where nobody has set that.
+
+        Only an option whose type is ``str`` by name may have one.
+        """
+        if action.option_strings and action.type is not str and "" in arg_strings:
+            raise argparse.ArgumentError(action, "the value is empty")
+        return super()._get_values(action, arg_strings)
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         try:
             super()._check_value(action, value)

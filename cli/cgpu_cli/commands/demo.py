@@ -43,6 +43,7 @@ class Demo:
         parser.add_argument(
             "--nvidia-smi",
             metavar="PROGRAM",
+            type=str,
             default=shutil.which("nvidia-smi") or "",
             help="run this in each program instead of a built-in reader",
         )

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import time
-from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_cli.commands.completers import ENGINE_NAMES, ENGINES, complete
@@ -151,8 +150,6 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
 
 def _root(word: str) -> str:
     """A directory; empty if that is this machine's own."""
-    if not word:
-        raise ArgumentTypeError("expected a directory, and it is empty")
     return os.path.realpath(word).rstrip("/")
 
 

@@ -41,7 +41,11 @@ class Upgrade:
         )
         parser.add_argument("--json", action="store_true", help="for programs")
         parser.add_argument(
-            "--pip", metavar="OPTIONS", default="", help='for pip, such as --pip="--no-index"'
+            "--pip",
+            metavar="OPTIONS",
+            type=str,
+            default="",
+            help='for pip, such as --pip="--no-index"',
         )
         parser.add_argument(
             "--prefix",

@@ -78,6 +78,32 @@ def test_a_word_that_is_like_none_is_refused_without_a_guess(
     assert "did you mean" not in output
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["cgpu", "--state-dir", "", "get"], "--state-dir"),
+        (["cgpu", "get", "--driver-dir="], "--driver-dir"),
+        (["cgpu", "upgrade", "--prefix", "", "x"], "--prefix"),
+        (["cgpu", "uninstall", "--root", "", "docker"], "--root"),
+        (["cgpu-smi", "--state-dir="], "--state-dir"),
+        (["cgpu-smi", "-i", ""], "-i/--id"),
+        (["cgpud", "--log", ""], "--log"),
+    ],
+)
+def test_an_empty_value_of_an_option_is_not_taken_for_the_default(
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `--state-dir "$DIR"` where nobody has set that."""
+    with pytest.raises(SystemExit):
+        PARSERS[words[0]].arguments().parse_args(words[1:])
+    assert capsys.readouterr().err.endswith(f"argument {option}: the value is empty\n")
+
+
+def test_an_empty_value_may_mean_none() -> None:
+    for words in (["demo", "--nvidia-smi", ""], ["upgrade", "--pip="]):
+        assert "" in vars(commands.arguments().parse_args(words)).values()
+
+
 @pytest.mark.parametrize("name", ["smi", "cgpu-smi", "run", "cgpu-run"])
 def test_cgpu_help_shows_the_help_of_the_other_programs(
     name: str, capsys: pytest.CaptureFixture[str]

@@ -175,12 +175,6 @@ def test_this_machine_named_as_a_root_is_searched_for_containers_too(
             install.Uninstall().run(given)
 
 
-def test_an_empty_root_is_not_taken_for_this_machine() -> None:
-    """As in `--root "$IMAGE"` where nobody has set that."""
-    with pytest.raises(argparse.ArgumentError, match="expected a directory, and it is empty"):
-        parsed("--root", "", "docker")
-
-
 def tree(root: Path) -> dict[str, object]:
     """Everything below ``root``."""
     return {

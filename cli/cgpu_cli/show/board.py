@@ -7,6 +7,7 @@ import select
 import signal
 import sys
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
@@ -15,6 +16,7 @@ from textual import work
 from textual.app import App
 from textual.binding import Binding
 from textual.containers import VerticalScroll
+from textual.strip import Strip
 from textual.widgets import DataTable, Footer, Static
 
 from cgpu_cli.show.plain import Plain
@@ -73,6 +75,37 @@ Refused       requests for memory that did not fit
 """
 
 
+class Columns(DataTable[Text]):
+    """A table that hides a column which has no room as a whole: half a number is another number."""
+
+    def _ends(self) -> list[int]:
+        """Where each column ends, in cells from the left; the first of these is where all begin."""
+        widths = (column.get_render_width(self) for column in self.ordered_columns)
+        return [*accumulate(widths, initial=0)]
+
+    def render_line(self, y: int) -> Strip:
+        """A line of the columns that have room."""
+        line, left = super().render_line(y), self.scroll_offset.x
+        ends, right = self._ends(), left + self.size.width
+        first = min((end for end in ends if end >= left), default=left)
+        last = max((end for end in ends if end <= right + self.cell_padding), default=right)
+        if first >= last:  # not even one has
+            return line
+        space = Strip.blank(first - left, self.rich_style)
+        shown_part = line.crop(first - left, last - left)
+        return Strip.join([space, shown_part]).crop_extend(0, right - left, self.rich_style)
+
+    def action_cursor_right(self) -> None:
+        """Scroll by a column."""
+        x = self.scroll_target_x
+        self.scroll_to(x=min((end for end in self._ends() if end > x), default=x))
+
+    def action_cursor_left(self) -> None:
+        """Scroll back by a column."""
+        x = self.scroll_target_x
+        self.scroll_to(x=max((end for end in self._ends() if end < x), default=0))
+
+
 class Board(App[None]):
     """Shows what ``look`` sees every ``seconds``; ``is_ascii``: draws with no other characters."""
 
@@ -124,7 +157,7 @@ class Board(App[None]):
         """The widgets."""
         yield VerticalScroll(id="gpus")
         yield Static(id="state", markup=False)
-        yield DataTable(id="containers", cursor_type="row", zebra_stripes=True)
+        yield Columns(id="containers", cursor_type="row", zebra_stripes=True)
         yield Static(_HELP, id="help", markup=False)
         yield Footer(compact=True)
 

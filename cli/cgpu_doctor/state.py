@@ -13,7 +13,7 @@ from cgpu_env import CgpuError, environment
 from cgpu_env.request import MEANT, without_size
 from cgpu_node import client, installation
 from cgpu_node import server as wakeup
-from cgpu_node.paths import check_state, default_state_dir
+from cgpu_node.paths import check_parent, check_state, default_state_dir
 from cgpu_node.shares import record
 from cgpu_node.shares.registry import Registry
 
@@ -54,7 +54,7 @@ def _own_account(ground: Ground) -> Iterator[Finding]:
 
 def _directory(path: str) -> Iterator[Finding]:
     if not os.path.lexists(path):
-        yield Finding("ok", f"{path} is not there: nothing has run yet", path)
+        yield _absent(path)
         return
     try:
         check_state(path)
@@ -69,6 +69,15 @@ def _directory(path: str) -> Iterator[Finding]:
         yield Finding("error", what, str(free), f"du -a {path} | sort -n | tail")
     else:
         yield Finding("ok", f"{path} has room", path)
+
+
+def _absent(path: str) -> Finding:
+    try:
+        check_parent(path)
+    except CgpuError as error:
+        mend = f"mkdir -p {os.path.dirname(path)}, or name another --state-dir"
+        return Finding("error", str(error), path, mend)
+    return Finding("ok", f"{path} is not there: nothing has run yet", path)
 
 
 def leftovers(ground: Ground) -> Iterator[Finding]:

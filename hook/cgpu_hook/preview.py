@@ -12,7 +12,7 @@ from cgpu_hook.container import Draft, Setting, draft, rootfs_path, variables_of
 from cgpu_hook.plan import Plan
 from cgpu_node.client import ask
 from cgpu_node.image.rootfs import Rootfs
-from cgpu_node.paths import ROOT_STATE, node_state
+from cgpu_node.paths import ROOT_STATE, check_parent, node_state, state_path
 from cgpu_node.settings import rules
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.admission import check_weight
@@ -37,6 +37,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     Raises:
         CgpuError: the container would be refused; one sentence says why.
     """
+    check_parent(state_path(state_dir))
     path = os.path.abspath(config_path)
     config = document.read(path)
     bundle = os.path.dirname(path)

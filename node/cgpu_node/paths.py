@@ -62,13 +62,23 @@ def open_state(given: str | None = None) -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        folder = os.path.dirname(path)
-        reason = error.strerror if os.path.isdir(folder) else f"there is no directory {folder}"
-        raise CgpuError(f"state directory {path}: {reason}") from None
+        check_parent(path)
+        raise CgpuError(f"state directory {path}: {error.strerror}") from None
     check_state(path)
     if os.path.exists(f"{path}/limits"):
         raise inside()  # over which the session has mounted its own
     return os.path.realpath(path)
+
+
+def check_parent(path: str) -> None:
+    """Refuse a state directory that cannot be made.
+
+    Raises:
+        CgpuError: the directory that it is in is missing.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise CgpuError(f"state directory {path}: there is no directory {folder}")
 
 
 def inside() -> CgpuError:

@@ -35,6 +35,12 @@ def test_cli_7_a_plan_shows_limits_mounts_and_hooks_and_changes_nothing(world: W
     assert form["hooks"]["poststop"][0]["args"][-1] == "CONTAINER"
 
 
+def test_cli_8_a_plan_is_refused_where_no_state_directory_can_be(world: World) -> None:
+    world.write_config([])
+    with pytest.raises(CgpuError, match="^state directory .*: there is no directory .*/nowhere/a$"):
+        preview(str(world.config), f"{world.state}/nowhere/a/b", str(world.driver))
+
+
 def test_cli_7_the_plan_of_a_container_without_cgpu_is_empty(world: World) -> None:
     world.write_config([])
     plan = preview(str(world.config), str(world.state), str(world.driver))

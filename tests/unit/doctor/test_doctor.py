@@ -348,6 +348,13 @@ def test_a_state_directory_that_others_can_write_is_an_error(ground: Ground) -> 
     assert (level, "chmod go-w" in mend) == ("error", True)
 
 
+def test_a_state_directory_that_nobody_can_make_is_an_error(ground: Ground) -> None:
+    Path(ground.state_dir).rmdir()
+    assert wrong(state.directory(ground)) == []
+    [(level, _, mend)] = wrong(state.directory(ground._replace(state_dir="/nowhere/a/b")))
+    assert (level, mend) == ("error", "mkdir -p /nowhere/a, or name another --state-dir")
+
+
 def test_a_state_directory_without_room_is_an_error(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,7 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
     if "error" in answer:
-        sentence = f"{answer['error']}{driver.absent(request.get('driver_dir'))}"
+        sentence = driver.refusal(answer["error"], request.get("driver_dir"))
         raise CgpuError(sentence, hint=answer.get("hint", ""))
     return cast("dict[str, Any]", answer)
 

@@ -111,7 +111,7 @@ def _check_driver(usage: Usage, state_dir: str, driver_dir: str | None) -> None:
     """Refuse a server that shares the GPUs of another driver than the user named."""
     if driver_dir and os.path.realpath(driver_dir) != os.path.realpath(usage.driver_dir):
         error = driver.another(state_dir, usage.driver_dir, driver_dir)
-        raise CgpuError(f"{error}{driver.absent(driver_dir)}", hint=error.hint)
+        raise CgpuError(driver.refusal(str(error), driver_dir), hint=error.hint)
 
 
 def _own_account() -> tuple[str, ...]:

@@ -179,10 +179,11 @@ def missing(driver_dir: str, soname: str) -> CgpuError:
     return CgpuError(f"driver directory {driver_dir}: {what}", hint=_WHERE)
 
 
-def absent(given: str | None) -> str:
-    """How a refusal ends if the directory that the command names is not there."""
-    is_there = not given or os.path.isdir(given)
-    return "" if is_there else f"; there is no directory {shown(given or '', LONGEST_PATH)}"
+def refusal(error: str, given: str | None) -> str:
+    """The sentence of a refusal, which names the command's directory if that is not there."""
+    if not given or os.path.isdir(given) or error == str(missing(given, CUDA)):
+        return error
+    return f"{error}; there is no directory {shown(given, LONGEST_PATH)}"
 
 
 def another(state_dir: str, own: str, given: str) -> CgpuError:

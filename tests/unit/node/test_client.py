@@ -102,15 +102,23 @@ def test_a_server_that_is_not_there_is_told_from_one_that_refuses(
     assert not isinstance(refusal.value, client.AbsentError)
 
 
-@pytest.mark.parametrize(("folder", "ending"), [("", ""), ("/x", "; there is no directory {}/x")])
+@pytest.mark.parametrize(
+    ("folder", "error", "ending"),
+    [
+        ("", "no", ""),
+        ("/x", "no", "; there is no directory {}/x"),
+        ("/x", "driver directory {}/x: there is no such directory", ""),
+    ],
+)
 def test_a_refusal_names_a_driver_directory_that_is_not_there(
-    tmp_path: Path, folder: str, ending: str
+    tmp_path: Path, folder: str, error: str, ending: str
 ) -> None:
-    """CLI-8."""
-    serve(tmp_path, [b'{"error": "no"}\n'])
+    """CLI-8: once."""
+    answer = error.format(tmp_path)
+    serve(tmp_path, [f'{{"error": "{answer}"}}\n'.encode()])
     with pytest.raises(CgpuError) as refusal:
         client.ask(str(tmp_path), client.with_driver(ASKED, f"{tmp_path}{folder}"))
-    assert str(refusal.value) == f"no{ending.format(tmp_path)}"
+    assert str(refusal.value) == f"{answer}{ending.format(tmp_path)}"
 
 
 def fill(path: Path) -> list[socket.socket]:

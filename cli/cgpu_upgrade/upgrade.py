@@ -108,7 +108,7 @@ def follow(state_dir: str, *, dry: bool) -> Outcome:
     living.check_rules(state_dir, layouts.own())
     before = server.running(state_dir)
     output = _tell_engines(_own_cgpu, *(["--dry-run"] if dry else []))
-    pid = None
+    pid = before.pid
     if not dry:
         pid = server.restart(state_dir, [sys.executable], VERSION, before, wanted=bool(guests))
     return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, output)

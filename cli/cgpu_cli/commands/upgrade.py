@@ -146,8 +146,15 @@ def _show(outcome: Outcome, given: argparse.Namespace) -> None:
         print(f"hot: containers go on with the cgpu that made them: {parts}")
     elif given.source or given.back:
         print("cold: no container runs")
+    elif outcome.before == outcome.after and not (outcome.output or outcome.server):
+        print(f"nothing to change: cgpu {outcome.after} is installed, and no cgpud runs")
+        return
     if given.dry_run:
-        print(f"would change from {outcome.before} to {outcome.after}; nothing was changed")
+        would = f"change from {outcome.before} to {outcome.after}"
+        if outcome.before == outcome.after and not (given.source or given.back):
+            serves = outcome.server or outcome.containers
+            would = f"start cgpud {outcome.after} anew" if serves else "change this"
+        print(f"would {would}; nothing was changed")
         return
     if outcome.back:
         print(f"cgpu {outcome.after} is in use; back to {outcome.back}: cgpu upgrade --back")

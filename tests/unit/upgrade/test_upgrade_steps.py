@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_env import CgpuError
+from cgpu_env.version import VERSION
 from cgpu_node.installation import Installation
 from cgpu_upgrade import environment, layouts, living, server, switch
 from cgpu_upgrade import upgrade as steps
@@ -341,8 +342,10 @@ def test_the_command_says_what_else_to_use(place: Installation, tmp_path: Path) 
 
 def test_where_nothing_runs_there_is_nothing_to_follow(tmp_path: Path) -> None:
     """A package's script calls it wherever the package is installed."""
-    done = upgrade("--state-dir", str(tmp_path / "state"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for words in ([], ["--dry-run"]):
+        done = upgrade("--state-dir", str(tmp_path / "state"), *words)
+        sentence = f"nothing to change: cgpu {VERSION} is installed, and no cgpud runs\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, sentence, "")
     assert list(tmp_path.iterdir()) == []
 
 

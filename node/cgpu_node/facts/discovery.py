@@ -211,7 +211,9 @@ def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
         return None, f"it died by signal {-process.returncode}"
     if process.returncode > 0:
         lines = err.decode(errors="replace").strip().splitlines()
-        return None, lines[-1] if lines else f"exit status {process.returncode}"
+        last = lines[-1] if lines else f"exit status {process.returncode}"
+        unloaded = last.removeprefix("OSError: ")  # of a library, which the sentence names
+        return None, last if unloaded == last else f"{unloaded}; {driver.REPAIR}"
     return json.loads(out), ""
 
 

@@ -20,6 +20,7 @@ _WHERE = (
     f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"
     " or as driver.library_dir in /etc/cgpu/config.toml"
 )
+REPAIR = "install the driver again, or name its directory with --driver-dir"
 _ANOTHER = (
     "leave --driver-dir and CGPU_DRIVER_DIR out, or name another --state-dir for the GPUs there"
 )
@@ -158,8 +159,7 @@ def _open(path: str) -> int:
             hint="no ordinary program takes one: see /proc/locks for its process",
         ) from None
     except OSError as error:
-        what = "install the driver again, or name its directory with --driver-dir"
-        raise CgpuError(f"{path}: {error.strerror}: {what}") from None
+        raise CgpuError(f"{path}: {error.strerror}: {REPAIR}") from None
 
 
 def check(driver_dir: str) -> None:

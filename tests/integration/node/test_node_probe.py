@@ -170,8 +170,11 @@ def test_while_a_gpu_is_lost_the_order_is_not_known(driver: Path, tmp_path: Path
 
 def test_a_library_that_cannot_be_loaded_is_one_sentence(driver: Path, tmp_path: Path) -> None:
     (driver / "libnvidia-ml.so.1").write_bytes(b"not a library")
-    with pytest.raises(CgpuError, match="does not answer: OSError"):
+    with pytest.raises(CgpuError) as refusal:
         probe(driver, tmp_path)
+    what = f"does not answer: {driver}/libnvidia-ml.so.1: file too short"
+    assert str(refusal.value) == f"the NVIDIA driver in {driver} {what}"
+    assert refusal.value.hint.startswith("install the driver again, or name its directory")
 
 
 def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 from textual.widgets import DataTable, Static
 
-from cgpu_cli.show.board import _HELP, Board
+from cgpu_cli.show.board import _HELP, Board, Columns
 from cgpu_cli.show.trend import REMEMBERED, Trend, bar, sparks
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
@@ -291,7 +290,7 @@ def test_more_than_three_gpus_have_a_line_each(monkeypatch: pytest.MonkeyPatch) 
 def test_at_80_columns_memory_is_seen() -> None:
     async def act(board: Board, pilot: Pilot[None]) -> None:
         await pilot.pause()
-        table = board.query_one(DataTable)
+        table = board.query_one(Columns)
         ends, end = {}, 0
         for column in table.ordered_columns:
             end += column.get_render_width(table)
@@ -300,36 +299,6 @@ def test_at_80_columns_memory_is_seen() -> None:
         assert ends["Memory"] < ends["History"]
 
     play(Looks(use("a-name-that-is-longer-than-there-is-room")), act, (80, 24))
-
-
-def test_no_width_shows_a_part_of_a_column() -> None:
-    """Nor does scrolling: the digits that are seen would be another number."""
-
-    async def act(board: Board, pilot: Pilot[None]) -> None:
-        table = board.query_one(DataTable)
-        await pilot.press("space")
-        lines = [table.render_line(y).text for y in range(4)]
-        ends = [*accumulate(column.get_render_width(table) for column in table.ordered_columns)]
-        for width in range(30, ends[-1], 9):
-            await pilot.resize_terminal(width, 24)
-            await pilot.pause()
-            last = max(end for end in ends if end <= width + 1)
-            for y, line in enumerate(lines):
-                assert table.render_line(y).text == line[: min(last, width)].ljust(width), width
-        await pilot.resize_terminal(100, 24)
-        for start, next_start in pairwise((0, *ends[:3])):
-            assert table.scroll_target_x == start
-            await pilot.press("right")
-            await until(pilot, lambda: table.scroll_offset.x == next_start)  # noqa: B023
-            assert table.render_line(0).text[1:].startswith(str(lines[0][next_start + 1 :][:3]))
-        await pilot.press("left")
-        await until(pilot, lambda: table.scroll_offset.x == ends[1])
-        table.scroll_to(x=ends[1] + 1, animate=False, immediate=True)
-        width_of_third = ends[2] - ends[1] - 1
-        assert table.render_line(0).text[:width_of_third].isspace()
-        assert table.render_line(0).text[width_of_third:].startswith(lines[0][ends[2] :][:5])
-
-    play(Looks(*THREE), act)
 
 
 def test_a_question_mark_explains_the_keys_and_columns() -> None:

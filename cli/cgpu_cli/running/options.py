@@ -84,7 +84,7 @@ def parse(arguments: list[str]) -> Options:
                 raise CgpuError(f"{shown(word)}: expected --{name} alone, without a value")
             values[name] = ""
         elif name in VALUES and word.startswith("--"):
-            if not equals and not rest:
+            if not equals and (not rest or _is_option(rest[0])):
                 raise CgpuError(f"--{name}: a value is missing")
             values[name] = value if equals else rest.pop(0)
             if not values[name]:
@@ -92,6 +92,12 @@ def parse(arguments: list[str]) -> Options:
         else:
             raise _unknown(word)
     return _options(values, rest)
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is an option, or the end of them, and so no value that somebody meant."""
+    known = ("", *VALUES, *FLAGS)
+    return word.startswith("--") and word[2:].partition("=")[0] in known
 
 
 def _unknown(word: str) -> CgpuError:

@@ -63,13 +63,15 @@ def _run(given: Options) -> NoReturn:
     except CgpuError as error:
         message = options.in_options(str(error), given)
         raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
-    for note in session.request.notes:
-        print(f"cgpu-run: note: {options.in_options(note, given)}", file=sys.stderr)
     starter = _start_keeper(session)
     set_environment(environment, session)
     umask = os.umask(0o022)  # any user of the session reads what is made from here on
-    _enter(given, session, environment)
+    warning = _enter(given, session, environment)
     os.umask(umask)
+    for note in session.request.notes:
+        print(f"cgpu-run: note: {options.in_options(note, given)}", file=sys.stderr)
+    if warning:
+        print(warning, file=sys.stderr)
     if starter is not None:
         _reap(starter)
     _become(given.program, environment)
@@ -150,7 +152,8 @@ def _nothing(given: Options) -> CgpuError:
     return CgpuError(f"--mem {shown(given.mem)}: expected shares of at least 1 GiB")
 
 
-def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:
+def _enter(given: Options, session: Session, environment: dict[str, str]) -> str:
+    """Let the program find the session's files; what the user has to know of how, if anything."""
     reason = "without namespaces"
     if given.namespaces:
         try:
@@ -160,14 +163,14 @@ def _enter(given: Options, session: Session, environment: dict[str, str]) -> Non
             if session.directory and not session.is_own:
                 raise CgpuError(reason, hint="--no-namespaces does without") from None
         else:
-            return
+            return ""
     if not session.directory:
         raise CgpuError(
             f"{session.request.notes[0]}, and cgpu-run cannot hold a program to that: {reason}",
             hint="start it without cgpu-run",
         )
     use_library_path(session, environment)
-    print(_WARNING.format(reason), file=sys.stderr)
+    return _WARNING.format(reason)
 
 
 def _initial_environment() -> dict[str, str]:

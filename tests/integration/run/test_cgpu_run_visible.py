@@ -239,7 +239,8 @@ def test_without_namespaces_nothing_would_keep_a_program_from_the_gpus(world: Wo
     words = ["--no-namespaces", *SIX, "--", "true"]
     done = world.run(*words, env=environment(world, ""))
     assert done.returncode == 2
-    assert "CUDA_VISIBLE_DEVICES= leaves no GPU, and cgpu-run cannot hold" in done.stderr
+    sentence = "cgpu-run: CUDA_VISIBLE_DEVICES= leaves no GPU, and cgpu-run cannot hold a program"
+    assert done.stderr.startswith(f"{sentence} to that: without namespaces\n")
 
 
 @pytest.fixture(params=["own", "server"])

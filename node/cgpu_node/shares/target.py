@@ -87,7 +87,8 @@ def gpu(word: str, there: Mapping[str, int]) -> str:
             f"'{shown(word)}' is the beginning of {len(found)} UUIDs, write more of one: {listed}"
         )
     what = f"expected index or UUID; {here(there.values())}"
-    raise CgpuError(f"'{shown(word)}': no such GPU: {what}")
+    hint = "" if there else "cgpu doctor says why"
+    raise CgpuError(f"'{shown(word)}': no such GPU: {what}", hint=hint)
 
 
 def containers(word: str, there: Mapping[str, str]) -> list[str]:

@@ -358,6 +358,7 @@ def test_a_server_that_found_no_driver_takes_the_one_that_is_named(how: str) -> 
     refused = world.run_command(words)
     assert refused.stderr == (
         "cgpu: '0': no such GPU: expected index or UUID; this node has no GPU\n"
+        "  cgpu doctor says why\n"
     )
     output = get(world) if how == "get" else world.smi()
     assert [gpu["index"] for gpu in output["gpus"]] == [0]

@@ -108,8 +108,10 @@ def test_the_gpus_of_containers_that_have_ended_are_not_meant(world: World) -> N
     world.node = None
     world.state.refresh()
     world.registry.remove("0abc")
-    with pytest.raises(CgpuError, match="'0': no such GPU"):
-        world.set("0", policy=3)
+    for word in ("0", "all"):
+        with pytest.raises(CgpuError, match=f"'{word}': no such GPU.*; this node has no GPU$") as e:
+            world.set(word, policy=3)
+        assert e.value.hint == "cgpu doctor says why"
 
 
 def test_a_write_to_the_tree_is_one_pass_too(world: World) -> None:

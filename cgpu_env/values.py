@@ -78,6 +78,24 @@ def slip(text: str) -> str:
     return f"{shown(number)} is not a whole number: " if "." in number else ""
 
 
+def _meant(text: str, total: int) -> str:
+    """How a refusal of sizes ends if all that is wrong is a unit; empty: they are not clear."""
+    meant = ",".join(_with_unit(item, total) for item in items(text))
+    sizes = [size(item) for item in items(meant)]
+    fits = all(given and LEAST_BYTES <= given.of(total) <= total for given in sizes)
+    return f": did you mean {meant}?" if fits else ""
+
+
+def _with_unit(item: str, total: int) -> str:
+    """A size as it is written, or with the unit that its own is like; GiB, else MiB, for none."""
+    unit = item.lstrip("0123456789")
+    number = integer(item.removesuffix(unit), MAX_GIB)
+    letter = unit.strip(BLANKS).lower().removesuffix("b").removesuffix("i")
+    if number is None or letter not in ("", "g", "m") or (not letter and number >= LEAST_BYTES):
+        return item
+    return f"{number}{letter.upper() or ('G' if number * GIB <= total else 'M')}iB"
+
+
 def cap_bytes(name: str, value: str, given: Size | None, index: int | None, total: int) -> int:
     """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``.
 
@@ -91,7 +109,7 @@ def cap_bytes(name: str, value: str, given: Size | None, index: int | None, tota
             wrong = f"GPU {index} has {most}: "
         allowed = f"{wrong}expected from {LEAST_BYTES // MIB}MiB to {most}"
         example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
-        raise refused(name, value, f"{allowed}, {example}; {BYTES}")
+        raise refused(name, value, f"{allowed}, {example}; {BYTES}{_meant(value, total)}")
     return wanted
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import shown, suggestion
 from cgpu_install import containerd, dockerd, entry, json_text, toml_text
 from cgpu_install.entry import NAME, Default, Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
@@ -284,7 +284,8 @@ def named(names: Sequence[str]) -> list[Engine]:
     table = {engine.name: engine for engine in ENGINES}
     for name in names:
         if name not in table:
-            raise CgpuError(f"{shown(name)}: expected one of {', '.join(table)}")
+            allowed = f"expected one of {', '.join(table)}{suggestion(name, table)}"
+            raise CgpuError(f"{shown(name)}: {allowed}")
     if set(_ONE_OF) <= set(names):
         raise CgpuError(f"{' and '.join(_ONE_OF)}: expected one, for they share a directory")
     return [table[name] for name in dict.fromkeys(names)]

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import nearest, shown, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -195,8 +195,11 @@ def asked(name: str) -> Callable[[str], Asked]:
 def form(text: str) -> Form:
     """What reads the value of ``--format``."""
     words = text.split(",")
-    if "csv" not in words or not {"csv", "noheader", "nounits"}.issuperset(words):
+    known = ("csv", "noheader", "nounits")
+    unknown = [word for word in words if word not in known]
+    if "csv" not in words or unknown:
         allowed = "expected csv, with ,noheader and ,nounits if you like"
+        allowed += suggestion(unknown[0], known) if unknown else ""
         raise argparse.ArgumentTypeError(f"'{shown(text)}': {allowed}")
     return Form("noheader" not in words, "nounits" not in words)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.devices import VENDOR, here
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, shown, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,8 @@ def gpu(word: str, there: Mapping[str, int]) -> str:
         raise CgpuError(
             f"'{shown(word)}' is the beginning of {len(found)} UUIDs, write more of one: {listed}"
         )
-    what = f"expected index or UUID; {here(there.values())}"
+    near = suggestion(word, (EVERY_GPU,)) if there else ""
+    what = f"expected index or UUID; {here(there.values())}{near}"
     hint = "" if there else "cgpu doctor says why"
     raise CgpuError(f"'{shown(word)}': no such GPU: {what}", hint=hint)
 

@@ -27,6 +27,7 @@ _EACH_HAS = (
     f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
     f" {', '.join(changes.CONTAINER_KEYS)}; the {target.NODE} has {', '.join(NODE_SETTINGS)}"
 )
+_MEANT = {"memory": "memsize"}  # no letters that are like those of a setting
 _GPU_FIRST = "that is a GPU; name a container by its name, by more of its id, or as GPU/ID"
 
 
@@ -102,6 +103,6 @@ def _check_names(values: dict[str, Any]) -> None:
     known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
     for name in values:
         if name not in known:
-            near = nearest(name, known)
+            near = _MEANT.get(name) or nearest(name, known)
             meant = f"did you mean {near}?" if near else _EACH_HAS
             raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")

@@ -220,6 +220,7 @@ def test_an_engine_is_remembered_until_it_has_read_its_file(machine: Path) -> No
     ("words", "sentence"),
     [
         (["dokcer"], "dokcer: expected one of docker, "),
+        (["dokcer"], ": did you mean docker?"),
         (["podman-hooks", "crio-hooks"], "expected one, for they share a directory"),
         (["--bin-dir", "bin"], "--bin-dir bin: expected an absolute path"),
         (["--bin-dir", "/opt/my bin"], "--bin-dir /opt/my bin: expected no ' ' in it, which syst"),

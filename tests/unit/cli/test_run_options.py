@@ -163,6 +163,23 @@ def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("mem", "meant"),
+    [
+        *((word, "6GiB") for word in ("6", "6Gi", "6GB", "6g", "6gib", "6 GiB")),
+        ("512", "512MiB"),
+        ("512MB", "512MiB"),
+        ("6GB,6/15", "6GiB,6/15"),
+        ("6GiB,3GB", "6GiB,3GiB"),
+        *((word, "") for word in ("0", "16GiB", "60GB", "20000", "6TB", "6Hz", "1.5GiB", "120%")),
+    ],
+)
+def test_a_size_with_a_wrong_unit_is_refused_with_the_one_that_was_probably_meant(
+    mem: str, meant: str
+) -> None:
+    assert refusal("--mem", mem).partition(": did you mean ")[2] == (meant and f"{meant}?")
+
+
 def test_the_gpu_that_is_too_small_is_named() -> None:
     """ENV-9: a T4 beside an A10."""
     gpus = [GPUS[0], GPUS[1]._replace(total_bytes=23028 * MIB)]

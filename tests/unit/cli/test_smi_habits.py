@@ -176,6 +176,8 @@ def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
     [
         (["--query-gpu=index,power.draw"], "'power.draw' is no field: expected some of timestamp,"),
         (["--query-gpu=index", "--format=xml"], "'xml': expected csv, with ,noheader and"),
+        (["--query-gpu=index", "--format=csv,"], "'csv,': expected csv, with ,noheader and"),
+        (["--query-gpu=index", "--format=csv,nounit"], " if you like: did you mean nounits?"),
         (["-i", "3"], "--id 3: expected a GPU's index or UUID, or a container; this node has GPUs"),
         (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs, write more of one: "),
         (["-L", "-q"], "not allowed with"),

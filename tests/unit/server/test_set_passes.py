@@ -114,6 +114,16 @@ def test_the_gpus_of_containers_that_have_ended_are_not_meant(world: World) -> N
         assert e.value.hint == "cgpu doctor says why"
 
 
+@pytest.mark.parametrize(
+    ("word", "name", "meant"), [("al", "policy", "all"), ("0/0abc", "memory", "memsize")]
+)
+def test_a_misspelt_word_is_refused_with_the_one_that_was_probably_meant(
+    world: World, word: str, name: str, meant: str
+) -> None:
+    with pytest.raises(CgpuError, match=rf": did you mean {meant}\?$"):
+        world.set(word, **{name: 1})
+
+
 def test_a_write_to_the_tree_is_one_pass_too(world: World) -> None:
     world.state.refresh()
     world.passes = 0

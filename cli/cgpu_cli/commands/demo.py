@@ -21,9 +21,9 @@ from cgpu_cli.show import table
 from cgpu_cli.show.look import look
 from cgpu_env import CgpuError, program
 from cgpu_env.devices import select
-from cgpu_node.facts.driver import find_driver_dir
+from cgpu_node.facts.driver import check, find_driver_dir
 from cgpu_node.facts.node import load_node
-from cgpu_node.paths import open_state
+from cgpu_node.paths import DRIVER_VARIABLE, named, open_state
 
 if TYPE_CHECKING:
     import argparse
@@ -133,14 +133,23 @@ def true_times(driver: str) -> dict[int, int]:
 
 
 def driver_directory(folder: Path) -> str:
-    """The directory of the real driver, or of a simulated one made in ``folder``."""
+    """The directory of the driver that the user names or that is found, else of a simulated one.
+
+    Args:
+        folder: where the simulated one is made.
+
+    Raises:
+        CgpuError: there is no driver in the directory that the user names.
+    """
+    own = named(DRIVER_VARIABLE)
     try:
-        found = find_driver_dir()
+        found = os.path.abspath(own) if own else find_driver_dir()
     except CgpuError:
         from cgpu_sim import make_driver_dir
 
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is about other GPUs
         print("No NVIDIA driver on this machine: simulating a Tesla T4 of 15109 MiB.")
         return os.fspath(make_driver_dir(folder))
+    check(found)
     print(f"NVIDIA driver in {found}.")
     return found

@@ -15,6 +15,7 @@ from cgpu_cli.demo import others
 from cgpu_cli.demo import play as module
 from cgpu_cli.demo.play import Tenant, play
 from cgpu_env import CgpuError, Gpu, GpuShare, Request
+from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
@@ -213,3 +214,18 @@ def test_a_simulated_gpu_is_shown_whatever_gpus_the_user_has(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert demo.driver_directory(tmp_path / "driver") == str(tmp_path / "driver")
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_the_driver_that_a_variable_names_is_no_reason_to_simulate_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-8: by `make demo` too, which has no option for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CGPU_DRIVER_DIR", "own")
+    with pytest.raises(CgpuError, match=f"^driver directory {tmp_path}/own: there is no such dir"):
+        demo.driver_directory(tmp_path / "driver")
+    (tmp_path / "own").mkdir()
+    for name in PROXIED:
+        (tmp_path / "own" / name).touch()
+    assert demo.driver_directory(tmp_path / "driver") == str(tmp_path / "own")
+    assert not (tmp_path / "driver").exists()

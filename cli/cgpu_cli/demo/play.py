@@ -146,7 +146,7 @@ def _play(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _Steps) -
     for tenant, cap in zip(tenants, caps, strict=True):
         tell(tenant, f"alloc {cap // 2}", "success")
 
-    steps.say("The smaller asks for more than it has left, though the GPU has plenty:")
+    steps.say("The smaller asks for more than is left of its share:")
     tell(six, f"alloc {caps[0] // 2 + 1}", "OUT_OF_MEMORY")
 
     steps.say("The other goes on undisturbed:")

@@ -104,7 +104,9 @@ def test_shares_that_are_late_on_a_busy_machine_are_waited_for(
 ) -> None:
     Clock(monkeypatch)
     assert play(Stage(itertools.chain([0.6, 0.6, 0.6, 0.6], fair())), TOTAL)
-    assert "own account 6 of 15 had 33.3 %" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "own account 6 of 15 had 33.3 %" in output
+    assert "] The smaller asks for more than is left of its share:\n" in output
 
 
 def test_shares_that_never_come_are_named_with_what_was_measured(

@@ -35,9 +35,11 @@ def test_cli_7_a_plan_shows_limits_mounts_and_hooks_and_changes_nothing(world: W
     assert form["hooks"]["poststop"][0]["args"][-1] == "CONTAINER"
 
 
-def test_cli_8_a_plan_is_refused_where_no_state_directory_can_be(world: World) -> None:
+def test_a_plan_is_refused_where_no_state_directory_can_be(world: World) -> None:
+    """CLI-8."""
     world.write_config([])
-    with pytest.raises(CgpuError, match="^state directory .*: there is no directory .*/nowhere/a$"):
+    match = r"^state directory .*: there is no directory .*/nowhere/a$"
+    with pytest.raises(CgpuError, match=match):
         preview(str(world.config), f"{world.state}/nowhere/a/b", str(world.driver))
 
 

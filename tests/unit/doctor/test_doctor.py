@@ -349,6 +349,7 @@ def test_a_state_directory_that_others_can_write_is_an_error(ground: Ground) -> 
 
 
 def test_a_state_directory_that_nobody_can_make_is_an_error(ground: Ground) -> None:
+    """CLI-8."""
     Path(ground.state_dir).rmdir()
     assert wrong(state.directory(ground)) == []
     [(level, _, mend)] = wrong(state.directory(ground._replace(state_dir="/nowhere/a/b")))

@@ -157,7 +157,7 @@ def gpus_used(sampled: int) -> int:
         seen = [names[(first + n) % NODES] for n in range(sampled)]
         first = (first + sampled) % NODES
         given = pod(number, 3)
-        asked = wire.Asked(read_pod(given), seen, None)
+        asked = wire.ExtenderArgs(read_pod(given), seen, None)
         fitting = scheduling.filter(asked)["NodeNames"]
         scores = scheduling.prioritize(asked._replace(names=fitting))
         best = max(scores, key=lambda each: each["Score"])["Host"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_hook.pod import Pod
-    from cgpu_node.decision import Decision, Grant
+    from cgpu_node.decision import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
 
 _UNIT_MIB = 1024  # of aliyun.com/gpu-mem; a GPU has as many as fit into its memory
@@ -37,7 +37,9 @@ _NO_GPU = "void"
 _DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-container-devices")
 
 
-def request_of(pod: Pod, found: Decision, mode: str, node: Node, state_dir: str) -> Request:
+def request_of(
+    pod: Pod, found: AllocationAnnotation, mode: str, node: Node, state_dir: str
+) -> Request:
     """The share of a container that its pod's decision names.
 
     ``asked.given`` are the variables that its program is to find.

@@ -12,7 +12,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare, resolve
 from cgpu_node.image import libraries
-from cgpu_node.image.loader import Finder
+from cgpu_node.image.loader import LibraryFinder
 from cgpu_node.image.mounted import Mounted, is_bind, is_shared
 from cgpu_node.image.rootfs import resolved
 
@@ -228,7 +228,7 @@ def _brought(
     host_files: HostFiles,
 ) -> dict[str, list[str]]:
     """SONAME -> files of a driver in the image or in a mounted directory."""
-    finder = Finder(view, (*host_files.proxies, libraries.OPENCL))
+    finder = LibraryFinder(view, (*host_files.proxies, libraries.OPENCL))
     shown_directories = [inside for inside, mount in taken.items() if is_bind(mount)]
     finder.look(env, _cwd(config), mounts=shown_directories)
     return finder.files

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cgpu_node.decision import Decision
+    from cgpu_node.decision import AllocationAnnotation
     from cgpu_node.shares.record import PodContainer
 
 # What kind of container it is, the pod's UID, namespace and name, and the container's name.
@@ -96,7 +96,7 @@ def pod_of(config: dict[str, Any]) -> Pod | None:
     return Pod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
 
 
-def decision_of(pod: Pod, node: str) -> Decision | None:
+def decision_of(pod: Pod, node: str) -> AllocationAnnotation | None:
     """What the pod was given on this node; None: nothing.
 
     Raises:
@@ -117,7 +117,7 @@ def decision_of(pod: Pod, node: str) -> Decision | None:
     return found
 
 
-def check_asked(pod: Pod, found: Decision | None, state_dir: str) -> None:
+def check_asked(pod: Pod, found: AllocationAnnotation | None, state_dir: str) -> None:
     """Refuse a container that asks for a part of a GPU without a decision.
 
     What an agent has left about the pod is read and not waited for: without a decision the
@@ -145,7 +145,7 @@ def check_asked(pod: Pod, found: Decision | None, state_dir: str) -> None:
 
 
 def check_spec(
-    pod: Pod, units: Mapping[str, Mapping[str, int]], found: Decision, state: str
+    pod: Pod, units: Mapping[str, Mapping[str, int]], found: AllocationAnnotation, state: str
 ) -> None:
     """Refuse a decision that gives more than the pod's own specification asks for.
 
@@ -183,7 +183,9 @@ def _check_limit(where: str, resource: str, given: int, limit: int) -> None:
         raise _error(f"{where}: {resource}={given}: expected at most {limit}, the pod's own limit")
 
 
-def check_generations(pod: Pod, found: Decision, units: Mapping[str, Mapping[str, int]]) -> None:
+def check_generations(
+    pod: Pod, found: AllocationAnnotation, units: Mapping[str, Mapping[str, int]]
+) -> None:
     """Refuse a decision if what other tools read of the pod's share differs from it.
 
     They leave init containers out, or count the largest of them, so what they say of a GPU is

@@ -187,7 +187,7 @@ class Choice(NamedTuple):
     rank: tuple[int, ...]
 
 
-class Node:
+class NodeInfo:
     """What a node offers, and which pods have what of it.
 
     Answers are kept until the node changes, so asking a thousand nodes of which one has changed
@@ -314,22 +314,22 @@ def _of(need: Need) -> str:
     return f", and {need.gpus} are asked for" if need.gpus > 1 else ""
 
 
-def _least_free(node: Node, gpu: Gpu, _: str) -> tuple[int, ...]:
+def _least_free(node: NodeInfo, gpu: Gpu, _: str) -> tuple[int, ...]:
     return (node.free(gpu).units,)
 
 
-def _apart(node: Node, gpu: Gpu, owner: str) -> tuple[int, ...]:
+def _apart(node: NodeInfo, gpu: Gpu, owner: str) -> tuple[int, ...]:
     return (node.replicas(gpu.uuid, owner), -node.free(gpu).units)
 
 
 # How GPUs are chosen: by which key, the least first. Equal ones go by index.
-ORDERS: Mapping[str, Callable[[Node, Gpu, str], tuple[int, ...]]] = {
+ORDERS: Mapping[str, Callable[[NodeInfo, Gpu, str], tuple[int, ...]]] = {
     BINPACK: _least_free,
     SPREAD: _apart,
 }
 
 
-def decide(node: Node, need: Need) -> Decision | Refusal:
+def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
     """What a node gives to a pod; the node does not count it before :meth:`Node.add`.
 
     Raises:
@@ -343,7 +343,7 @@ def decide(node: Node, need: Need) -> Decision | Refusal:
     return Decision(need.pod, need.owner, node.name, choice.gpus, part, containers)
 
 
-def compare(nodes: Iterable[Node], need: Need) -> tuple[dict[str, Choice], dict[str, Refusal]]:
+def compare(nodes: Iterable[NodeInfo], need: Need) -> tuple[dict[str, Choice], dict[str, Refusal]]:
     """What each node would give to a pod, or why it has nothing for it, by name.
 
     Raises:

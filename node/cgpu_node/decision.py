@@ -42,7 +42,7 @@ class Grant(NamedTuple):
     core: int = 0
 
 
-class Decision(NamedTuple):
+class AllocationAnnotation(NamedTuple):
     """What a pod was given.
 
     Attributes:
@@ -57,7 +57,7 @@ class Decision(NamedTuple):
     containers: Mapping[str, Mapping[str, Grant]]
 
 
-def read(text: str) -> Decision:
+def read(text: str) -> AllocationAnnotation:
     """The decision that an annotation's value holds.
 
     Raises:
@@ -76,7 +76,7 @@ def read(text: str) -> Decision:
     if version != VERSION or not _is_whole(version):
         raise _error(f"v={_given(version)}: expected {VERSION}, which this release reads")
     _check_fields("", content, _FIELDS, _FIELDS)
-    return Decision(
+    return AllocationAnnotation(
         _name("pod", content["pod"], _WORD, _LONGEST_UID, "a pod's UID"),
         _name("node", content["node"], _LOWER | {"."}, _LONGEST_NAME, "a node's name"),
         {
@@ -88,7 +88,7 @@ def read(text: str) -> Decision:
     )
 
 
-def write(decision: Decision) -> str:
+def write(decision: AllocationAnnotation) -> str:
     """The annotation's value, in ASCII without blanks; ``read`` takes it.
 
     Raises:

@@ -16,7 +16,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_native.system import mount
 from cgpu_node.facts import driver
-from cgpu_node.image.loader import Finder
+from cgpu_node.image.loader import LibraryFinder
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_shim import library
 from cgpu_shim.relocation import relocate
@@ -122,7 +122,7 @@ def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
         for soname in (*driver.PROXIED, driver.OPENCL):
             if os.path.isfile(path := f"{folder}/{soname}"):
                 places.setdefault(os.path.realpath(path), _MASKED)
-    finder = Finder(Rootfs("/", is_complete=True), (*driver.PROXIED, driver.OPENCL))
+    finder = LibraryFinder(Rootfs("/", is_complete=True), (*driver.PROXIED, driver.OPENCL))
     usual = (node.driver_dir, *driver.SEARCHED)
     finder.look(environment, os.getcwd(), usual=usual, follow_origin=False)
     for soname, paths in finder.files.items():

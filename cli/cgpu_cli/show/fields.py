@@ -21,7 +21,7 @@ _ABSENT = "[N/A]"
 _PERCENT, _SIZE = "%", "MiB"
 
 
-class Row(NamedTuple):
+class FieldSource(NamedTuple):
     """What a field is read from; None: this kind of row has no such thing."""
 
     usage: Usage
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 class Field(NamedTuple):
     """One column."""
 
-    read: Callable[[Row], Value]
+    read: Callable[[FieldSource], Value]
     unit: str = ""
 
 
@@ -131,15 +131,17 @@ CONTAINERS: dict[str, Field] = {
 }
 
 
-def _of_gpus(usage: Usage) -> Iterator[Row]:
-    return (Row(usage, gpu) for gpu in usage.gpus)
+def _of_gpus(usage: Usage) -> Iterator[FieldSource]:
+    return (FieldSource(usage, gpu) for gpu in usage.gpus)
 
 
-def _of_containers(usage: Usage) -> Iterator[Row]:
-    return (Row(usage, gpu, use, its) for gpu in usage.gpus for use, its in usage.on(gpu.uuid))
+def _of_containers(usage: Usage) -> Iterator[FieldSource]:
+    return (
+        FieldSource(usage, gpu, use, its) for gpu in usage.gpus for use, its in usage.on(gpu.uuid)
+    )
 
 
-def _of_apps(usage: Usage) -> Iterator[Row]:
+def _of_apps(usage: Usage) -> Iterator[FieldSource]:
     for row in _of_containers(usage):
         for process in row.its.processes if row.its else ():
             yield row._replace(process=process)
@@ -149,7 +151,7 @@ class Query(NamedTuple):
     """An option: the fields that it knows, and a row for each of what."""
 
     known: Mapping[str, Field]
-    rows: Callable[[Usage], Iterator[Row]]
+    rows: Callable[[Usage], Iterator[FieldSource]]
     what: str
 
 
@@ -208,7 +210,7 @@ def _head(name: str, field: Field) -> str:
     return f"{name} [{field.unit}]" if field.unit else name
 
 
-def _cell(field: Field, row: Row, form: Form) -> str:
+def _cell(field: Field, row: FieldSource, form: Form) -> str:
     value = field.read(row)
     if value is None or value == "":
         return _ABSENT

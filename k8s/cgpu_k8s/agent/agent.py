@@ -13,7 +13,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
 from cgpu_k8s.agent.audit import Finding, audit
 from cgpu_k8s.agent.events import NORMAL, Events
-from cgpu_k8s.agent.following import Following
+from cgpu_k8s.agent.following import NodeInformer
 from cgpu_k8s.agent.outside import Held, held
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
@@ -30,10 +30,10 @@ from cgpu_node.settings.kubernetes import SHARE, Kubernetes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from cgpu_k8s.agent.anchor import Plugin, Units
+    from cgpu_k8s.agent.anchor import DevicePlugin, Units
     from cgpu_k8s.agent.driver import Driver
     from cgpu_k8s.agent.engine import Engine
-    from cgpu_k8s.agent.offering import Offered, Seen
+    from cgpu_k8s.agent.offering import DriverGpu, Offered
     from cgpu_k8s.agent.pods import Guest
     from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
@@ -87,7 +87,7 @@ class Agent:
         client: Client,
         driver: Driver,
         engine: Engine,
-        anchor: Plugin,
+        anchor: DevicePlugin,
         units: Units | None,
         report: Callable[[str, dict[str, object]], None],
         others: Callable[[Collection[str]], str],
@@ -98,9 +98,11 @@ class Agent:
         self._report, self._others, self._period = report, others, look
         self._events = Events(client, place.name, self._fail)
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
-        self._cluster = Following(client, place.name, self._specs, self._news, report, self._fail)
-        self._seen: tuple[Seen, ...] | None = None
-        self._lost: tuple[Seen, ...] = ()
+        self._cluster = NodeInformer(
+            client, place.name, self._specs, self._news, report, self._fail
+        )
+        self._seen: tuple[DriverGpu, ...] | None = None
+        self._lost: tuple[DriverGpu, ...] = ()
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._unsent: dict[str, bool] = {}  # what GPUs were before an event that was refused
         self._silence = ""  # why no GPU answers

@@ -47,7 +47,7 @@ Identity = tuple[int, int, int]
 Report = Callable[[str, dict[str, object]], None]
 
 
-class Plugin:
+class DevicePlugin:
     """The plugin of a resource, for the kubelet whose folder for device plugins is ``folder``.
 
     Args:
@@ -174,7 +174,7 @@ class Units:
     """The resources that pods ask for, with a device for each unit."""
 
     def __init__(self, folder: Path, report: Report) -> None:
-        self._plugins = {name: Plugin(folder, report, name, UNITS[name]) for name in UNITS}
+        self._plugins = {name: DevicePlugin(folder, report, name, UNITS[name]) for name in UNITS}
 
     async def publish(self, resources: Mapping[str, int]) -> None:
         """From now on there is so much of each; devices are healthy, whatever GPUs are.

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError, shown
-from cgpu_k8s.agent.offering import Seen
+from cgpu_k8s.agent.offering import DriverGpu
 from cgpu_node.facts.discovery import start_probe
 from cgpu_node.facts.node import check_release
 
@@ -31,9 +31,9 @@ class Driver:
         self._child: subprocess.Popen[bytes] | None = None
         self._asked = ""  # the directory of the driver that the child asks
         self._killed: list[subprocess.Popen[bytes]] = []
-        self._opening: asyncio.Future[tuple[Seen, ...]] | None = None
+        self._opening: asyncio.Future[tuple[DriverGpu, ...]] | None = None
 
-    async def gpus(self) -> tuple[Seen, ...] | None:
+    async def gpus(self) -> tuple[DriverGpu, ...] | None:
         """Those that there are now; None: the driver begins, which may take longer than a look.
 
         Raises:
@@ -50,7 +50,7 @@ class Driver:
         self._opening = None
         return opening.result()
 
-    async def _answer(self, patience: float) -> tuple[Seen, ...]:
+    async def _answer(self, patience: float) -> tuple[DriverGpu, ...]:
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._ask), patience)
         except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError) as error:
@@ -76,7 +76,7 @@ class Driver:
         # Not waited for: a process that is stuck in the kernel does not die.
         self._killed = [each for each in self._killed if each.poll() is None]
 
-    def _ask(self) -> tuple[Seen, ...]:
+    def _ask(self) -> tuple[DriverGpu, ...]:
         child = self._child
         if child is None:
             self._await_killed()
@@ -96,10 +96,10 @@ class Driver:
         check_release(found["driver_version"], self._asked)
         return (
             *(
-                Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
+                DriverGpu(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
                 for gpu in found["gpus"]
             ),
-            *(Seen(gpu["uuid"], gpu["index"], "", 0, gpu["lost"]) for gpu in found["lost"]),
+            *(DriverGpu(gpu["uuid"], gpu["index"], "", 0, gpu["lost"]) for gpu in found["lost"]),
         )
 
     def _await_killed(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.api.client import Client, Json
 
 
-class Following:
+class NodeInformer:
     """Follows a node and its pods.
 
     Args:

@@ -86,7 +86,7 @@ def main() -> NoReturn:
 async def serve(given: argparse.Namespace) -> None:
     """Keep the node as it has to be until cancelled."""
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
-    from cgpu_k8s.agent.anchor import Plugin, Units  # noqa: PLC0415
+    from cgpu_k8s.agent.anchor import DevicePlugin, Units  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
     from cgpu_k8s.agent.engine import Engine  # noqa: PLC0415
     from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
@@ -106,7 +106,7 @@ async def serve(given: argparse.Namespace) -> None:
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
             async with connected(cluster) as client:
-                anchor = Plugin(given.plugins, report)
+                anchor = DevicePlugin(given.plugins, report)
                 units = Units(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
                 pods = PodResources(given.pod_resources, state, report)

@@ -32,7 +32,7 @@ _LONGEST_LABEL = 63
 _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Seen(NamedTuple):
+class DriverGpu(NamedTuple):
     """A GPU of the driver's.
 
     Attributes:
@@ -78,7 +78,7 @@ def known(node: Json) -> tuple[Fact, ...]:
 
 def facts(
     mode: str,
-    seen: Iterable[Seen],
+    seen: Iterable[DriverGpu],
     before: Iterable[Fact],
     kept: Collection[str],
     held: Mapping[str, Held],

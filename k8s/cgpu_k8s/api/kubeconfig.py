@@ -24,7 +24,7 @@ from cgpu_k8s.api.cluster import (
     text,
 )
 from cgpu_k8s.api.errors import ConfigurationError
-from cgpu_k8s.api.plugin import Plugin
+from cgpu_k8s.api.plugin import ExecPlugin
 
 Fields = Mapping[str, Any]
 
@@ -162,7 +162,7 @@ def _credentials(
         )
     certificate = Certificate(chain, key) if chain else None
     if user.get("exec"):
-        return Plugin.of(user["exec"], home, origin, cluster, authority)
+        return ExecPlugin.of(user["exec"], home, origin, cluster, authority)
     if user.get("tokenFile") and not user.get("token"):
         return TokenFile(home.parent / str(user["tokenFile"]))
     credential = Credential({}, certificate)

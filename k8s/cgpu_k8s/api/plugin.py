@@ -23,7 +23,7 @@ PATIENCE = 60.0  # seconds that a program may take
 
 
 @dataclass
-class Plugin:
+class ExecPlugin:
     """A program that prints a credential, which is kept until it expires or is refused.
 
     Attributes:
@@ -51,7 +51,7 @@ class Plugin:
         origin: str,
         cluster: Mapping[str, Any],
         authority: str,
-    ) -> Plugin:
+    ) -> ExecPlugin:
         """The plug-in that ``exec`` of a user in the file ``home`` describes.
 
         Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.decisions import decided
-from cgpu_node.allocation import BINPACK, Decision, Node
+from cgpu_node.allocation import BINPACK, Decision, NodeInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,7 @@ class Books:
 
     def __init__(self) -> None:
         self.offers: dict[str, Offer] = {}
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, Pod] = {}
         self.bound: dict[str, Decision] = {}
         self.problems: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Books:
         for offer in found.values():
             self.node_seen(offer)
 
-    def _replace(self, node: Node) -> None:
+    def _replace(self, node: NodeInfo) -> None:
         before = self.nodes.get(node.name)
         for decision in before.taken.values() if before else ():
             node.add(decision)
@@ -209,6 +209,6 @@ def _decision(pod: Pod) -> tuple[Decision | None, str]:
         return None, str(error)
 
 
-def _unknown(name: str) -> Node:
+def _unknown(name: str) -> NodeInfo:
     """A node that offers nothing."""
-    return Node(name, "", BINPACK, [])
+    return NodeInfo(name, "", BINPACK, [])

@@ -43,7 +43,7 @@ class BindError(CgpuError):
         self.outcome = outcome
 
 
-class Api(Protocol):
+class BindingClient(Protocol):
     """What is asked of the API server; ``cgpu_k8s.api.client.Client`` is one."""
 
     async def get(self, path: str) -> Json:
@@ -68,7 +68,7 @@ class Binder:
     def __init__(
         self,
         books: Books,
-        api: Api,
+        api: BindingClient,
         problem: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

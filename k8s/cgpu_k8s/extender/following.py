@@ -40,7 +40,7 @@ class Lease(NamedTuple):
     fence: Fence
 
 
-class Following:
+class ClusterInformer:
     """Follows the API server.
 
     Args:

@@ -77,13 +77,13 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.api.port import Port  # noqa: PLC0415
     from cgpu_k8s.books.books import Books  # noqa: PLC0415
     from cgpu_k8s.extender.fence import Fence  # noqa: PLC0415
-    from cgpu_k8s.extender.following import Following, Lease  # noqa: PLC0415
+    from cgpu_k8s.extender.following import ClusterInformer, Lease  # noqa: PLC0415
     from cgpu_k8s.extender.server import Extender  # noqa: PLC0415
 
     books, fence = Books(), Fence(given.host) if given.lease else None
     async with connected(load(given.kubeconfig, given.context)) as client:
         lease = Lease(given.lease[0], given.lease[1], fence) if fence else None
-        following = Following(client, books, lease, report)
+        following = ClusterInformer(client, books, lease, report)
         extender = Extender(books, client, fence, following.missing, following.heard, report)
         async with AsyncExitStack() as served:
             for what, port, address in (

@@ -61,12 +61,12 @@ class Metrics:
         )
         self.registry.register(_Cluster(books, heard, unbindable))
 
-    def seen(self) -> Seen:
+    def seen(self) -> MetricsSnapshot:
         """What a scrape shows, as it is now; another thread may read it."""
-        return Seen(list(self.registry.collect()))
+        return MetricsSnapshot(list(self.registry.collect()))
 
 
-class Seen(CollectorRegistry):
+class MetricsSnapshot(CollectorRegistry):
     """Families as they were at one moment."""
 
     def __init__(self, families: list[Metric]) -> None:

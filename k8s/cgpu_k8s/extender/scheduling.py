@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.books.books import Books
     from cgpu_k8s.books.placing import Found
-    from cgpu_k8s.extender.wire import Asked, Preempted
+    from cgpu_k8s.extender.wire import ExtenderArgs, Preempted
     from cgpu_k8s.objects.fields import Json
 
 RESOLVABLE = {FULL, UNKNOWN, SENT}  # the end of other pods, or time, may help
@@ -38,7 +38,7 @@ class Scheduling:
     ) -> None:
         self._books, self._count, self._clock = books, count, clock
 
-    def filter(self, asked: Asked) -> Json:
+    def filter(self, asked: ExtenderArgs) -> Json:
         """Which nodes have room; the first choice is reserved, as nobody asks for scores of one."""
         if not asked.pod.asks:
             return wire.filtered(asked, asked.names, {}, {})
@@ -57,7 +57,7 @@ class Scheduling:
             self._count(code, nodes)
         return wire.filtered(asked, found.fitting, failed, unresolvable)
 
-    def prioritize(self, asked: Asked) -> list[Json]:
+    def prioritize(self, asked: ExtenderArgs) -> list[Json]:
         """Scores: our first choice of these nodes, where the pod's part is reserved then."""
         reservation = self._books.reservations.get(asked.pod.uid)
         if not asked.pod.asks:
@@ -85,5 +85,5 @@ class Scheduling:
             nodes = []
         return wire.preempted(asked, nodes)
 
-    def _find(self, asked: Asked) -> Found:
+    def _find(self, asked: ExtenderArgs) -> Found:
         return find(self._books, asked.pod, asked.names, self._clock())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.books.books import Books
-    from cgpu_k8s.extender.binding import Api
+    from cgpu_k8s.extender.binding import BindingClient
     from cgpu_k8s.extender.fence import Fence
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -58,7 +58,7 @@ class Extender:
     def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
         self,
         books: Books,
-        api: Api,
+        api: BindingClient,
         fence: Fence | None,
         missing: Callable[[], str],
         heard: Callable[[], dict[str, float | None]],

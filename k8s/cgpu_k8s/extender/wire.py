@@ -27,7 +27,7 @@ class CallError(CgpuError):
     """A call that no scheduler makes; one sentence."""
 
 
-class Asked(NamedTuple):
+class ExtenderArgs(NamedTuple):
     """A pod, and the nodes that a scheduler asks about.
 
     Attributes:
@@ -81,7 +81,7 @@ def _parse(body: bytes, needed: tuple[str, ...], known: tuple[str, ...]) -> Json
     return found
 
 
-def read_asked(body: bytes) -> Asked:
+def read_asked(body: bytes) -> ExtenderArgs:
     """A call of ``filter`` or ``prioritize``.
 
     Raises:
@@ -104,7 +104,7 @@ def read_asked(body: bytes) -> Asked:
         names = list(nodes)
     if not names:
         raise CallError("NodeNames, or items of Nodes: expected at least one node")
-    return Asked(pod, names, nodes)
+    return ExtenderArgs(pod, names, nodes)
 
 
 def read_preempted(body: bytes) -> Preempted:
@@ -154,7 +154,7 @@ def _ascii(found: Json, key: str) -> str:
 
 
 def filtered(
-    asked: Asked, fitting: list[str], failed: dict[str, str], unresolvable: dict[str, str]
+    asked: ExtenderArgs, fitting: list[str], failed: dict[str, str], unresolvable: dict[str, str]
 ) -> Json:
     """The answer to ``filter``.
 

@@ -38,7 +38,7 @@ _PERIOD = 10.0  # seconds between two looks
 _TRIES = 6  # of a look that other replicas were ahead of, before it waits for the next one
 
 
-class Api(Protocol):
+class CertificateClient(Protocol):
     """What is asked of the API server."""
 
     async def get(self, path: str) -> Json:
@@ -72,7 +72,7 @@ class Keeping:
 
     def __init__(  # noqa: PLR0913, PLR0917 (two of them for tests)
         self,
-        api: Api,
+        api: CertificateClient,
         namespace: str,
         host: str,
         report: Report,

@@ -26,7 +26,7 @@ class ReviewError(CgpuError):
     """What was sent is no AdmissionReview of version 1."""
 
 
-class Asked(NamedTuple):
+class AdmissionRequest(NamedTuple):
     """A request of the API server.
 
     Attributes:
@@ -60,7 +60,7 @@ class Asked(NamedTuple):
         return None
 
 
-def read(data: bytes) -> Asked:
+def read(data: bytes) -> AdmissionRequest:
     """The request in a body.
 
     Raises:
@@ -86,7 +86,7 @@ def read(data: bytes) -> Asked:
     about = member(request, "userInfo", dict)
     extra = member(about, "extra", dict)
     name, pod_uid = ("".join(member(extra, each, list)[:1]) for each in _POD)
-    return Asked(
+    return AdmissionRequest(
         uid,
         member(request, "namespace", str),
         member(request, "name", str) or member(member(item, "metadata", dict), "name", str),
@@ -101,7 +101,9 @@ def read(data: bytes) -> Asked:
     )
 
 
-def validate(asked: Asked, settings: Settings, pod: Json | None = None) -> dict[str, Any]:
+def validate(
+    asked: AdmissionRequest, settings: Settings, pod: Json | None = None
+) -> dict[str, Any]:
     """The answer of the webhooks that refuse: the rules, and who binds a pod.
 
     Args:
@@ -121,14 +123,14 @@ def validate(asked: Asked, settings: Settings, pod: Json | None = None) -> dict[
     return _answer(asked, sentence)
 
 
-def _node(asked: Asked, pod: Json) -> str:
+def _node(asked: AdmissionRequest, pod: Json) -> str:
     """Where the pod runs if the user's token is bound to it; "": nowhere, or it is another one."""
     uid = member(member(pod, "metadata", dict), "uid", str)
     node = member(member(pod, "spec", dict), "nodeName", str)
     return node if uid == asked.pod[1] else ""
 
 
-def mutate(asked: Asked, settings: Settings) -> dict[str, Any]:
+def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
     """The answer of the webhook that changes: a new pod that asks for GPUs goes to our scheduler.
 
     It also gets the cluster's runtime class, where ``settings`` has one. What the pod says itself
@@ -156,7 +158,7 @@ def _set(name: str, value: str) -> dict[str, str]:
 
 
 def _answer(
-    asked: Asked, sentence: str = "", patch: list[dict[str, str]] | None = None
+    asked: AdmissionRequest, sentence: str = "", patch: list[dict[str, str]] | None = None
 ) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": asked.uid, "allowed": not sentence}
     if sentence:

@@ -29,7 +29,7 @@ LONGEST = 24 << 20
 PATIENCE = 10.0  # seconds for a body; API servers wait 5 for the answer
 
 
-class Api(Protocol):
+class ObjectReader(Protocol):
     """What the guard asks the API server."""
 
     async def get(self, path: str) -> Json:
@@ -48,7 +48,11 @@ class Guard:
     """
 
     def __init__(
-        self, settings: Settings, api: Api, report: Report, words: Callable[[], Iterable[str]]
+        self,
+        settings: Settings,
+        api: ObjectReader,
+        report: Report,
+        words: Callable[[], Iterable[str]],
     ) -> None:
         self._settings, self._api, self._report, self._words = settings, api, report, words
 
@@ -83,7 +87,7 @@ class Guard:
     async def _validate(self, request: web.Request) -> web.StreamResponse:
         return await self._ruled(await _review(request))
 
-    async def _ruled(self, asked: reviews.Asked) -> web.StreamResponse:
+    async def _ruled(self, asked: reviews.AdmissionRequest) -> web.StreamResponse:
         needed, pod = asked.needs(self._settings), None
         if needed is not None:
             namespace, name = needed
@@ -107,7 +111,7 @@ class Guard:
         return sentence(200, "ok")
 
 
-async def _review(request: web.Request) -> reviews.Asked:
+async def _review(request: web.Request) -> reviews.AdmissionRequest:
     try:
         body = await asyncio.wait_for(request.read(), PATIENCE)
     except asyncio.TimeoutError:

@@ -28,7 +28,7 @@ class Fetched(NamedTuple):
     claims: list[Claim]
 
 
-class Asked(NamedTuple):
+class FetchedPod(NamedTuple):
     """A pod: its object, the same as a claim, and its events."""
 
     raw: dict[str, Any]
@@ -47,7 +47,7 @@ async def fetch(cluster: Cluster, node: str = "") -> Fetched:
         return Fetched(*await asyncio.gather(machines, _claims(client, node)))
 
 
-async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Asked, Fetched]:
+async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[FetchedPod, Fetched]:
     """A pod with its events, and all nodes with their pods.
 
     Raises:
@@ -102,9 +102,9 @@ async def _list(
         return await once()
 
 
-async def _pod(client: Client, name: str, namespace: str) -> Asked:
+async def _pod(client: Client, name: str, namespace: str) -> FetchedPod:
     raw, events = await _object(client, PODS, "pod", name, namespace)
-    return Asked(raw, read_claim(raw), events)
+    return FetchedPod(raw, read_claim(raw), events)
 
 
 async def _object(

@@ -20,7 +20,7 @@ _LARGEST_IN_GIB = 100  # a GPU with more units than this counts MiB
 _SUMMARY_RULER, _DETAILS_RULER = 20, 10
 
 
-class Resource(NamedTuple):
+class TableResource(NamedTuple):
     """What one table is about.
 
     Attributes:
@@ -34,8 +34,8 @@ class Resource(NamedTuple):
     column: str
 
 
-MEMORY = Resource(0, "GPU Memory", "GPU{}")
-CORES = Resource(1, "GPU Core", "GPU{} Core")
+MEMORY = TableResource(0, "GPU Memory", "GPU{}")
+CORES = TableResource(1, "GPU Core", "GPU{} Core")
 
 
 def unit(nodes: Sequence[NodeView]) -> str:
@@ -44,7 +44,7 @@ def unit(nodes: Sequence[NodeView]) -> str:
     return "MiB" if max(sizes, default=0) > _LARGEST_IN_GIB else "GiB"
 
 
-def summary(nodes: Sequence[NodeView], resource: Resource) -> str:
+def summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """One line a node."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
@@ -76,7 +76,7 @@ def _row(node: NodeView, part: int, columns: range, *, has_pending: bool) -> str
     return "\t".join([node.offer.name, _address(node), *cells, sums])
 
 
-def details(nodes: Sequence[NodeView], resource: Resource) -> str:
+def details(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """A block a node, with one line a pod."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
@@ -94,7 +94,7 @@ def details(nodes: Sequence[NodeView], resource: Resource) -> str:
     )
 
 
-def _block(node: NodeView, resource: Resource) -> str:
+def _block(node: NodeView, resource: TableResource) -> str:
     heads = [f"{resource.column.format(n)}(Allocated)\t" for n in range(_columns(node))]
     heads += ["Pending(Allocated)\t"] * bool(node.pending[resource.part])
     about = f"\nNAME:\t{node.offer.name}\nIPADDRESS:\t{_address(node)}\n\n"

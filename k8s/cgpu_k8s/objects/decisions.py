@@ -44,7 +44,7 @@ def write_annotations(
 
 def _ours(decision: Decision, gpus: Mapping[str, Fact]) -> str:
     return annotation.write(
-        annotation.Decision(
+        annotation.AllocationAnnotation(
             decision.pod,
             decision.node,
             {

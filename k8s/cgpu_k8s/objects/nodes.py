@@ -11,7 +11,7 @@ from cgpu_env.errors import nearest, shown
 from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
 from cgpu_k8s.objects.fields import member, objects, strings
 from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
-from cgpu_node.allocation import BINPACK, SPREAD, Node
+from cgpu_node.allocation import BINPACK, SPREAD, NodeInfo
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
@@ -55,10 +55,10 @@ class Offer(NamedTuple):
     withheld: str = ""
     is_asked: bool = True
 
-    def node(self) -> Node:
+    def node(self) -> NodeInfo:
         """The same for the allocator, without pods; it has no GPUs while it offers nothing."""
         offered = [] if self.withheld else [gpu.gpu() for gpu in self.gpus.values()]
-        return Node(self.name, self.mode, self.placement, offered)
+        return NodeInfo(self.name, self.mode, self.placement, offered)
 
 
 def read_node(node: Json) -> Offer:

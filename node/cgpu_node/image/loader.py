@@ -51,7 +51,7 @@ _TOKENS = {
 }
 
 
-class Finder:
+class LibraryFinder:
     """Finds every file that is a version of one of ``sonames``; follows links.
 
     Attributes:

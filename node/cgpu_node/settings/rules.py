@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         def gpu(self) -> Mapping[str, Mapping[str, int]]:
             """What holds on single GPUs instead, by index or UUID."""
 
-    class Gpu(Protocol):
+    class GpuIdentity(Protocol):
         """A GPU of the node, or of a request."""
 
         @property
@@ -191,7 +191,7 @@ def default_size(value: object) -> int | str | None:
     return None if given.part > given.whole else str(value).strip(BLANKS)
 
 
-def configured(source: Configured, gpus: Iterable[Gpu]) -> Defaults:
+def configured(source: Configured, gpus: Iterable[GpuIdentity]) -> Defaults:
     """The rules of these GPUs until they are changed; a UUID goes before an index."""
     common = Rules(source.policy, source.max_inst, source.prio_ratio)
     own = {}
@@ -201,12 +201,12 @@ def configured(source: Configured, gpus: Iterable[Gpu]) -> Defaults:
     return Defaults(common, own)
 
 
-def _names(gpu: Gpu) -> tuple[str, str]:
+def _names(gpu: GpuIdentity) -> tuple[str, str]:
     """What the configuration may call a GPU."""
     return str(gpu.index), gpu.uuid.lower()
 
 
-def strangers(source: Configured, gpus: Iterable[Gpu]) -> list[str]:
+def strangers(source: Configured, gpus: Iterable[GpuIdentity]) -> list[str]:
     """The GPUs of the configuration that the node does not have."""
     names = {name for gpu in gpus for name in _names(gpu)}
     return [name for name in source.gpu if name not in names]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
 
 
-class Part(NamedTuple):
+class ComputeShare(NamedTuple):
     """What one container has of one GPU, in millionths of its time.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     limit_ppm: int
 
 
-def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]:
+def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, ComputeShare]:
     """The parts of all that are on a GPU, by container id."""
     beside = sorted(on_gpu(records, uuid), key=lambda record: record.id)
     weights = [record.weight for record in beside]
@@ -44,7 +44,7 @@ def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]
     for record, each in zip(beside, entitled, strict=True):
         share = each.fallback_ppm
         limit = min(each.ceiling_ppm, each.competes * policies.WHOLE_PPM // competing)
-        found[record.id] = Part(share, 0 if share == policies.WHOLE_PPM else offset, limit)
+        found[record.id] = ComputeShare(share, 0 if share == policies.WHOLE_PPM else offset, limit)
         offset += share
     return found
 
@@ -54,7 +54,7 @@ def initial_gate(policy: int) -> int:
     return gate.first(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
 
 
-def spread(records: Iterable[Record], table: Mapping[str, dict[str, Part]]) -> None:
+def spread(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare]]) -> None:
     """Write the parts on the GPUs of ``table`` (by UUID) into the limits of those who live.
 
     Raises:

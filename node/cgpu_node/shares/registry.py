@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from cgpu_env.request import Request
     from cgpu_node.facts.node import Node
     from cgpu_node.settings.rules import Rules
-    from cgpu_node.shares.compute import Part
+    from cgpu_node.shares.compute import ComputeShare
     from cgpu_node.shares.record import Kind, PodContainer
 
-    Parts = dict[str, dict[str, Part]]  # of a GPU's containers
+    Parts = dict[str, dict[str, ComputeShare]]  # of a GPU's containers
     # Directories that are to be removed, as long as they are still this owner's; None: not known.
     Gone = set[tuple[str, Owner | None]]
 

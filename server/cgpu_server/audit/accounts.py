@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import cgpu_native
-from cgpu_server.audit.verdict import Account, at_most
+from cgpu_server.audit.verdict import LedgerAccount, at_most
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 
-def accounts_of(records: Iterable[Record]) -> dict[Tenant, Account]:
+def accounts_of(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:
     """What their ledgers say; one that its container ruined says nothing."""
     return {key: each for record in records for key, each in _of(record).items()}
 
 
-def _of(record: Record) -> dict[Tenant, Account]:
-    found: dict[Tenant, Account] = {}
+def _of(record: Record) -> dict[Tenant, LedgerAccount]:
+    found: dict[Tenant, LedgerAccount] = {}
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             look = ledger.look()
@@ -31,12 +31,12 @@ def _of(record: Record) -> dict[Tenant, Account]:
                 slots = {**everyone}
                 for each in look.processes(number):
                     slots[each.pid] += each.used_bytes
-                account = Account(
+                account = LedgerAccount(
                     ledger.total(number), slots, look.shared(number), *look.imports(number)
                 )
                 # no proxy charges more than was promised, whatever the ledger says
                 found[record.directory, number] = at_most(account, gpu.cap_bytes)
     except (OSError, cgpu_native.NativeError):
         if os.path.exists(f"{record.directory}/limits"):  # else it is ending
-            return {(record.directory, n): Account(0, {}) for n in range(len(record.gpus))}
+            return {(record.directory, n): LedgerAccount(0, {}) for n in range(len(record.gpus))}
     return found

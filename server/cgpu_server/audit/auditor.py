@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from cgpu_node.shares.record import Record
-    from cgpu_server.audit.verdict import Account
+    from cgpu_server.audit.verdict import LedgerAccount
     from cgpu_server.state.server_state import ServerState
 
     Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
@@ -340,7 +340,7 @@ class Audit:
 def _verdicts(
     here: Sequence[tuple[Record, int]],
     reading: Reading,
-    accounts: dict[Tenant, Account],
+    accounts: dict[Tenant, LedgerAccount],
     owners: dict[int, tuple[Process, Record | None]],
     foreign_bytes: int,
 ) -> dict[Tenant, Verdict]:

@@ -41,7 +41,7 @@ class Held(NamedTuple):
     ends: bool = False
 
 
-class Account(NamedTuple):
+class LedgerAccount(NamedTuple):
     """What the ledger says of one GPU.
 
     Attributes:
@@ -99,9 +99,9 @@ def allowance(context_bytes: int) -> int:
     return _ROUNDING_BYTES + (context_bytes // 4 or _UNKNOWN_CONTEXT_BYTES)
 
 
-def larger(before: Account, after: Account) -> Account:
+def larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
     """The larger of two readings of a ledger, slot by slot."""
-    return Account(
+    return LedgerAccount(
         max(before.total_bytes, after.total_bytes),
         _each_larger(before.slots, after.slots),
         _each_larger(before.shared, after.shared),
@@ -110,9 +110,9 @@ def larger(before: Account, after: Account) -> Account:
     )
 
 
-def at_most(account: Account, promised_bytes: int) -> Account:
+def at_most(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
     """The account without what its container cannot have been charged."""
-    return Account(
+    return LedgerAccount(
         min(account.total_bytes, promised_bytes),
         {pid: min(used, promised_bytes) for pid, used in account.slots.items()},
         {pid: min(used, promised_bytes) for pid, used in account.shared.items()},
@@ -121,7 +121,7 @@ def at_most(account: Account, promised_bytes: int) -> Account:
     )
 
 
-def explained(held: Sequence[Held], account: Account) -> int:
+def explained(held: Sequence[Held], account: LedgerAccount) -> int:
     """How much of what processes hold is in their ledger."""
     by_process = sum(
         min(sum(each.used_bytes for each in group), account.most(own_pid))
@@ -131,7 +131,7 @@ def explained(held: Sequence[Held], account: Account) -> int:
 
 
 def judge(
-    held: Sequence[Held], account: Account, context_bytes: int, unexplained_bytes: int
+    held: Sequence[Held], account: LedgerAccount, context_bytes: int, unexplained_bytes: int
 ) -> Verdict:
     """Compare what a container's processes hold of a GPU with its ledger.
 
@@ -198,7 +198,7 @@ def _each_larger(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, 
 
 
 def _of_group(
-    group: list[Held], own_pid: int, account: Account, context_bytes: int
+    group: list[Held], own_pid: int, account: LedgerAccount, context_bytes: int
 ) -> Finding | None:
     # where contexts cost nothing, it may have one, charged as 0
     stranger = own_pid not in account.slots and context_bytes > 0

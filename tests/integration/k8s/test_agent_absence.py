@@ -16,7 +16,7 @@ from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import read_facts
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import podspecs
-from cgpu_node.allocation import BINPACK, Decision, Node, decide
+from cgpu_node.allocation import BINPACK, Decision, NodeInfo, decide
 from cgpu_node.settings.kubernetes import CORE_MEM
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import Lab, agent_lab, asked
@@ -50,7 +50,7 @@ class Cluster:
         self.lab, self.world = lab, world
         offered = read_facts(json.dumps(lab.facts())).gpus
         self.gpus = {gpu.uuid: gpu for gpu in offered}
-        self.node = Node("gpu-a", CORE_MEM, BINPACK, (gpu.gpu() for gpu in offered))
+        self.node = NodeInfo("gpu-a", CORE_MEM, BINPACK, (gpu.gpu() for gpu in offered))
         path = world.state / "node.json"
         content = json.loads(path.read_text())
         like: dict[str, Any] = content["gpus"][0]

@@ -88,7 +88,7 @@ def test_a_plugin_to_which_no_kubelet_listens_registers_anew(
     reports: list[str] = []
 
     async def work(kubelet: FakeKubelet) -> None:
-        plugin = anchor.Plugin(kubelet.folder, lambda event, _: reports.append(event))
+        plugin = anchor.DevicePlugin(kubelet.folder, lambda event, _: reports.append(event))
         await plugin.publish({"GPU-1": True})
         running = asyncio.create_task(plugin.run())
         await reached(lambda: len(kubelet.registered) == 3, "it is taken again and again")

@@ -17,7 +17,7 @@ from cgpu_node.allocation import (
     Decision,
     Gpu,
     Need,
-    Node,
+    NodeInfo,
     decide,
 )
 
@@ -42,7 +42,7 @@ def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
 
 
 @st.composite
-def nodes(draw: st.DrawFn, name: str = "node") -> Node:
+def nodes(draw: st.DrawFn, name: str = "node") -> NodeInfo:
     """A node with GPUs of several sizes, some ill, some partly held by others."""
     gpus = [
         Gpu(
@@ -57,7 +57,7 @@ def nodes(draw: st.DrawFn, name: str = "node") -> Node:
         for index in range(draw(st.integers(0, 4)))
     ]
     mode = draw(st.sampled_from((SHARE, CGPU, CORE_MEM)))
-    return Node(name, mode, draw(st.sampled_from((BINPACK, SPREAD))), gpus)
+    return NodeInfo(name, mode, draw(st.sampled_from((BINPACK, SPREAD))), gpus)
 
 
 PODS = st.lists(needs(), max_size=12).map(
@@ -65,7 +65,7 @@ PODS = st.lists(needs(), max_size=12).map(
 )
 
 
-def filled(node: Node, pods: list[Need]) -> list[Decision]:
+def filled(node: NodeInfo, pods: list[Need]) -> list[Decision]:
     """The decisions of those pods that found room on a node, one after the other."""
     made = []
     for need in pods:
@@ -76,9 +76,9 @@ def filled(node: Node, pods: list[Need]) -> list[Decision]:
     return made
 
 
-def bare(node: Node) -> Node:
+def bare(node: NodeInfo) -> NodeInfo:
     """The same node, without pods and without answers."""
-    return Node(node.name, node.mode, node.placement, node.gpus.values())
+    return NodeInfo(node.name, node.mode, node.placement, node.gpus.values())
 
 
 def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> Need:

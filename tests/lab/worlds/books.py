@@ -9,7 +9,7 @@ from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.nodes import Offer
 from cgpu_k8s.objects.pods import Pod
-from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, Gpu, Node, decide
+from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, Gpu, NodeInfo, decide
 
 UNITS = 4
 
@@ -39,7 +39,7 @@ def on(given_pod: Pod, *uuids: str) -> Pod:
     node = uuids[0].split("-")[1]
     gpus = [Gpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
     assert given_pod.need is not None
-    decision = decide(Node(node, CGPU, BINPACK, gpus), given_pod.need)
+    decision = decide(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
     assert isinstance(decision, Decision)
     return bound(given_pod, decision)
 

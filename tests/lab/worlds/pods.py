@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from cgpu_node.decision import ANNOTATION, Decision, Grant, write
+from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, write
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.config import KUBERNETES
 from cgpu_node.settings.kubernetes import CGPU, Kubernetes
@@ -26,7 +26,7 @@ def decided(
     containers: Mapping[str, Mapping[str, Grant]], pod: str = UID, node: str = NODE
 ) -> dict[str, str]:
     """The annotations of a pod with this decision."""
-    return {ANNOTATION: write(Decision(pod, node, containers))}
+    return {ANNOTATION: write(AllocationAnnotation(pod, node, containers))}
 
 
 def containerd(

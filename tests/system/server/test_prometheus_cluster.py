@@ -20,7 +20,7 @@ from cgpu_k8s.extender.metrics import Metrics
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.decision import Decision, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, write
 from cgpu_node.shares.record import PodContainer, pack_pod
 from lab.kubernetes import objects
 from lab.machine.servers import end_servers
@@ -114,7 +114,7 @@ def filled() -> Metrics:
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
     books.node_seen(read_node(item))
     pod = objects.pod("train", {"aliyun.com/gpu-mem": "1"}, nodeName="gpu-a")
-    decided = write(Decision("uid", "gpu-a", {"main": {UUIDS[0]: Grant(1079)}}))
+    decided = write(AllocationAnnotation("uid", "gpu-a", {"main": {UUIDS[0]: Grant(1079)}}))
     pod["metadata"] |= {"uid": "uid", "annotations": {"cgpu/allocation": decided}}
     books.pod_seen(read_pod(pod))
     made = Metrics(books, lambda: {"pods": time.monotonic()}, lambda: "")

@@ -296,7 +296,7 @@ def test_a_plugin_is_started_again_when_its_credential_expires(
     user = program(tmp_path, answered(token="t", expirationTimestamp="2999-01-01T00:00:00Z"))
     cluster = loaded(tmp_path, content(user))
     headers(cluster)
-    monkeypatch.setattr(plugin.Plugin, "_expired", lambda _, early=None: early is not None)
+    monkeypatch.setattr(plugin.ExecPlugin, "_expired", lambda _, early=None: early is not None)
     headers(cluster)
     assert len(starts(tmp_path)) == 2
 

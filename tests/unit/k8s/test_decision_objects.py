@@ -16,7 +16,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.decisions import decided, write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import Pod, read_pod
-from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, Node, decide
+from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, NodeInfo, decide
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +49,9 @@ def placed(given: Any) -> tuple[Pod, Decision]:
     found = read_pod(given)
     assert found.need is not None
     mode = CORE_MEM if found.need.containers[0].cores else CGPU
-    decision = decide(Node("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()]), found.need)
+    decision = decide(
+        NodeInfo("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()]), found.need
+    )
     assert isinstance(decision, Decision)
     return found, decision
 
@@ -63,7 +65,7 @@ def bound(found: Pod, decision: Decision, **changes: Any) -> Pod:
 def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
     found = read_pod(pod({"name": "main", "resources": limits(2, 30)}))
     assert found.need is not None
-    v100 = Node("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].gpu()])
+    v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].gpu()])
     decision = decide(v100, found.need)
     assert isinstance(decision, Decision)
     written = write_annotations(decision, found, GPUS, NOW)
@@ -140,7 +142,7 @@ def test_what_a_binding_writes_is_read_as_the_same_decision(
     found = read_pod(pod(*apps, init=first, count=count))
     assert found.need is not None
     mode = CORE_MEM if cores else CGPU
-    node = Node("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()])
+    node = NodeInfo("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()])
     decision = decide(node, found.need)
     assume(isinstance(decision, Decision))
     assert isinstance(decision, Decision)

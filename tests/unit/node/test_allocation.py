@@ -23,7 +23,7 @@ from cgpu_node.allocation import (
     Decision,
     Gpu,
     Need,
-    Node,
+    NodeInfo,
     Part,
     best,
     compare,
@@ -52,7 +52,7 @@ def alive_at_most(need: Need) -> Part:
 
 
 @given(nodes(), PODS)
-def test_pods_never_have_more_of_a_gpu_than_it_offers(node: Node, pods: list[Need]) -> None:
+def test_pods_never_have_more_of_a_gpu_than_it_offers(node: NodeInfo, pods: list[Need]) -> None:
     made = filled(node, pods)
     for uuid, gpu in node.gpus.items():
         parts = [decision.part for decision in made if uuid in decision.gpus]
@@ -64,7 +64,7 @@ def test_pods_never_have_more_of_a_gpu_than_it_offers(node: Node, pods: list[Nee
 
 @given(nodes(), PODS)
 def test_each_container_has_an_equal_part_of_each_gpu_of_its_pod(
-    node: Node, pods: list[Need]
+    node: NodeInfo, pods: list[Need]
 ) -> None:
     wanted = {need.pod: need for need in pods}
     for decision in filled(node, pods):
@@ -79,7 +79,7 @@ def test_each_container_has_an_equal_part_of_each_gpu_of_its_pod(
 
 
 @given(nodes(), PODS)
-def test_a_node_has_only_pods_of_its_mode(node: Node, pods: list[Need]) -> None:
+def test_a_node_has_only_pods_of_its_mode(node: NodeInfo, pods: list[Need]) -> None:
     for decision in filled(node, pods):
         assert (decision.part.cores > 0) == (node.mode == CORE_MEM)
 
@@ -90,7 +90,9 @@ def test_a_pod_needs_what_its_containers_have_at_once_at_most(need: Need) -> Non
 
 
 @given(nodes(), PODS, needs())
-def test_without_a_pod_a_node_is_as_it_was_before(node: Node, pods: list[Need], more: Need) -> None:
+def test_without_a_pod_a_node_is_as_it_was_before(
+    node: NodeInfo, pods: list[Need], more: Need
+) -> None:
     filled(node, pods)
     other = more._replace(pod="other")
     used = {uuid: node.used(uuid) for uuid in node.gpus}
@@ -106,7 +108,7 @@ def test_without_a_pod_a_node_is_as_it_was_before(node: Node, pods: list[Need], 
 
 @given(nodes(), PODS, st.randoms(use_true_random=False), needs())
 def test_without_all_its_pods_a_node_is_as_new(
-    node: Node, pods: list[Need], chance: random.Random, probe: Need
+    node: NodeInfo, pods: list[Need], chance: random.Random, probe: Need
 ) -> None:
     for decision in (made := filled(node, pods)):
         node.add(decision)  # entering it again counts nothing twice
@@ -123,7 +125,7 @@ def test_without_all_its_pods_a_node_is_as_new(
 
 @given(nodes(), PODS, st.randoms(use_true_random=False), needs())
 def test_the_order_in_which_pods_are_entered_does_not_matter(
-    node: Node, pods: list[Need], chance: random.Random, probe: Need
+    node: NodeInfo, pods: list[Need], chance: random.Random, probe: Need
 ) -> None:
     made = filled(node, pods)
     again = bare(node)
@@ -138,7 +140,7 @@ def test_the_order_in_which_pods_are_entered_does_not_matter(
 
 @given(nodes(), PODS, needs())
 def test_a_pod_is_refused_only_where_no_choice_of_gpus_has_room(
-    node: Node, pods: list[Need], need: Need
+    node: NodeInfo, pods: list[Need], need: Need
 ) -> None:
     filled(node, pods)
     part = part_of(need)
@@ -156,7 +158,7 @@ def test_a_pod_is_refused_only_where_no_choice_of_gpus_has_room(
 
 @given(nodes(), PODS, needs())
 def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
-    node: Node, pods: list[Need], need: Need
+    node: NodeInfo, pods: list[Need], need: Need
 ) -> None:
     made = filled(node, pods)
     decision = decide(node, need)
@@ -182,7 +184,7 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
 
 @given(st.tuples(nodes("a"), nodes("b"), nodes("c")), PODS, needs())
 def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
-    cluster: tuple[Node, ...], pods: list[Need], need: Need
+    cluster: tuple[NodeInfo, ...], pods: list[Need], need: Need
 ) -> None:
     part = part_of(need)
     costs: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
@@ -216,7 +218,7 @@ def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
 def test_what_a_node_remembers_is_what_a_fresh_one_finds(
     asked: list[int], pods: list[Need], probe: Need
 ) -> None:
-    node = Node("node", CGPU, SPREAD, [Gpu(f"g{n}", n, 8) for n in range(3)])
+    node = NodeInfo("node", CGPU, SPREAD, [Gpu(f"g{n}", n, 8) for n in range(3)])
     for n, need in enumerate(pods):
         decide(node, probe)
         filled(node, [need])

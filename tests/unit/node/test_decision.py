@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
 from cgpu_node import allocation, decision
-from cgpu_node.decision import Decision, Grant, read, write
+from cgpu_node.decision import AllocationAnnotation, Grant, read, write
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")
 grants = st.builds(Grant, st.integers(1, 1 << 30), st.integers(0, 20).map(lambda step: step * 5))
 decisions = st.builds(
-    Decision,
+    AllocationAnnotation,
     st.uuids().map(str),
     names,
     st.dictionaries(names, st.dictionaries(uuids, grants, min_size=1), min_size=1, max_size=5),
@@ -46,7 +46,7 @@ decisions = st.builds(
 
 
 @given(decisions)
-def test_what_is_written_is_read_again(written: Decision) -> None:
+def test_what_is_written_is_read_again(written: AllocationAnnotation) -> None:
     assert read(write(written)) == written
 
 
@@ -139,13 +139,13 @@ def test_anything_else_is_refused_in_a_sentence_that_names_the_field(
 @pytest.mark.parametrize(
     "broken",
     [
-        Decision("", "a", {"m": {GPU: Grant(1)}}),
-        Decision(UID, "a", {"m": {GPU: Grant(0)}}),
-        Decision(UID, "a", {}),
-        Decision(UID, "a", {f"m{n}": {GPU: Grant(1)} for n in range(1500)}),
+        AllocationAnnotation("", "a", {"m": {GPU: Grant(1)}}),
+        AllocationAnnotation(UID, "a", {"m": {GPU: Grant(0)}}),
+        AllocationAnnotation(UID, "a", {}),
+        AllocationAnnotation(UID, "a", {f"m{n}": {GPU: Grant(1)} for n in range(1500)}),
     ],
 )
-def test_nothing_is_written_that_would_not_be_read(broken: Decision) -> None:
+def test_nothing_is_written_that_would_not_be_read(broken: AllocationAnnotation) -> None:
     with pytest.raises(CgpuError):
         write(broken)
 

@@ -11,9 +11,9 @@ from cgpu_server.audit.verdict import (
     CALM,
     DRIFT_BYTES,
     MIB,
-    Account,
     Finding,
     Held,
+    LedgerAccount,
     Verdict,
     allowance,
     excused,
@@ -35,14 +35,14 @@ def held(*used: int, own: int = 1, ends: bool = False) -> list[Held]:
     return [Held(100 + i, own + i, bytes_, ends) for i, bytes_ in enumerate(used)]
 
 
-def account(*used: int, total: int | None = None) -> Account:
+def account(*used: int, total: int | None = None) -> LedgerAccount:
     slots = {1 + i: bytes_ for i, bytes_ in enumerate(used)}
-    return Account(sum(used) if total is None else total, slots)
+    return LedgerAccount(sum(used) if total is None else total, slots)
 
 
-def sharing(slots: dict[int, int], shared: dict[int, int]) -> Account:
+def sharing(slots: dict[int, int], shared: dict[int, int]) -> LedgerAccount:
     """A ledger in which those of ``shared`` have imported what others are charged for."""
-    return Account(sum(slots.values()), slots, shared)
+    return LedgerAccount(sum(slots.values()), slots, shared)
 
 
 CASES = {
@@ -78,7 +78,7 @@ CASES = {
     ),
     "a ruined ledger": (
         held(500 * MIB, CONTEXT),
-        Account(0, {}),
+        LedgerAccount(0, {}),
         Verdict(
             500 * MIB + CONTEXT,
             (Finding("bypass", (100,), 500 * MIB), Finding("bypass", (101,), CONTEXT)),
@@ -91,7 +91,7 @@ CASES = {
     ),
     "a slot of another's id explains nothing, for its sum is not charged": (
         held(900 * MIB),
-        Account(0, {1: 900 * MIB, 7: 900 * MIB}),
+        LedgerAccount(0, {1: 900 * MIB, 7: 900 * MIB}),
         Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
     ),
     "of two importers the ledger charges one, and the driver names the other": (
@@ -135,7 +135,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_the_driver_and_the_ledger_say(
-    case: tuple[list[Held], Account, Verdict],
+    case: tuple[list[Held], LedgerAccount, Verdict],
 ) -> None:
     theirs, ledger, verdict = case
     assert judge(theirs, ledger, CONTEXT, ALL) == verdict
@@ -143,8 +143,8 @@ def test_what_the_driver_and_the_ledger_say(
 
 def test_where_contexts_cost_nobody_knows_what_a_bare_one_is_free() -> None:
     bare = held(616 * MIB)
-    assert judge(bare, Account(0, {}), 0, ALL) == CALM
-    assert judge(held(allowance(0) + 1), Account(0, {}), 0, ALL).outside_bytes == 1
+    assert judge(bare, LedgerAccount(0, {}), 0, ALL) == CALM
+    assert judge(held(allowance(0) + 1), LedgerAccount(0, {}), 0, ALL).outside_bytes == 1
 
 
 def test_no_more_is_charged_than_the_gpu_holds() -> None:
@@ -190,9 +190,9 @@ def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
 
 
 def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:
-    one = Account(5, {1: 4, 2: 1}, {2: 7}, 8, 1)
-    other = Account(3, {1: 2, 3: 1}, {2: 9, 3: 1}, 7, 2)
-    assert larger(one, other) == Account(5, {1: 4, 2: 1, 3: 1}, {2: 9, 3: 1}, 8, 2)
+    one = LedgerAccount(5, {1: 4, 2: 1}, {2: 7}, 8, 1)
+    other = LedgerAccount(3, {1: 2, 3: 1}, {2: 9, 3: 1}, 7, 2)
+    assert larger(one, other) == LedgerAccount(5, {1: 4, 2: 1, 3: 1}, {2: 9, 3: 1}, 8, 2)
 
 
 STEADY = [
@@ -260,11 +260,11 @@ def test_nobody_is_accused_of_what_another_process_holds(
 ) -> None:
     """Whoever else goes by its id: alone in its container it would be accused as well."""
     theirs = [Held(100 + n, own, used) for n, (own, used) in enumerate(groups)]
-    verdict = judge(theirs, Account(ALL, slots), context, ALL)
+    verdict = judge(theirs, LedgerAccount(ALL, slots), context, ALL)
     accused = {pid for each in verdict.findings if each.kind == "bypass" for pid in each.pids}
     for each in theirs:
         if each.pid in accused:
-            alone = judge([each], Account(ALL, slots), context, ALL)
+            alone = judge([each], LedgerAccount(ALL, slots), context, ALL)
             assert [finding.pids for finding in alone.findings] == [(each.pid,)]
 
 
@@ -285,5 +285,5 @@ def test_with_the_charge_the_container_is_where_the_driver_says(
 ) -> None:
     """But for the allowances: whatever is in the ledger, hostile or not."""
     theirs = held(*used)
-    charge = judge(theirs, Account(total, slots, shared), CONTEXT, ALL).outside_bytes
+    charge = judge(theirs, LedgerAccount(total, slots, shared), CONTEXT, ALL).outside_bytes
     assert total + charge >= sum(used) - len(used) * FREE

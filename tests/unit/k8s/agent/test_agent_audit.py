@@ -7,7 +7,7 @@ import pytest
 from cgpu_k8s.agent.audit import Finding, Living, audit
 from cgpu_k8s.agent.pods import Guest, read_guest
 from cgpu_k8s.objects.gpus import Fact
-from cgpu_node.decision import Decision, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, write
 from cgpu_node.podspecs import Limit
 from cgpu_node.shares.record import PodContainer
 from lab.kubernetes.objects import pod
@@ -24,7 +24,7 @@ def guest(
     """A pod with UID ``uid`` and one container, which runs."""
     item = pod("train", ASKED if limits is None else limits, nodeName="gpu-a")
     given = {"main": {uuid: Grant(1077) for uuid in gpus}}
-    notes = {"cgpu/allocation": write(Decision("uid", "gpu-a", given))} if gpus else {}
+    notes = {"cgpu/allocation": write(AllocationAnnotation("uid", "gpu-a", given))} if gpus else {}
     item["metadata"] |= {"uid": "uid", "namespace": "ml", "annotations": notes}
     item["status"] = {"containerStatuses": [{"name": "main", "state": {state: {}}}]}
     return read_guest(item)

@@ -9,7 +9,7 @@ import pytest
 from cgpu_k8s.agent.audit import Living
 from cgpu_k8s.agent.offering import (
     NOTHING,
-    Seen,
+    DriverGpu,
     facts,
     known,
     metadata_patch,
@@ -29,8 +29,8 @@ V100 = 16160
 NAMES = {f"GPU-{n}": "Tesla V100-SXM2-16GB" for n in range(4)}
 
 
-def seen(*numbers: int, mib: int = V100) -> list[Seen]:
-    return [Seen(f"GPU-{number}", at, "V100", mib) for at, number in enumerate(numbers)]
+def seen(*numbers: int, mib: int = V100) -> list[DriverGpu]:
+    return [DriverGpu(f"GPU-{number}", at, "V100", mib) for at, number in enumerate(numbers)]
 
 
 def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def test_a_node_with_four_gpus_of_16160_mib_offers_60_gib(
 
 
 def test_gpus_of_different_sizes_count_each_for_itself() -> None:
-    gpus = facts("cgpu", [*seen(0), Seen("GPU-1", 1, "T4", 15109), Seen("GPU-2", 2, "s", 900)],
-                 (), (), {})  # fmt: skip
+    others = [DriverGpu("GPU-1", 1, "T4", 15109), DriverGpu("GPU-2", 2, "s", 900)]
+    gpus = facts("cgpu", [*seen(0), *others], (), (), {})
     wanted = offered("cgpu", gpus, {"GPU-1": "T4"})
     assert wanted.resources == {"aliyun.com/gpu-mem": 29}
     assert wanted.labels["aliyun.accelerator/nvidia_mem"] == "15109MiB"
@@ -133,8 +133,8 @@ def test_a_lost_gpu_stays_without_new_pods_and_comes_back() -> None:
 
 
 def test_gpus_are_known_by_uuid_when_a_reboot_numbers_them_anew() -> None:
-    before = facts("cgpu", [*seen(0), Seen("GPU-1", 1, "T4", 15109)], (), (), {})
-    after = facts("cgpu", [Seen("GPU-1", 0, "T4", 15109)], before, {"GPU-0", "GPU-1"}, {})
+    before = facts("cgpu", [*seen(0), DriverGpu("GPU-1", 1, "T4", 15109)], (), (), {})
+    after = facts("cgpu", [DriverGpu("GPU-1", 0, "T4", 15109)], before, {"GPU-0", "GPU-1"}, {})
     text = offered("cgpu", after, NAMES).annotations["cgpu/gpus"]
     found = {gpu.uuid: (gpu.index, gpu.healthy, gpu.mib) for gpu in read_facts(text).gpus}
     assert found == {"GPU-1": (0, True, 15109), "GPU-0": (1, False, V100)}

@@ -14,7 +14,7 @@ from cgpu_k8s.api.client import Page
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.extender import following
 from cgpu_k8s.extender.fence import Fence
-from cgpu_k8s.extender.following import Following, Lease
+from cgpu_k8s.extender.following import ClusterInformer, Lease
 from cgpu_k8s.objects.gpus import Fact, write_facts
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def follow(
-    work: Callable[[Stream, Books, Following, list[str]], Awaitable[None]],
+    work: Callable[[Stream, Books, ClusterInformer, list[str]], Awaitable[None]],
     fence: Fence | None = None,
     **items: list[Json],
 ) -> None:
@@ -100,7 +100,7 @@ def follow(
     async def run() -> None:
         stream, books, log = Stream(**items), Books(), list[str]()
         held = Lease("kube-system", "s", fence) if fence else None
-        followed = Following(
+        followed = ClusterInformer(
             stream,  # type: ignore[arg-type]
             books,
             held,
@@ -122,7 +122,7 @@ def follow(
 
 
 def test_books_have_what_is_listed_and_every_change_after_it() -> None:
-    async def work(stream: Stream, books: Books, followed: Following, log: list[str]) -> None:
+    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
         await until(lambda: not followed.missing())
         assert (set(books.offers), set(books.pods)) == ({"a"}, {"p"})
         assert set(followed.heard()) == {NODES, PODS}
@@ -146,7 +146,7 @@ def test_an_object_that_cannot_be_read_is_logged_and_left_out() -> None:
     bad = pod("bad")
     bad["spec"] = 3
 
-    async def work(stream: Stream, books: Books, followed: Following, log: list[str]) -> None:
+    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
         await until(lambda: not followed.missing())
         assert set(books.offers) == {"a"}
         stream.send(NODES, "DELETED", {**wrong, "metadata": {**wrong["metadata"], "labels": []}})
@@ -161,7 +161,7 @@ def test_an_object_that_cannot_be_read_is_logged_and_left_out() -> None:
 def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_leader() -> None:
     fence = Fence("host-1")
 
-    async def work(stream: Stream, books: Books, followed: Following, log: list[str]) -> None:
+    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
         await until(lambda: not followed.missing())
         assert stream.lists[0] == LEASES
         assert stream.selected == {LEASES: "metadata.name=s", NODES: "", PODS: ""}
@@ -193,7 +193,7 @@ def test_parts_that_nobody_asks_for_and_bindings_that_are_not_seen_are_looked_af
     monkeypatch.setattr(following, "PERIOD", 0.001)
     expired: list[float] = []
 
-    async def work(stream: Stream, books: Books, followed: Following, log: list[str]) -> None:
+    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
         assert stream
         assert followed
         monkeypatch.setattr(books, "expire", expired.append)

@@ -14,7 +14,7 @@ from cgpu_k8s.guard.certificates import Keys, kept
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.allocation import BINPACK, Decision, Node, decide
+from cgpu_node.allocation import BINPACK, Decision, NodeInfo, decide
 from cgpu_node.settings.kubernetes import CGPU
 
 pytestmark = pytest.mark.unit
@@ -125,7 +125,7 @@ def test_a_decision_is_the_same_at_any_time(jump: float) -> None:
     )
     gpus = {"GPU-a": Fact("GPU-a", 0, 16160)}
     assert pod.need
-    decision = decide(Node("a", CGPU, BINPACK, [gpus["GPU-a"].gpu()]), pod.need)
+    decision = decide(NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].gpu()]), pod.need)
     assert isinstance(decision, Decision)
     now, then = (
         write_annotations(decision, pod, gpus, int(when * 1e9))

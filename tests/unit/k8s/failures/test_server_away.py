@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_k8s.agent.agent import Agent, Place
-from cgpu_k8s.agent.offering import Seen
+from cgpu_k8s.agent.offering import DriverGpu
 from cgpu_k8s.agent.shares import Shares
 from cgpu_k8s.api.errors import UnreachableError
 from cgpu_k8s.api.resources import LEASES, NODES, PODS
 from cgpu_k8s.api.tasks import end
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.extender.fence import Fence
-from cgpu_k8s.extender.following import Following, Lease
+from cgpu_k8s.extender.following import ClusterInformer, Lease
 from cgpu_k8s.extender.server import Extender
 from cgpu_k8s.extender.wire import Bound
 from cgpu_k8s.guard.certificates import Keys, kept
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.unit
 
 AWAY = 300.0  # seconds
 SCHEDULE = "ack.node.gpu.schedule"
-GPUS = [Seen(f"GPU-{n}", n, "Tesla V100", 16160) for n in range(2)]
+GPUS = [DriverGpu(f"GPU-{n}", n, "Tesla V100", 16160) for n in range(2)]
 LIMITS = {"aliyun.com/gpu-mem": "8"}
 both = pytest.mark.parametrize("how", [REFUSED, SILENT])
 
@@ -65,11 +65,11 @@ class Parts:
     """What an agent stands between: driver, engine and plugin."""
 
     def __init__(self) -> None:
-        self.gpus_now: tuple[Seen, ...] | None = tuple(GPUS)
+        self.gpus_now: tuple[DriverGpu, ...] | None = tuple(GPUS)
         self.holds = asyncio.Event()
         self.holds.set()
 
-    async def gpus(self) -> tuple[Seen, ...] | None:
+    async def gpus(self) -> tuple[DriverGpu, ...] | None:
         return self.gpus_now
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ async def extender(api: InMemory) -> AsyncIterator[Extender]:
     books, fence = Books(), Fence("host")
     create(api, LEASES.path(namespace="default"), {"metadata": {"name": "s"}, "spec": {}})
     client: Any = api
-    following = Following(client, books, Lease("default", "s", fence), lambda *_: None)
+    following = ClusterInformer(client, books, Lease("default", "s", fence), lambda *_: None)
     made = Extender(books, client, fence, following.missing, following.heard, lambda *_: None)
     tasks = [
         asyncio.ensure_future(following.run(made.binder.resolve)),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.guard.policies import EVENTS, policies
-from cgpu_k8s.guard.reviews import Asked, mutate
+from cgpu_k8s.guard.reviews import AdmissionRequest, mutate
 from cgpu_k8s.guard.rules import Review, refusal
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS, objects, write
@@ -79,7 +79,7 @@ def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
 def test_a_documented_job_without_a_scheduler_is_let_in_once_it_is_changed() -> None:
     item = of(container({MEM: "2", CORE: "30"}), schedulerName="default-scheduler")
     assert all(both(created(item)))
-    response = mutate(Asked("u", "default", "p", created(item)), SETTINGS)["response"]
+    response = mutate(AdmissionRequest("u", "default", "p", created(item)), SETTINGS)["response"]
     for step in json.loads(base64.b64decode(response["patch"])):
         item["spec"][step["path"].removeprefix("/spec/")] = step["value"]
     assert both(created(item)) == ("", "")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.guard.reviews import Asked, mutate, read, validate
+from cgpu_k8s.guard.reviews import AdmissionRequest, mutate, read, validate
 from cgpu_k8s.guard.settings import Settings
 from lab.kubernetes.manifests import pod
 
@@ -42,11 +42,11 @@ def body(item: Any, resource: str = "pods", operation: str = "CREATE", **more: A
     }
 
 
-def asked(*words: Any, **more: Any) -> Asked:
+def asked(*words: Any, **more: Any) -> AdmissionRequest:
     return read(json.dumps(body(*words, **more)).encode())
 
 
-def sentence(question: Asked, found: Any = None) -> str:
+def sentence(question: AdmissionRequest, found: Any = None) -> str:
     """Why a request is refused; "": it is let in."""
     answer = validate(question, SETTINGS, found)
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -110,7 +110,7 @@ def test_a_binding_without_a_name_in_the_request_is_of_the_pod_that_it_names() -
     assert asked(binding(), "bindings", name="").name == "p"
 
 
-def patched(question: Asked, settings: Settings = SETTINGS) -> dict[str, str]:
+def patched(question: AdmissionRequest, settings: Settings = SETTINGS) -> dict[str, str]:
     """What the mutating webhook sets in a pod's spec."""
     response = mutate(question, settings)["response"]
     assert response["allowed"] is True

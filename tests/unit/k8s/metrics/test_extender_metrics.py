@@ -13,7 +13,7 @@ from cgpu_k8s.extender.metrics import Metrics
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.decision import Decision, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, write
 from lab.kubernetes import objects
 
 pytestmark = pytest.mark.unit
@@ -74,7 +74,12 @@ def test_pods_are_counted_by_what_was_decided_on_them() -> None:
     gpu_node(books, "a")
     gpu_pod(books, "waits")
     gpu_pod(books, "forced", "a")
-    gpu_pod(books, "runs", "a", write(Decision("runs", "a", {"main": {"GPU-0": Grant(2154)}})))
+    gpu_pod(
+        books,
+        "runs",
+        "a",
+        write(AllocationAnnotation("runs", "a", {"main": {"GPU-0": Grant(2154)}})),
+    )
     found = page(books)
     for state in ("waiting", "undecided", "decided"):
         assert found[f'cgpu_cluster_pods{{state="{state}"}}'] == 1

@@ -1,4 +1,4 @@
-"""What HTTP servers of a cluster answer where something is wrong: one sentence, whatever it is."""
+"""Answers of a cluster's HTTP servers to errors: one sentence for each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def middleware(
     too_long: object,
     statuses: Mapping[type[CgpuError], int] | None = None,
 ) -> Middleware:
-    """What turns errors into sentences.
+    """Return the middleware that turns errors into answers of one sentence.
 
     Args:
         report: writes a line of the log.

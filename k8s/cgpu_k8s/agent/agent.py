@@ -145,7 +145,7 @@ class Agent:
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
 
     def _shares(self) -> bool:
-        """Whether the node's label does not leave its GPUs to others."""
+        """Return whether the node's label lets cgpu share its GPUs."""
         return self._cluster.node is not None and _label(self._cluster.node) not in LEFT_ALONE
 
     async def _look(self) -> None:

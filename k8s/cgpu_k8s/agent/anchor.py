@@ -206,7 +206,7 @@ async def _refuse(stream: Stream[bytes, bytes]) -> None:
 
 
 def _identity(path: Path) -> Identity | None:
-    """What differs between two sockets of one name, where an inode number is used again."""
+    """Return a socket's device, inode and change time; an inode number may be used again."""
     with contextlib.suppress(OSError):
         facts = path.stat()
         return facts.st_dev, facts.st_ino, facts.st_ctime_ns

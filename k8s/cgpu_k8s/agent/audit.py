@@ -41,7 +41,7 @@ class Living(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What is not as it has to be.
+    """A container that does not have what its pod asks for.
 
     Attributes:
         container: the id of the container with a share; "": it has none.
@@ -62,7 +62,7 @@ def audit(
     *,
     limited: bool,
 ) -> list[Finding]:
-    """What is wrong with the containers of this node's pods.
+    """Return the findings about the containers of this node's pods.
 
     Args:
         living: all that have shares.

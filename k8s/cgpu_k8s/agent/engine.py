@@ -59,7 +59,7 @@ class Engine:
         self._problem: str | None = None
 
     async def problem(self, node: Json) -> str:
-        """Why pods of this node may not pass through cgpu's runtime; "": they do.
+        """Return why pods of this node may not pass through cgpu's runtime; "" if they do.
 
         Where the engine does not answer now, it is what was found last.
         """

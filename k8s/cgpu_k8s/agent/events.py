@@ -67,10 +67,10 @@ class Events:
         return True
 
     def only(self, reason: str, subjects: Collection[str]) -> None:
-        """What ``reason`` says is no longer true of any subjects but these."""
+        """End the events for ``reason``, except those about these subjects."""
         for sent in [key for key in self._sent if key[0] == reason and key[1] not in subjects]:
             del self._sent[sent]
 
     def over(self, reason: str, about: str = "") -> None:
-        """What ``reason`` says is no longer true: the next time it is an event again."""
+        """End an event: if ``reason`` holds again, it is sent again."""
         self._sent.pop((reason, about), None)

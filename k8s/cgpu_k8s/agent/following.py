@@ -1,4 +1,4 @@
-"""What the API server says of this node and of its pods."""
+"""This node and its pods, as the API server has them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class NodeInformer:
             return None
 
     def know(self, node: Json) -> None:
-        """What was written is known before the watch shows it, which may show older states yet."""
+        """Take over a node that was just written, because the watch may still show older states."""
         new, last = version_of(node), version_of(self.node or {})
         if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
             self.node = node

@@ -1,4 +1,4 @@
-"""What a node offers, from what is known of it: pure."""
+"""The labels, annotation and resources that a node offers, computed from its GPUs: pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DriverGpu(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """What a node's object says of its GPUs; empty where it offers nothing.
+    """The entries of a node's object about its GPUs; empty if it offers nothing.
 
     Attributes:
         annotations: ``cgpu/gpus``.
@@ -117,7 +117,7 @@ def _less(gpu: Fact, held: Held, *, limited: bool) -> Fact:
 
 
 def offered(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offered:
-    """What a node with these GPUs says.
+    """Return what the object of a node with these GPUs shows.
 
     Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
     running pods against them, and would fail those that no longer fit. Who places pods reads the

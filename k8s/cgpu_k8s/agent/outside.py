@@ -1,4 +1,4 @@
-"""What others than pods were promised of this node's GPUs: docker, ``cgpu-run``."""
+"""Shares of this node's GPUs that are not of pods: those of docker and ``cgpu-run``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Held(NamedTuple):
 def held(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
 ) -> dict[str, Held]:
-    """What is promised outside the books of those who place pods, by the GPU's UUID.
+    """Return the shares that are not in the scheduler's books, by the GPU's UUID.
 
     A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
     is not known yet is not counted: it was created a moment ago.

@@ -1,4 +1,4 @@
-"""Which containers have whole GPUs, and who else offers any: the kubelet's API for pod resources.
+"""The kubelet's API for pod resources: containers with whole GPUs, and other plugins with GPUs.
 
 The messages are in protobuf's encoding, with the numbers that Kubernetes documents (``v1``). Which
 containers have whole GPUs is left on the node, for the metrics of ``cgpud``.
@@ -45,7 +45,7 @@ class PodResources:
         self._offered: dict[str, list[str]] = {}
 
     def problem(self, uuids: Collection[str]) -> str:
-        """Which other plugin offers one of these GPUs; "": none that the kubelet tells of."""
+        """Return which other plugin offers one of these GPUs; "" if the kubelet lists none."""
         for resource, ids in sorted(self._offered.items()):
             uuid = next((each for each in uuids if any(each in one for one in ids)), "")
             if uuid and resource != COUNT:

@@ -39,7 +39,7 @@ class Guest(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """Where it is."""
+        """The pod's namespace."""
         return self.name.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""Whether pods pass through cgpu's runtime on a node, by its engine's configuration: pure.
+"""Finds out from an engine's configuration whether pods pass through cgpu's runtime: pure.
 
 A runtime of NVIDIA's gives a pod the GPUs that its variables name. So each one that the engine has
 must have cgpu's behind it, or pods that ask for a part of a GPU could have all of them.
@@ -73,7 +73,7 @@ def of_crio(config: Json) -> list[Runtime]:
 def problem(
     engine: str, runtimes: Iterable[Runtime], behind: Callable[[str], Iterable[str]]
 ) -> str:
-    """Why pods may not pass through cgpu's runtime; "": they do.
+    """Return why pods may not pass through cgpu's runtime; "" if they do.
 
     Args:
         engine: CONTAINERD or CRIO.

@@ -1,4 +1,4 @@
-"""Who has shares of this node's GPUs, and how they are held to less."""
+"""The shares of this node's GPUs: who has them, and whether a cap was lowered."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Shares:
 
 
 def _caps(record: Record) -> Iterable[tuple[str, int]]:
-    """What it may take now, which is less than promised where a cap was lowered."""
+    """Return the caps that are in force, which may be lower than those that were promised."""
     try:
         limits = cgpu_native.read_limits(f"{record.directory}/limits").gpus
     except (OSError, cgpu_native.NativeError):  # it has just ended

@@ -19,7 +19,7 @@ _AGAIN = 0.01
 
 
 class Specs:
-    """What is left in the state directory ``state``, and whether it is all there is.
+    """The specifications in the state directory ``state``, and whether they are complete.
 
     Errors of the file system are the caller's.
     """

@@ -55,7 +55,7 @@ class Bytes(CodecBase):
 
 
 async def ask(channel: Channel, method: str, request: bytes) -> bytes:
-    """What the other end of a channel answers.
+    """Call a method and return the answer.
 
     Raises:
         CgpuError: it does not answer, or refuses.

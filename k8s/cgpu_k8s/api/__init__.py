@@ -1,1 +1,1 @@
-"""How cgpu talks to the API server: which one and as whom, requests, and watching."""
+"""The client of the API server: configuration, requests and watches."""

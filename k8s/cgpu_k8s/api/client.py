@@ -47,7 +47,7 @@ class Page(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is sent: method, path, query, and a body of the content type ``kind``.
+    """A request: method, path, query, and a body of the content type ``kind``.
 
     ``before`` is called when the connection is there and the body is about to be written. If it
     raises a CgpuError, the server gets no body, carries nothing out, and the error is raised.
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     before: Callable[[], None] | None = None
 
     def __str__(self) -> str:
-        """What names it in messages."""
+        """Return method and path, for messages."""
         return f"{self.method} {self.path}"
 
 
@@ -245,7 +245,7 @@ class Client:
 
 
 def _in_words(why: str) -> str:
-    """Why there is no connection, without numbers of errors and of lines in OpenSSL's code.
+    """Return the reason for a failed connection, without error numbers and OpenSSL's line numbers.
 
     If several addresses failed for the same reason, it is named once.
     """

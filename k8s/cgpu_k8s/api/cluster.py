@@ -1,4 +1,4 @@
-"""Which API server to ask, and as whom: a cluster as ``configuration`` reads it."""
+"""The cluster that ``configuration`` reads: its API server, and the credentials for it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Certificate(NamedTuple):
 
 
 class Credential(NamedTuple):
-    """What one request carries: HTTP headers, and a certificate or None."""
+    """The credential of one request: HTTP headers, and a certificate or None."""
 
     headers: dict[str, str]
     certificate: Certificate | None = None
 
 
 class Credentials(Protocol):
-    """Where a client gets its credential from, for each request anew."""
+    """The source of a client's credential, which each request asks anew."""
 
     async def current(self) -> Credential:
         """The credential to use now; raises ConfigurationError if there is none."""
@@ -43,7 +43,7 @@ class Credentials(Protocol):
         ...
 
     def problem(self) -> str:
-        """What is visibly wrong with the credential, such as that it expired, or ""."""
+        """Return what is wrong with the credential, such as an expired token, or ""."""
         ...
 
 
@@ -62,7 +62,7 @@ class Fixed:
         return False
 
     def problem(self) -> str:
-        """When its token expired, if it says so."""
+        """Return a clause with the time at which the token expired, or ""."""
         return expiry(self.credential)
 
 
@@ -93,13 +93,13 @@ class TokenFile:
             return False
 
     def problem(self) -> str:
-        """When its token expired, if it says so."""
+        """Return a clause with the time at which the token expired, or ""."""
         return expiry(self.last)
 
 
 @dataclass(frozen=True)
 class Trust:
-    """How the API server proves who it is.
+    """The rules by which the API server's certificate is checked.
 
     Attributes:
         authorities: certificates that may sign the server's, as PEM; "" means the system's.
@@ -165,7 +165,7 @@ class Cluster:
 
 
 def text(path: Path) -> str:
-    """What a file has; raises ConfigurationError."""
+    """Return the text of a file, or raise ConfigurationError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -179,7 +179,7 @@ def bearer(token: str) -> Credential:
 
 
 def expiry(credential: Credential) -> str:
-    """When the token of ``credential`` expired, as a clause; "" if it has not, or does not say."""
+    """Return a clause with the time at which the token expired; "" if it did not, or has none."""
     parts = credential.headers.get("Authorization", "").removeprefix("Bearer ").split(".")
     if len(parts) != JWT_PARTS:
         return ""

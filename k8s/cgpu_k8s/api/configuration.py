@@ -1,4 +1,4 @@
-"""Which cluster to talk to: a kubeconfig's, or the one that the pod runs in."""
+"""Chooses the cluster to talk to: a kubeconfig's, or the one in which the pod runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request to the API server can end with, other than its answer."""
+"""The errors with which a request to the API server can end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST_MESSAGE = 600
 
 
 class ConfigurationError(CgpuError):
-    """Which API server to ask, or as whom, cannot be read."""
+    """The configuration does not say which API server to ask, or as whom."""
 
 
 class ApiError(CgpuError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
-    """What is imported in the block is of this extra.
+    """Report a failed import in the block as a missing extra.
 
     Raises:
         CgpuError: it is not installed.

@@ -146,7 +146,7 @@ def _pem(fields: Fields, key: str, home: Path, origin: str) -> str:
 def _credentials(
     user: Fields, home: Path, origin: str, cluster: Fields, authority: str
 ) -> Credentials:
-    """What a user's entry has: a certificate, and a token, a file, a password or a plug-in."""
+    """Return the credentials in a user's entry: certificate, token, file, password or plug-in."""
     if user.get("auth-provider"):
         raise ConfigurationError(
             f"{origin} uses an auth-provider, which Kubernetes removed in 1.26: use a token, a"

@@ -1,4 +1,4 @@
-"""Which events of a watch are news, where some come twice or late: pure."""
+"""Tells new events of a watch from those that come twice or late: pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Order:
             self.version = version
 
     def news(self, kind: str, item: Json) -> bool:
-        """Whether an event of ``kind`` says something new about ``item``; it is known then."""
+        """Return whether an event of ``kind`` is new for ``item``, and record it."""
         uid, version = str(metadata(item).get("uid")), version_of(item)
         self.reached(version)
         if not version.isdecimal():

@@ -95,7 +95,7 @@ class ExecPlugin:
         )
 
     async def current(self) -> Credential:
-        """What the program printed, until it expires; raises ConfigurationError."""
+        """Return the credential; run the program if it has expired. Raises ConfigurationError."""
         if self._credential is not None and not self._expired(EARLY):
             return self._credential
         if self._running is None or self._running.done():  # many requests, one program
@@ -186,7 +186,7 @@ def _are_mappings(value: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _known(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
-    """What a plug-in may know of its cluster; the authority always as data."""
+    """Return the part of a cluster's entry that a plug-in may get, with the authority as data."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     known = {name: cluster[name] for name in names if name in cluster}
     if authority:

@@ -35,7 +35,7 @@ def parser(name: str, description: str) -> Parser:
 
 
 def reporter(name: str, warnings: Collection[str]) -> Report:
-    """What writes a line of the log: the event, and its fields.
+    """Return the function that writes a line of the log: an event and its fields.
 
     Args:
         name: of the program.

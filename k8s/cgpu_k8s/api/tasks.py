@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def result_of(work: Coroutine[None, None, T]) -> T:
-    """What some work brings, in an event loop of its own.
+    """Run a coroutine in a new event loop and return its result.
 
     ``asyncio.run`` writes its result out twice, for an error that it drops: 0.1 s for 10,000 pods.
     """

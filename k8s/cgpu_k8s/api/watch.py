@@ -39,7 +39,7 @@ class Changed(Generic[T]):
 
 
 class Pace(NamedTuple):
-    """How a watch waits, in seconds.
+    """The times of a watch, in seconds.
 
     Attributes:
         first, longest: pauses after a failure; each is twice the one before.
@@ -64,7 +64,7 @@ class Pace(NamedTuple):
 
 @dataclass
 class Watch(Generic[T]):
-    """What happens to the objects at ``path``; iterate over it once.
+    """The changes to the objects at ``path``; iterate over it once.
 
     Attributes:
         client: of the cluster.
@@ -128,7 +128,7 @@ class Watch(Generic[T]):
         return Listed(items)
 
     async def _changes(self) -> AsyncGenerator[Changed[T], None]:
-        """What one watch brings, until it ends."""
+        """Yield the changes of one request, until it ends."""
         length = max(1, int(self.pace.length * (1 + random.random())))  # noqa: S311
         asked = {
             **self.selectors,
@@ -151,7 +151,7 @@ class Watch(Generic[T]):
                 self._failures = 0
 
     def _change(self, line: Json) -> Changed[T] | None:
-        """What a line says that is news; raises the error that it may be."""
+        """Return the change in a line, or None if it is not new; raise the error in a line."""
         kind, item = line.get("type"), line.get("object")
         if kind == "ERROR":
             status = item if isinstance(item, dict) else {}

@@ -1,4 +1,4 @@
-"""What nodes offer and which pods have what of it, from the events of nodes and pods.
+"""The GPUs that nodes offer and the shares that pods have, from the events of nodes and pods.
 
 A pod counts once: by its own annotation as soon as its binding is seen, until then by its
 reservation. Every change ends in the same state whatever came before, so events may be repeated.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Reservation(NamedTuple):
-    """What a pod will have once it is bound.
+    """The share that a pod will have once it is bound.
 
     Attributes:
         pod: the pod as it was when it was placed.
@@ -178,11 +178,11 @@ class Books:
                 self.release(uid)
 
     def overdue(self, before: float) -> list[Reservation]:
-        """What was sent before a time, and is neither seen nor known to have failed."""
+        """Return the reservations sent before a time whose outcome is not known yet."""
         return [each for each in self.reservations.values() if each.sent and each.since < before]
 
     def has(self, uid: str) -> bool:
-        """Whether a pod has or will have a part of a GPU."""
+        """Return whether a pod has, or will have, a share of a GPU."""
         return uid in self._entered
 
     def _enter(self, uid: str) -> None:
@@ -202,7 +202,7 @@ class Books:
 
 
 def _decision(pod: Pod) -> tuple[Decision | None, str]:
-    """What a bound pod has by its annotation, or why that counts for nothing."""
+    """Return the decision in a bound pod's annotation, and the reason if it does not count."""
     try:
         return decided(pod), "bound without a decision: its containers get no GPU"
     except CgpuError as error:

@@ -1,4 +1,4 @@
-"""Where a pod goes: which nodes have room for it, which one is the first choice, what it gets."""
+"""Finds the nodes with room for a pod, ranks them, and decides which GPUs it gets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def find(books: Books, pod: Pod, names: Iterable[str], now: float) -> Found:
-    """Which of some nodes have room for a pod; reserves its part on the best of them.
+    """Find the nodes with room for a pod, and reserve its share on the best of them.
 
     Raises:
         NeedError: no GPU of any node could give what it asks for.
@@ -57,7 +57,7 @@ def find(books: Books, pod: Pod, names: Iterable[str], now: float) -> Found:
 
 
 def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
-    """What a pod gets on the node that its scheduler has chosen; it counts as sent from now on.
+    """Decide what a pod gets on the node that its scheduler chose, and mark it as sent.
 
     What was sent before is sent again as it was.
 
@@ -79,7 +79,7 @@ def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
 
 
 def _decide_anew(books: Books, pod: Pod, node: str) -> Decision | Refusal:
-    """What a node gives to a pod that has nothing yet but a reservation, there or elsewhere."""
+    """Release the pod's reservation, on whichever node it is, and decide again on this node."""
     need = _need(pod)
     books.release(pod.uid)
     _, refused = _ask(books, need, [node])
@@ -87,7 +87,7 @@ def _decide_anew(books: Books, pod: Pod, node: str) -> Decision | Refusal:
 
 
 def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> bool:
-    """Whether a node would have room for a pod without some others, by their UIDs.
+    """Return whether a node would have room for a pod without some others, by their UIDs.
 
     Raises:
         NeedError: no GPU of any node could give what it asks for.
@@ -104,13 +104,13 @@ def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> b
 
 
 def _sent(books: Books, pod: Pod) -> Decision | None:
-    """What was sent to the API server for a pod and is not seen yet."""
+    """Return the decision that was sent to the API server and is not seen yet, or None."""
     reservation = books.reservations.get(pod.uid)
     return reservation.decision if reservation and reservation.sent else None
 
 
 def _gone(books: Books, sent: Decision) -> Refusal | None:
-    """Why what was sent cannot be sent again."""
+    """Return why the decision that was sent cannot be sent again; None if it can."""
     offer = books.offers.get(sent.node)
     if offer is None:
         return _NOT_KNOWN

@@ -44,14 +44,14 @@ class BindError(CgpuError):
 
 
 class BindingClient(Protocol):
-    """What is asked of the API server; ``cgpu_k8s.api.client.Client`` is one."""
+    """The requests that a binding takes; ``cgpu_k8s.api.client.Client`` has them."""
 
     async def get(self, path: str) -> Json:
-        """The object at ``path``, or an ApiError."""
+        """Return the object at ``path``. Raises ApiError."""
         ...
 
     async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
-        """Create what ``body`` describes, or an ApiError, or what ``before`` raises."""
+        """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
         ...
 
 

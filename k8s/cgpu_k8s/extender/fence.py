@@ -1,4 +1,4 @@
-"""Whether our scheduler leads: no binding is sent for one that another may have replaced.
+"""Checks that our scheduler leads: no binding is sent for one that another may have replaced.
 
 Renewals are timed by our own clock, because clocks of two machines may differ. One that we see late
 is as old as it is: an extender that was stopped reads first what came meanwhile, and its scheduler
@@ -28,7 +28,7 @@ def clock() -> float:
 
 
 class Fence:
-    """What is known of a scheduler's lease.
+    """The state of a scheduler's lease.
 
     Args:
         host: the host name of our scheduler: holders are called by it, ``_`` and a random UUID.
@@ -54,7 +54,7 @@ class Fence:
         return self.leads and not led
 
     def _made(self, renewal: tuple[str, object], now: float) -> float:
-        """When a renewal was made, by our clock: the one that came fastest came at once."""
+        """Return our clock's time of a renewal, as if the fastest one so far had come at once."""
         holder, when = renewal
         if holder != self.holder:
             self._lags.clear()  # each holder has a clock of its own
@@ -76,11 +76,11 @@ class Fence:
 
     @property
     def begins(self) -> bool:
-        """Whether our scheduler leads, and its first renewal is still to come: in seconds."""
+        """Whether our scheduler leads and has not renewed its lease yet, which takes it seconds."""
         return self.leads and self._seen is None
 
     def problem(self, now: float) -> str:
-        """Why nothing may be bound now; "": it may."""
+        """Return why nothing may be bound now; "" if it may."""
         if not self.leads:
             return f"the scheduler on {self._host} does not lead, {self.holder or 'nobody'} does"
         if self._seen is None:

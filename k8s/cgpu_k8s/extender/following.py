@@ -59,11 +59,11 @@ class ClusterInformer:
             self._anew.set()
 
     def heard(self) -> dict[str, float | None]:
-        """When the API server last sent anything (``time.monotonic()``), by kind of object."""
+        """Return the time of the last message of the API server (``time.monotonic()``), by kind."""
         return {kind: watch.heard for kind, watch in self._watches.items()}
 
     def missing(self) -> str:
-        """What was not listed since our scheduler leads; "": the books are complete."""
+        """Return what was not listed since our scheduler leads; "" if the books are complete."""
         if self._anew.is_set():
             return "nodes and pods are to be listed again"
         ahead = sorted({"nodes", "pods"} - self._listed)
@@ -148,7 +148,7 @@ class ClusterInformer:
                 first = False
 
     def _has_begun(self, fence: Fence, item: Json | None) -> bool:
-        """Whether our scheduler begins to lead with this state of the lease; None: it is gone."""
+        """Pass a lease, or None, to the fence; return whether our scheduler begins to lead."""
         if item is None:
             fence.gone()
             return False

@@ -53,7 +53,7 @@ def arguments() -> Parser:
 
 
 def _is_local(request: web.Request) -> bool:
-    """Whether the scheduler in our pod calls."""
+    """Return whether the caller is in our pod, as its scheduler is."""
     return ip_address(str(request.remote)).is_loopback
 
 

@@ -19,7 +19,7 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """What is counted as it happens, beside what the books hold.
+    """Counters of events, beside the figures from the books.
 
     Args:
         books: the cluster's.
@@ -62,7 +62,7 @@ class Metrics:
         self.registry.register(_Cluster(books, heard, unbindable))
 
     def seen(self) -> MetricsSnapshot:
-        """What a scrape shows, as it is now; another thread may read it."""
+        """Return the families as they are now; another thread may read them."""
         return MetricsSnapshot(list(self.registry.collect()))
 
 
@@ -79,7 +79,7 @@ class MetricsSnapshot(CollectorRegistry):
 
 
 class _Cluster:
-    """What the books hold at the moment of a scrape."""
+    """The figures from the books at the moment of a scrape."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Cluster:
         yield silence
 
     def _gpus(self) -> Metric:
-        """How many GPUs nodes offer, where they are to be shared."""
+        """Return the number of GPUs on each node that is labelled for sharing."""
         found = GaugeMetricFamily(
             "cgpu_cluster_gpus",
             "GPUs of a node that is labelled for sharing them, by state.",

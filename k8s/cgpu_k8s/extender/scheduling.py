@@ -39,7 +39,7 @@ class Scheduling:
         self._books, self._count, self._clock = books, count, clock
 
     def filter(self, asked: ExtenderArgs) -> Json:
-        """Which nodes have room; the first choice is reserved, as nobody asks for scores of one."""
+        """Return the nodes with room; reserve on the best, as one node alone is never scored."""
         if not asked.pod.asks:
             return wire.filtered(asked, asked.names, {}, {})
         try:
@@ -70,7 +70,7 @@ class Scheduling:
             return wire.scored(asked.names, "")
 
     def preempt(self, asked: Preempted) -> Json:
-        """Which of some nodes would have room once their victims have ended.
+        """Return the nodes that would have room once their victims have ended.
 
         The scheduler adds up the memory of all GPUs of a node; we know that it is on two.
         """

@@ -95,7 +95,7 @@ class Extender:
         return app
 
     def public(self) -> web.Application:
-        """What anybody may call: it tells figures, and binds nothing."""
+        """Return the routes that anybody may call: figures, and no bindings."""
         app = web.Application(middlewares=[self._answer])
         self._add_public(app)
         return app
@@ -154,12 +154,12 @@ class Extender:
             return error.outcome, str(error)
 
     def _unbindable(self) -> str:
-        """Why no pod may be bound now; "": they may."""
+        """Return why no pod may be bound now; "" if pods may."""
         fenced = self._fence.problem(clock()) if self._fence else ""
         return fenced or self._missing()
 
     def _begins(self) -> bool:
-        """Whether what forbids to bind ends by itself, soon."""
+        """Return whether the reason against bindings ends by itself, soon."""
         fence = self._fence
         return fence is None or fence.begins or not fence.problem(clock())
 

@@ -50,7 +50,7 @@ class Preempted(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Which pod is to be bound to which node."""
+    """A pod that is to be bound to a node."""
 
     namespace: str
     name: str

@@ -1,1 +1,1 @@
-"""Which pods, and which changes to them and to nodes, the API server lets in: by one table."""
+"""Admission by one table of rules: pods, changes to them, and changes to nodes."""

@@ -37,7 +37,7 @@ assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
 
 
 class Check(NamedTuple):
-    """What must hold, and the sentence if it does not, both as CEL."""
+    """A condition, and the sentence if it does not hold, both as CEL."""
 
     expression: str
     sentence: str
@@ -70,12 +70,12 @@ _MEM, _CORE, _COUNT, _OTHERS = map(
 
 
 def _in(kind: str, resource: str) -> str:
-    """Whether a container names a resource in its limits or its requests."""
+    """Return CEL: the container names a resource in its limits or requests, by ``kind``."""
     return f"(has(c.resources) && has(c.resources.{kind}) && {resource} in c.resources.{kind})"
 
 
 def _has(resource: str) -> str:
-    """Whether a container names a resource."""
+    """Return CEL: the container names a resource."""
     return f"({_in('limits', resource)} || {_in('requests', resource)})"
 
 
@@ -86,18 +86,18 @@ def _members(item: str, kind: str) -> str:
 
 
 def template(item: str) -> str:
-    """What the pods of an object are made from: the same as ``template_of``."""
+    """Return CEL for the template of an object's pods, like ``template_of``."""
     spec = f"dyn({item}.spec)"
     return f"(has({spec}.jobTemplate) ? {spec}.jobTemplate.spec.template : {spec}.template)"
 
 
 def renewed() -> str:
-    """Whether an object makes pods in another way than before."""
+    """Return CEL: the object's template is new or has changed."""
     return f"request.operation == 'CREATE' || {template('object')} != {template('oldObject')}"
 
 
 def due() -> str:
-    """Whether an object makes pods now, and no controller makes it: the same as ``is_due``."""
+    """Return CEL: the object makes pods now, and no controller makes it, like ``is_due``."""
     owners, spec = "object.metadata.ownerReferences", "dyn(object.spec)"
     return (
         f"!(has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller))"
@@ -124,22 +124,22 @@ def _containers(pod: str) -> str:
 
 
 def asks(pod: str) -> str:
-    """Whether a pod names a resource of ours, as a condition of its own."""
+    """Return CEL: the pod names a resource of ours. It needs no other condition before it."""
     return f"{_containers(pod)}.exists(c, {_has(_MEM)} || {_has(_CORE)} || {_has(_COUNT)})"
 
 
 def among(accounts: Iterable[str]) -> str:
-    """Whether one of these users wants it."""
+    """Return CEL: the request is of one of these users."""
     return f"request.userInfo.username in {listed(accounts)}"
 
 
 def others(accounts: Iterable[str]) -> str:
-    """Whether somebody else than these users wants it."""
+    """Return CEL: the request is of none of these users."""
     return f"!({among(accounts)})"
 
 
 def broken(checks: tuple[Check, ...]) -> str:
-    """Whether one of some checks does not hold."""
+    """Return CEL: one of these checks does not hold."""
     return " || ".join(f"!({check.expression})" for check in checks)
 
 
@@ -214,7 +214,7 @@ def miscounted(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def _near(patterns: Iterable[str]) -> str:
-    """Whether a name is near to one of ours."""
+    """Return CEL: the name is near to one of ours."""
     return (
         f"name.startsWith({quoted(PREFIX)}) && !(name in {listed(OURS)})"
         f" && ({' || '.join(f'name.matches({quoted(pattern)})' for pattern in patterns)})"
@@ -277,7 +277,7 @@ def impossible(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def _malformed() -> str:
-    """What is wrong with a container's limits by themselves, one sentence or an empty one."""
+    """Return CEL for the sentence about what is wrong with a container's limits, or ""."""
     return _first(
         (
             _has(_COUNT),
@@ -303,7 +303,7 @@ def _malformed() -> str:
 
 
 def _miswritten(resource: str) -> Iterable[tuple[str, str]]:
-    """What is wrong with a resource in a container's limits and requests."""
+    """Return pairs of CEL: what can be wrong with a resource of a container, and the sentence."""
     name = quoted(resource)
     limit, request = (f"c.resources.{kind}[{name}]" for kind in ("limits", "requests"))
     equal = f"{_is_whole(request)} && quantity({request}).compareTo(quantity({limit})) == 0"
@@ -329,7 +329,7 @@ def _miswritten(resource: str) -> Iterable[tuple[str, str]]:
 
 
 def _uneven() -> str:
-    """Why a container's part cannot be divided over the pod's GPUs, likewise."""
+    """Return CEL for a sentence if a container's part cannot be divided over its GPUs, or ""."""
     units, cores = _number(_MEM), _number(_CORE)
     least, most = f"({CORE_STEP} * variables.gpus)", "(100 * variables.gpus)"
     even = f"{cores} % {least} == 0 && {cores} >= 0 && {cores} <= {most}"

@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Span(NamedTuple):
-    """How long a certificate is valid, and from how much of that on it is renewed."""
+    """The lifetime of a certificate, and the remaining time from which it is renewed."""
 
     life: timedelta
     renewed: timedelta
@@ -57,7 +57,7 @@ _AUTHORITY, _GUARD = (
 
 
 class Keys(NamedTuple):
-    """What all replicas share, most of it as PEM; empty: there is none yet.
+    """The keys and certificates that all replicas share, most of them as PEM; empty at first.
 
     Attributes:
         authorities: the certificates that API servers are to trust, the newest first.
@@ -75,7 +75,7 @@ class Keys(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What begins the paths that API servers call, at a time, and an hour before and after."""
+    """The first words of the paths that API servers call: now, an hour before and after."""
 
     now: str
     before: str
@@ -132,7 +132,7 @@ def _word(key: bytes, number: int) -> str:
 
 
 def until(keys: Keys) -> datetime:
-    """When the certificate ends."""
+    """Return when the certificate ends."""
     return x509.load_pem_x509_certificates(keys.chain)[0].not_valid_after_utc
 
 
@@ -176,7 +176,7 @@ def _pair(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
 
 
 def _serves(keys: Keys, known: list[x509.Certificate], host: str, now: datetime) -> bool:
-    """Whether API servers that trust ``known`` take the certificate, and will for some time."""
+    """Return whether API servers that trust ``known`` accept the certificate for a while."""
     try:
         pair = _pair(x509.load_pem_x509_certificates(keys.chain), keys.key)
         if pair is None or _names(pair.certificate) != [_general(host)]:

@@ -39,7 +39,7 @@ _TRIES = 6  # of a look that other replicas were ahead of, before it waits for t
 
 
 class CertificateClient(Protocol):
-    """What is asked of the API server."""
+    """The requests to the API server that renewing takes."""
 
     async def get(self, path: str) -> Json:
         """The object at a path; raises an ApiError."""
@@ -149,7 +149,7 @@ class Keeping:
             return True
 
     async def _keys(self) -> Keys:
-        """What the Secret has, after what is due."""
+        """Read the Secret, renew what is due, and return the keys."""
         secret = await self._api.get(self._secret)
         found = _read(secret)
         keys = kept(found, self._host, self._clock())
@@ -186,7 +186,7 @@ def _read(secret: Json) -> Keys:
 
 
 def _called(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
-    """What a webhook's clientConfig has of authorities and path, and what it is to have.
+    """Return authorities and path in a webhook's clientConfig: as they are, and as they must be.
 
     A word of a replica whose clock is ahead stays.
     """

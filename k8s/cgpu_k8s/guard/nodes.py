@@ -50,7 +50,7 @@ def beyond(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def _same(path: str, but: Iterable[str]) -> str:
-    """Whether the object at a path has the same members as before, except some."""
+    """Return CEL: the object at a path has the same members as before, except some."""
     after, before, free = _part("object", path), _part("oldObject", path), listed(but)
     return (
         f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"

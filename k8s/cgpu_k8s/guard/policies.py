@@ -64,7 +64,7 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
 
 
 def requested(event: Event, settings: Settings) -> dict[str, str]:
-    """Which requests an event is, as conditions in CEL by name, for policies and webhooks alike."""
+    """Return conditions in CEL, by name, for an event's requests: for policies and webhooks."""
     if event == TEMPLATES:
         return {"renewed": cel.renewed(), "due": cel.due()}
     return {

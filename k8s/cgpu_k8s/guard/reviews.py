@@ -23,7 +23,7 @@ _POD = ("authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/p
 
 
 class ReviewError(CgpuError):
-    """What was sent is no AdmissionReview of version 1."""
+    """The body is no AdmissionReview of version 1."""
 
 
 class AdmissionRequest(NamedTuple):
@@ -44,11 +44,11 @@ class AdmissionRequest(NamedTuple):
     pod: tuple[str, str] = ("", "")
 
     def binds(self, settings: Settings) -> bool:
-        """Whether somebody else than the scheduler binds a pod: see ``validate``."""
+        """Return whether somebody other than the scheduler binds a pod: see ``validate``."""
         return concerns(BOUND, self.review, settings)
 
     def offers(self, settings: Settings) -> bool:
-        """Whether an agent changes a node."""
+        """Return whether an agent changes a node."""
         return concerns(NODES, self.review, settings)
 
     def needs(self, settings: Settings) -> tuple[str, str] | None:
@@ -124,7 +124,7 @@ def validate(
 
 
 def _node(asked: AdmissionRequest, pod: Json) -> str:
-    """Where the pod runs if the user's token is bound to it; "": nowhere, or it is another one."""
+    """Return the pod's node if the user's token is bound to the pod, else ""."""
     uid = member(member(pod, "metadata", dict), "uid", str)
     node = member(member(pod, "spec", dict), "nodeName", str)
     return node if uid == asked.pod[1] else ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Review(NamedTuple):
-    """What somebody wants the API server to do.
+    """A request to the API server, as rules see it.
 
     Attributes:
         operation: CREATE or UPDATE.
@@ -47,7 +47,7 @@ class Review(NamedTuple):
 
 
 class Users(Enum):
-    """Who has to follow rules."""
+    """The users that rules apply to."""
 
     ALL = "all"
     OTHERS = "others"  # all but the scheduler's accounts
@@ -55,7 +55,7 @@ class Users(Enum):
 
 
 class Event(NamedTuple):
-    """Which requests rules are for.
+    """The requests that rules apply to.
 
     Attributes:
         operations: as in ``Review``.
@@ -102,7 +102,7 @@ class Rule(NamedTuple):
 
 
 def refusal(review: Review, settings: Settings) -> str:
-    """Why a request is refused, one sentence; "": it is let in.
+    """Return why a request is refused, in one sentence; "" if it is let in.
 
     Raises:
         ObjectError: the object is not what Kubernetes' API describes.
@@ -123,7 +123,7 @@ def refusal(review: Review, settings: Settings) -> str:
 
 
 def is_due(maker: Json) -> bool:
-    """Whether an object makes pods now, and no controller makes it, such as a Deployment."""
+    """Return whether an object, such as a Deployment, makes pods now and has no controller."""
     spec = member(maker, "spec", dict)
     owners = objects(member(maker, "metadata", dict), "ownerReferences")
     owned = any(member(each, "controller", bool) for each in owners)
@@ -131,7 +131,7 @@ def is_due(maker: Json) -> bool:
 
 
 def concerns(event: Event, review: Review, settings: Settings) -> bool:
-    """Whether rules for an event are for a request."""
+    """Return whether the rules for an event apply to a request."""
     if event.users is Users.OTHERS and review.user in settings.accounts:
         return False
     if event.users is Users.AGENTS and review.user != settings.agent:
@@ -192,7 +192,7 @@ def _placed(review: Review, _: Settings) -> str:
 
 
 def _foreign(review: Review, _: Settings) -> str:
-    """Who holds the token of one node's agent could change all nodes."""
+    """Refuse changes to another node: a stolen token of one agent must not change all nodes."""
     name = member(member(review.item, "metadata", dict), "name", str)
     if not review.node:
         return f"node {shown(name)}: expected a token that is bound to the agent's pod on that node"

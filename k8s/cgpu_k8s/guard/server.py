@@ -30,7 +30,7 @@ PATIENCE = 10.0  # seconds for a body; API servers wait 5 for the answer
 
 
 class ObjectReader(Protocol):
-    """What the guard asks the API server."""
+    """The requests of the guard to the API server."""
 
     async def get(self, path: str) -> Json:
         """The object at a path; raises an ApiError."""
@@ -66,7 +66,7 @@ class Guard:
         return app
 
     def is_servers(self, request: web.Request) -> bool:
-        """Whether an API server calls: the path has a word of these hours."""
+        """Return whether an API server calls: the path begins with a word of these hours."""
         given = request.match_info.get("word", "").encode()
         return any(word and hmac.compare_digest(given, word.encode()) for word in self._words())
 

@@ -1,4 +1,4 @@
-"""What the rules of the guard need to know of a cluster."""
+"""The settings of a cluster that the guard's rules need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cgpu_k8s import names
 
 
 class Settings(NamedTuple):
-    """What differs between clusters.
+    """Settings that differ between clusters.
 
     Attributes:
         accounts: the users that write decisions, such as

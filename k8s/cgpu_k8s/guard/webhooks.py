@@ -1,4 +1,4 @@
-"""What makes an API server follow the rules, by its version: policies and webhook configurations.
+"""The objects that make an API server follow the rules: policies or webhook configurations.
 
 | Kubernetes | who follows the rules | while no guard answers |
 |---|---|---|
@@ -96,7 +96,7 @@ def validating(settings: Settings, minor: int) -> dict[str, Hook]:
 
 
 def _concerns(pod: str, settings: Settings) -> str:
-    """Whether a rule can refuse a pod that an expression names."""
+    """Return CEL: a rule can refuse the pod that an expression names."""
     checks = (*cel.written(settings, pod), *cel.misspelt(settings, pod))
     return f"{cel.broken(checks)} || {cel.asks(pod)}"
 

@@ -1,4 +1,4 @@
-"""What is shown of a cluster: its nodes with their GPUs, and what pods have of each."""
+"""A cluster as it is shown: nodes with their GPUs, and the shares of pods on each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_GPUS = 999
 
 
 class Machine(NamedTuple):
-    """What is needed of a node's object.
+    """The facts of a node's object that are shown.
 
     Attributes:
         offer: its GPUs, as its agent describes them, and what it offers of them.
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What is needed of a pod that asks for a part of a GPU.
+    """The facts of a pod that asks for a share of a GPU.
 
     Attributes:
         pod: what it asks for, and where it is.
@@ -53,7 +53,7 @@ class Claim(NamedTuple):
 
     @property
     def published(self) -> dict[int, Share]:
-        """What published tools read there, by the GPU's index."""
+        """The shares in the annotations of published tools, by the GPU's index."""
         return read_published(self.notes, self.asked)
 
     def decision(self) -> tuple[Decision | None, str]:
@@ -111,12 +111,12 @@ class NodeView(NamedTuple):
 
     @property
     def pending(self) -> Share:
-        """What pods on it ask for without having it."""
+        """The shares that pods on the node ask for and do not have."""
         return total(pod.pending for pod in self.pods)
 
     @property
     def allocated(self) -> Share:
-        """What pods have, and what is pending."""
+        """The shares that pods have, and those that are pending."""
         return total([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
 
 

@@ -63,7 +63,7 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Fetche
 async def fetch_maker(
     cluster: Cluster, kind: str, name: str, namespace: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What makes pods, such as a Job, by one of the words of MAKERS; and its events.
+    """Fetch an object that makes pods, such as a Job, by a word of MAKERS; and its events.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such object.

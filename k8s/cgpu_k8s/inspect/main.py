@@ -86,7 +86,7 @@ def _work() -> int:
 
 
 def _answer(given: argparse.Namespace) -> str:
-    """What is printed.
+    """Return the text to print.
 
     Raises:
         CgpuError: the cluster cannot be asked, or has no such node or pod.

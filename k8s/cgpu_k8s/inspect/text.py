@@ -21,7 +21,7 @@ _SUMMARY_RULER, _DETAILS_RULER = 20, 10
 
 
 class TableResource(NamedTuple):
-    """What one table is about.
+    """A resource, as the heading of its table names it.
 
     Attributes:
         part: which part of a share.

@@ -1,4 +1,4 @@
-"""Why a pod waits, or why it failed, in one sentence: pure.
+"""The reason for which a pod waits or has failed, in one sentence: pure.
 
 The rules are tried in order, and the first that applies makes the sentence: what the pod says of
 itself, then where it is, then what the nodes have for it, then what its scheduler says.
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
     @property
     def phase(self) -> str:
-        """How far it is."""
+        """The pod's phase."""
         return member(self.status, "phase", str)
 
 
@@ -158,7 +158,7 @@ def _gated(case: Case) -> str:
 
 
 def _no_room(case: Case) -> str:
-    """What the nodes say, if none has room: the most useful, and how many say the same."""
+    """Return the most useful refusal, and how many nodes share it; "" if a node has room."""
     fitting, refused = _asked(case)
     if fitting:
         return ""
@@ -222,7 +222,7 @@ _RULES: tuple[Callable[[Case], str], ...] = (
 
 
 def _containers(case: Case, state: str) -> str:
-    """Why the first container that has a reason waits or ended."""
+    """Return the reason of the first container that waits or ended with one; else ""."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in objects(case.status, kind):
             found = member(member(each, "state", dict), state, dict)

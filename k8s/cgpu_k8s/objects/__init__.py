@@ -1,1 +1,1 @@
-"""What cgpu reads from the objects of the API server, and what it writes into them: pure."""
+"""Reads and writes cgpu's fields in Kubernetes' objects: pure."""

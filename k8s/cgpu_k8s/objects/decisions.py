@@ -27,7 +27,7 @@ _YES = "true"
 def write_annotations(
     decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int
 ) -> dict[str, str]:
-    """What a pod's binding adds to its annotations.
+    """Return the annotations that a pod's binding adds.
 
     Args:
         decision: what the pod gets.
@@ -96,7 +96,7 @@ def _device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str,
 
 
 def decided(pod: Pod) -> Decision | None:
-    """What a pod has by its own annotation; None: it has no annotation, or asks for nothing.
+    """Return the decision in a pod's annotation; None if it has none, or asks for nothing.
 
     The annotation says which GPUs; how much of them is in the pod's specification, which nobody
     can change. The pod's label is not read: it can change while the pod runs.

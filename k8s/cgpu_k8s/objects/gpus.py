@@ -54,7 +54,7 @@ class Fact(NamedTuple):
 
     @property
     def units(self) -> int:
-        """How much ``aliyun.com/gpu-mem`` it is."""
+        """Its memory in units of ``aliyun.com/gpu-mem``."""
         return self.mib // UNIT_MIB
 
     def mib_of(self, units: int) -> int:
@@ -66,7 +66,7 @@ class Fact(NamedTuple):
         return units * self.mib // self.units
 
     def units_of(self, mib: int) -> int:
-        """How many of its units some memory takes, in part or whole."""
+        """Return how many of its units some memory takes, rounded up."""
         return -(-mib * self.units // self.mib)
 
     def gpu(self) -> Gpu:
@@ -75,7 +75,7 @@ class Fact(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an agent says of its node.
+    """The GPUs of a node, as its agent writes them.
 
     Attributes:
         mode: that it has put into force.
@@ -96,7 +96,7 @@ def write_facts(mode: str, gpus: Iterable[Fact], withheld: str = "") -> str:
 
 
 def read_facts(text: str) -> Facts:
-    """What an annotation says.
+    """Parse the annotation.
 
     Raises:
         FactsError: it is too long, not JSON, of another version, or a member is missing or wrong.

@@ -35,7 +35,7 @@ NEAR = {
 
 
 def misspelt(pod: Json) -> str:
-    """Which resource in a pod's limits is near to a name of ours, one sentence; "".
+    """Return a sentence about a resource of a pod whose name is near to one of ours, or "".
 
     Raises:
         ObjectError: it is no pod.
@@ -49,7 +49,7 @@ def misspelt(pod: Json) -> str:
 
 
 def miscounted(pod: Json) -> str:
-    """Which label or annotation of a pod that asks for GPUs is near to that of their number; "".
+    """Return a sentence about a label or annotation near to that of the number of GPUs, or "".
 
     All others are free, and so are those of a pod that asks for nothing of ours.
 

@@ -1,4 +1,4 @@
-"""What a node offers to pods that share GPUs, read from its object."""
+"""The GPUs that a node offers for sharing, read from its object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WITHHELD = "withheld"  # beside the allocator's codes: why a node offers nothing
 
 
 class Offer(NamedTuple):
-    """What a node offers.
+    """The GPUs that a node offers.
 
     Attributes:
         name: its name.
@@ -93,7 +93,7 @@ def read_node(node: Json) -> Offer:
 
 
 def why_not_shared(node: Json) -> str:
-    """Why a node's GPUs are not to be shared, whatever its agent says; "": they are.
+    """Return why a node's GPUs must not be shared, whatever its agent offers; "" if they may be.
 
     Raises:
         ObjectError: it is no node.
@@ -118,7 +118,7 @@ def _unknown(label: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _shared(status: Json) -> str:
-    """Why two schedulers would give away the same GPUs; "": they would not."""
+    """Return why two schedulers would give away the same GPUs; "" if they would not."""
     found = [
         f"{shown(str(amount))} {shown(name)}"
         for name, amount in sorted(member(status, "allocatable", dict).items())
@@ -130,7 +130,7 @@ def _shared(status: Json) -> str:
 
 
 def _changing(label: str, known: str) -> str:
-    """Why a label that is not in force yet withholds a node; "": it is in force."""
+    """Return why a label that is not in force yet withholds a node; "" if it is in force."""
     if label == known:
         return ""
     return f"{SCHEDULE}={label} is not in force yet: the node's agent still has it as {known}"

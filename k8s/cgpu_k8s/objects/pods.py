@@ -1,4 +1,4 @@
-"""What a pod asks for, read from its object."""
+"""The GPUs that a pod asks for, read from its object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class Pod(NamedTuple):
-    """What cgpu has to know of a pod.
+    """The facts of a pod that cgpu needs.
 
     Attributes:
         uid: its UID; "" while it is being created.
@@ -51,14 +51,14 @@ class Pod(NamedTuple):
 
     @property
     def need(self) -> Need | None:
-        """What it asks for; None: no part of a GPU, or what no GPU could give."""
+        """The share that it asks for; None if it asks for none, or for an impossible one."""
         if not self.containers or self.refusal:
             return None
         return Need(self.uid, self.owner, self.gpus, self.containers)
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for a part of a GPU, possible or not."""
+        """Whether it asks for a share of a GPU, possible or not."""
         return bool(self.containers or self.refusal)
 
 
@@ -98,7 +98,7 @@ def read_pod(pod: Json) -> Pod:
 
 
 def template_of(item: Json) -> Json:
-    """What the pods of a Job, CronJob, Deployment or the like are made from, as one of them.
+    """Return the template of the pods of a Job, CronJob, Deployment or the like, as a pod.
 
     Raises:
         ObjectError: it is no such object.
@@ -110,7 +110,7 @@ def template_of(item: Json) -> Json:
 
 
 def need_of(pod: Json) -> Need | None:
-    """What a pod asks for; None: no part of a GPU.
+    """Return what a pod asks for; None if it asks for no share of a GPU.
 
     Raises:
         NeedError: no GPU of any node could give it; one sentence.
@@ -144,7 +144,7 @@ def _containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _container(container: Json, kind: str) -> Container | None:
-    """What a container asks for; None: no part of a GPU."""
+    """Return what a container asks for; None if it asks for no share of a GPU."""
     name = member(container, "name", str)
     resources = member(container, "resources", dict)
     limits, requests = member(resources, "limits", dict), member(resources, "requests", dict)
@@ -169,7 +169,7 @@ def _container(container: Json, kind: str) -> Container | None:
 
 
 def _whole(container: str, resource: str, limits: Json, requests: Json) -> int:
-    """How much of a resource a container asks for, in its limits and, if at all, requests."""
+    """Return the amount of a resource in a container's limits; its requests must equal it."""
     if resource not in limits:
         raise NeedError(f"container {container}: {resource} in requests only: expected in limits")
     limit = whole(limits[resource])

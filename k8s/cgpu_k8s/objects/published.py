@@ -42,7 +42,7 @@ def total(shares: Iterable[Share]) -> Share:
 
 
 def asked(pod: Json, found: Pod) -> Share:
-    """What a pod asks for, of all its GPUs together; also where no GPU of ours could give it.
+    """Return what a pod asks for over all its GPUs, also if no GPU of ours could give it.
 
     Args:
         pod: its object.
@@ -65,7 +65,7 @@ def published_notes(pod: Json) -> dict[str, str]:
 
 
 def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
-    """What a pod has of which GPU, by the GPU's index; empty: the annotations do not say.
+    """Return a pod's share of each GPU, by the GPU's index; empty if the annotations have none.
 
     Args:
         notes: its annotations.

@@ -1,1 +1,1 @@
-"""What this machine is, who has which share of its GPUs, and how to reach its server."""
+"""This machine, the shares of its GPUs, and the way to reach its server."""

@@ -79,7 +79,7 @@ def _named(driver_dir: str) -> list[tuple[str, Account]]:
 
 
 def sentence(found: Sequence[Account]) -> str:
-    """What it means that these are there."""
+    """Return a sentence that warns of these accounts."""
     named = [f"{_user(each.uid)} ({shown(each.state_dir, LONGEST_PATH)})" for each in found]
     more = f" and {len(named) - _SHOWN} more" if named[_SHOWN:] else ""
     share = "shares" if len(named) == 1 else "share"
@@ -100,7 +100,7 @@ def _prefix(driver_dir: str) -> str:
 
 
 def _number(state_dir: str) -> str:
-    """What tells a state directory from all others; empty if it is not there."""
+    """Return device and inode of a state directory, which no other one has; "" if it is gone."""
     try:
         facts = os.stat(state_dir)
     except OSError:
@@ -109,7 +109,7 @@ def _number(state_dir: str) -> str:
 
 
 def _is_roots(driver_dir: str) -> bool:
-    """Whether root's server has shares of these GPUs; others do not see a service's names."""
+    """Return whether root's server has shares of these GPUs; others do not see its names."""
     try:
         # A folder without folders has two links; one if the file system does not count them.
         if os.stat(f"{ROOT_STATE}/containers").st_nlink == _OF_NONE:

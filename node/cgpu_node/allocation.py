@@ -1,4 +1,4 @@
-"""Which GPUs of a node a pod gets: pure functions of what GPUs have and what a pod needs.
+"""Chooses the GPUs of a node for a pod: pure functions of the GPUs and of the pod's need.
 
 No clock, file, chance or state outside the arguments, so a simulation and a scheduler run the same
 code. Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
@@ -23,7 +23,7 @@ WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "fu
 
 
 class Gpu(NamedTuple):
-    """What one GPU of a node offers to pods.
+    """A GPU as a node offers it to pods.
 
     Attributes:
         uuid: the driver's name of the GPU; an index can change at each start of a node.
@@ -47,13 +47,13 @@ class Gpu(NamedTuple):
 
     @property
     def left(self) -> Part:
-        """What others than pods leave to pods."""
+        """The part that pods may have: the GPU without what others hold."""
         time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
         return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
 
 
 class Container(NamedTuple):
-    """What one container of a pod asks for, over all GPUs of the pod together."""
+    """The need of one container of a pod, over all GPUs of the pod together."""
 
     name: str
     units: int
@@ -62,7 +62,7 @@ class Container(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a pod asks for.
+    """The need of a pod.
 
     Attributes:
         pod: its UID.
@@ -78,7 +78,7 @@ class Need(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a pod or a container has of each of its GPUs."""
+    """The part of each of its GPUs that a pod or a container has."""
 
     units: int
     cores: int
@@ -86,7 +86,7 @@ class Part(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a pod has got.
+    """The GPUs of a pod, and its part of each.
 
     Attributes:
         pod: its UID.
@@ -106,7 +106,7 @@ class Decision(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a pod is not placed; one sentence, the same for all nodes where it is the same."""
+    """The reason not to place a pod; one sentence, the same for all nodes with the same reason."""
 
     code: str
     sentence: str
@@ -116,11 +116,11 @@ NOTHING = Part(0, 0, 0)
 
 
 class NeedError(ValueError):
-    """What a pod asks for can be placed on no GPU of any node; one sentence."""
+    """The need of a pod fits on no GPU of any node; one sentence."""
 
 
 def part_of(need: Need) -> Part:
-    """What a pod takes of each of its GPUs while it lives.
+    """Return the part of each of its GPUs that a pod takes while it lives.
 
     Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
     together, and of what any init container takes beside the sidecars that started before it
@@ -147,7 +147,7 @@ def part_of(need: Need) -> Part:
 
 
 def share_of(container: Container, gpus: int) -> Part:
-    """What a container has of each of ``gpus`` GPUs.
+    """Return the part of each of ``gpus`` GPUs that a container has.
 
     Raises:
         NeedError: one sentence that names the value and what is allowed.
@@ -188,7 +188,7 @@ class Choice(NamedTuple):
 
 
 class NodeInfo:
-    """What a node offers, and which pods have what of it.
+    """The GPUs that a node offers, and the parts of them that pods have.
 
     Answers are kept until the node changes, so asking a thousand nodes of which one has changed
     costs little more than asking one.
@@ -230,11 +230,11 @@ class NodeInfo:
         self._answers.clear()
 
     def used(self, uuid: str) -> Part:
-        """What pods have of a GPU."""
+        """Return the part of a GPU that pods have."""
         return self._used.get(uuid, NOTHING)
 
     def free(self, gpu: Gpu) -> Part:
-        """What is left of a GPU; below 0 where more is promised than it has now."""
+        """Return the part of a GPU that is left; below 0 if more is promised than it has now."""
         pairs = zip(gpu.left, self.used(gpu.uuid), strict=True)
         return Part(*(left - used for left, used in pairs))
 
@@ -271,7 +271,7 @@ class NodeInfo:
         return sum(self.free(gpu).units for gpu in self.gpus.values())
 
     def replicas(self, uuid: str, owner: str) -> int:
-        """How many pods of one controller have a part of a GPU."""
+        """Return how many pods of one controller have a part of a GPU."""
         return sum(
             uuid in decision.gpus
             for decision in self.taken.values()
@@ -279,7 +279,7 @@ class NodeInfo:
         )
 
     def _never(self, need: Need, part: Part) -> Refusal | None:
-        """Why the node would not even have room for the pod if it were empty."""
+        """Return the reason if the node had no room for the pod even if it were empty."""
         if (part.cores > 0) != (self.mode == CORE_MEM):
             asked = "with" if part.cores else "without"
             return Refusal(
@@ -330,7 +330,7 @@ ORDERS: Mapping[str, Callable[[NodeInfo, Gpu, str], tuple[int, ...]]] = {
 
 
 def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
-    """What a node gives to a pod; the node does not count it before :meth:`Node.add`.
+    """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
         NeedError: no node could.
@@ -344,7 +344,7 @@ def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
 
 
 def compare(nodes: Iterable[NodeInfo], need: Need) -> tuple[dict[str, Choice], dict[str, Refusal]]:
-    """What each node would give to a pod, or why it has nothing for it, by name.
+    """Return by name what each node would give to a pod, or why it would refuse.
 
     Raises:
         NeedError: no node could.

@@ -38,7 +38,7 @@ class SilentError(CgpuError):
 
 
 def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
-    """What the server of ``state_dir`` answers.
+    """Send a request to the server of ``state_dir`` and return its answer.
 
     Raises:
         AbsentError: there is none, or it has just ended.

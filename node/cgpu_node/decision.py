@@ -36,14 +36,14 @@ _VENDOR = "GPU-"
 
 
 class Grant(NamedTuple):
-    """What one container has of one GPU: ``mem`` in MiB, ``core`` in hundredths of its time."""
+    """A container's grant of one GPU: ``mem`` in MiB, ``core`` in hundredths of its time."""
 
     mem: int
     core: int = 0
 
 
 class AllocationAnnotation(NamedTuple):
-    """What a pod was given.
+    """The content of a pod's annotation ``cgpu/allocation``.
 
     Attributes:
         pod: its UID.

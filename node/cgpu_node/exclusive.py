@@ -1,4 +1,4 @@
-"""Which containers of pods have whole GPUs, as the node's agent leaves it for ``cgpud``.
+"""The containers of pods that have whole GPUs, as the node's agent writes them for ``cgpud``.
 
 ``<state>/exclusive.json``, where there is such a container::
 

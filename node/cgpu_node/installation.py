@@ -1,4 +1,4 @@
-"""Where cgpu is installed: environments beside each other, and the link that names one of them.
+"""The installations of cgpu: environments beside each other, and the link to one of them.
 
 ``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to the previous environment. A
 program that was started from an environment stays in it, because its path is never reused. An
@@ -30,7 +30,7 @@ class Installation(NamedTuple):
 
     @property
     def back_link(self) -> str:
-        """What names the way back."""
+        """The link to the environment that was in use before."""
         return f"{self.prefix}{_BACK}"
 
     @property
@@ -60,7 +60,7 @@ def own_environment() -> str | None:
 
 
 def shared() -> str | None:
-    """Where this installation has its documents and other shared files; None: a source tree."""
+    """Return the folder of documents and other shared files; None in a source tree."""
     own = own_environment()
     folders = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
     return next((each for each in folders if os.path.isdir(f"{each}/doc/cgpu")), None)

@@ -53,7 +53,7 @@ def _checked(text: str) -> str:
 
 
 class _Context:
-    """What the C scanner asks its owner for."""
+    """The settings that the C scanner reads from its owner."""
 
     strict = True
     object_hook = None

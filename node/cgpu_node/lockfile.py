@@ -135,5 +135,5 @@ class LockFile:
             os.close(fd)
 
     def sentence(self, error: OSError) -> CgpuError:
-        """What users are shown of an error of the file system."""
+        """Return an error for users from an error of the file system."""
         return CgpuError(f"{self._what}: {error.strerror}")

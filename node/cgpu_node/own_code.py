@@ -1,4 +1,4 @@
-"""Where our own code is, and one file for each program with all modules that a start loads.
+"""Finds our own code, and keeps the modules that a program's start loads in one file.
 
 Python finds a module by searching one folder after another, and reads a separate file for each: 3
 ms for the 50 modules of a container's creation. So they are kept in one file beside the ``.pyc``
@@ -51,7 +51,7 @@ def programs() -> str:
 
 
 def file_of(program: str) -> str:
-    """Where the modules that ``program`` loads are kept."""
+    """Return the path of the file with the modules that ``program`` loads."""
     return f"{_PACKAGE}/__pycache__/{program}.{sys.implementation.cache_tag}.start"
 
 
@@ -68,7 +68,7 @@ class Finder:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """How to import the module; None if it was not kept, or has changed since."""
+        """Return how to import the module; None if it was not kept, or has changed."""
         entry = self._modules.get(name)
         if entry is None or not _is_as_it_was(entry):
             return None
@@ -102,7 +102,7 @@ class Finder:
             _replace(self._file, lambda: _summed(dumps((self._made_for, self._with(names)))))
 
     def _with(self, names: list[str]) -> dict[str, Entry]:
-        """What is kept already, and the modules ``names``."""
+        """Return the entries that are kept already, and those of the modules ``names``."""
         return {**self._modules, **self._fresh, **{n: _entry(sys.modules[n]) for n in names}}
 
 
@@ -159,7 +159,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _entry(module: ModuleType) -> Entry:
-    """What to keep of a module. Compiling it takes 5 ms."""
+    """Return what is kept of a module: its code, because compiling it takes 5 ms."""
     spec = module.__spec__
     assert spec is not None  # noqa: S101 (_is_kept)
     assert spec.origin is not None  # noqa: S101 (likewise)

@@ -1,4 +1,4 @@
-"""Where cgpu keeps its state on this host, and whether that place can be trusted."""
+"""The paths of cgpu's state on this host, and the checks that they can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods on this node ask for, as its agent leaves it for the creation of their containers.
+"""The limits of this node's pods, which its agent writes for the creation of containers.
 
 ``<state>/pods/<uid>`` is there for each pod that asks for a part of a GPU::
 
@@ -35,21 +35,21 @@ _LONGEST_UID = 128
 
 
 class Limit(NamedTuple):
-    """What a container asks for: ``mem`` in units, ``core`` in hundredths of a GPU's time."""
+    """The limits of a container: ``mem`` in units, ``core`` in hundredths of a GPU's time."""
 
     mem: int
     core: int = 0
 
 
 class PodSpec(NamedTuple):
-    """What a pod asks for: its ``NAMESPACE/NAME``, and the limits of its containers by name."""
+    """The specification of a pod: ``NAMESPACE/NAME``, and its containers' limits by name."""
 
     name: str
     containers: Mapping[str, Limit]
 
 
 def read(state_dir: str, uid: str) -> PodSpec | None:
-    """What the agent left about a pod; None: nothing.
+    """Read what the agent wrote about a pod; None if it wrote nothing.
 
     Raises:
         CgpuError: the file is damaged.
@@ -106,7 +106,7 @@ def awaited(state_dir: str, uid: str, patience: float = PATIENCE) -> tuple[PodSp
 
 
 def is_current(state_dir: str) -> bool:
-    """Whether an agent runs and has left all that it knows."""
+    """Return whether an agent runs and has written all pods that it knows."""
     try:
         lock = os.open(f"{state_dir}/{_LOCK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -121,7 +121,7 @@ def is_current(state_dir: str) -> bool:
 
 
 def is_uid(uid: str) -> bool:
-    """Whether ``uid`` may name a file."""
+    """Return whether ``uid`` may name a file."""
     return 0 < len(uid) <= _LONGEST_UID and _LETTERS.issuperset(uid)
 
 

@@ -17,7 +17,7 @@ _DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 
 
 def path(proxy: str, state_dir: str) -> str:
-    """Where a proxy is if its overlay is mounted.
+    """Return the path of a proxy in its overlay, which need not be mounted.
 
     A proxy that was replaced, or whose mode was changed, has another overlay: the kernel goes on
     showing the old file, or the old mode, in a mounted one.
@@ -54,7 +54,7 @@ def sealed(proxy: str, state_dir: str, *, make: bool) -> str:
 
 
 def is_refused(proxy: str, state_dir: str) -> bool:
-    """Whether a container's start could not mount the overlay."""
+    """Return whether the start of a container tried to mount the overlay and could not."""
     inside = path(proxy, state_dir)
     return os.path.isdir(os.path.dirname(inside)) and not os.path.exists(inside)
 

@@ -40,7 +40,7 @@ def tell(state_dir: str) -> None:
 
 
 def is_listening(state_dir: str) -> bool:
-    """Whether a server answers; a connection makes it refresh.
+    """Return whether a server answers; a connection makes it refresh.
 
     Raises:
         OSError: that cannot be found out.

@@ -1,4 +1,4 @@
-"""Whether a file of the host can be trusted, for example to be mounted into a container.
+"""Checks that a file of the host can be trusted, for example to be mounted into a container.
 
 A user who can change such a file can change what every container gets. So the file and every
 directory above it must belong to root (or to us, if we are not root), and no other user may be able
@@ -51,7 +51,7 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
 
 
 def _is_outside(uid: int) -> bool:
-    """Whether a file of this owner is root's of the host, for all that we can see.
+    """Return whether, as far as we can see, the owner is root of the host.
 
     In a user namespace all users who are not of it have one id. Whoever made the namespace has no
     more rights on the host than before, and finds the host's libraries with that owner.

@@ -50,7 +50,7 @@ def discover(
 def ask(
     folder: str, identity: dict[str, Any], before: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the driver in ``folder`` answers, in the form of ``node.json``.
+    """Ask the driver in ``folder`` and return its facts in the form of ``node.json``.
 
     Args:
         folder: of the driver's libraries.
@@ -100,7 +100,7 @@ def ask(
 
 
 def _contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
-    """What CUDA knows of the GPUs, and what it does not."""
+    """Return CUDA's facts about the GPUs, and a sentence for each that is unknown."""
     found, error = _probe("contexts", folder)
     unknown = "what a CUDA context costs {}is not known, so none is charged{}: {}"
     if found is None:
@@ -200,7 +200,7 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
 
 
 def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
-    """What the probe printed, or None and why it did not."""
+    """Run the probe and return its output, or None and the reason."""
     process = start_probe(what, folder, subprocess.DEVNULL)
     try:
         out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Which files make up a driver installation, and where to look for one."""
+"""The files of a driver installation, and the directories where it may be."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def companions(driver_dir: str, version: str) -> dict[str, str]:
 
 
 def _is_proxy(path: str, soname: str) -> bool:
-    """Whether ``path`` loads a real library from a base directory, which only our proxies do."""
+    """Return whether ``path`` loads a real library from a base directory: only proxies do."""
     if os.stat(path).st_size > _LARGEST_PROXY:
         return False
     with open(_open(path), "rb") as file:

@@ -145,7 +145,7 @@ def load_node(
 
 
 def unless_lost(make: _Maker[Made_co]) -> Made_co:
-    """What ``make`` makes of the facts; of new ones if a GPU was lost by those that were known.
+    """Return ``make`` of the known facts, or of new ones if these know a GPU as lost.
 
     Args:
         make: takes whether to refresh the facts. It raises LostError for a GPU that is lost.
@@ -193,7 +193,7 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
 
 
 def _identity(folder: str) -> dict[str, Any]:
-    """What must be the same for the facts to be valid: the boot, and the files behind the names.
+    """Return what the facts are valid for: the boot, and the files behind the names.
 
     A job of Slurm may be allowed some of the GPUs only. The driver shows it no others.
     """

@@ -137,7 +137,7 @@ class _Library:
         raise _FailedError(name, status, f"{words(status).decode()} (error {status})")
 
     def status(self, name: str, *arguments: object) -> int:
-        """What the driver answers, whether or not it has that call."""
+        """Call the driver and return its status, also if it has no such function."""
         function = getattr(self._library, name, None)
         return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
 
@@ -155,7 +155,7 @@ class _Library:
 def _each(
     nvml: _Library, read: Callable[[ctypes.c_void_p, str], Fields]
 ) -> dict[str, list[Fields]]:
-    """What ``read`` finds out about each GPU by its handle and UUID.
+    """Call ``read`` for each GPU, with its handle and UUID, and return the results.
 
     A GPU that does not answer stops no other one: it is among the ``lost``.
     """
@@ -209,7 +209,7 @@ def _modes(nvml: _Library) -> Fields:
 
 
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
-    """What this process holds by NVML's figure; 0 if there is none."""
+    """Return the memory that this process holds, by NVML's figure; 0 if there is none."""
     return _holders(nvml, handle).get(os.getpid()) or 0
 
 
@@ -252,7 +252,7 @@ def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
 
 
 def _holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
-    """How much of each GPU is in use, without what the driver keeps, by whom, and how busy it is.
+    """Return each GPU's memory in use, without the driver's own, its holders, and how busy it is.
 
     Args:
         nvml: the driver.
@@ -312,7 +312,7 @@ def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
 
 
 def _contexts(nvml: _Library, cuda: str) -> Fields:
-    """What CUDA knows of the GPUs.
+    """Return CUDA's facts about the GPUs.
 
     Returns:
         ``costs``: UUID -> bytes that one context costs, by NVML's figure for this process if it

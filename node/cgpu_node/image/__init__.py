@@ -1,1 +1,1 @@
-"""What a container's root file system has: files, libraries, its loader's order."""
+"""The root file system of a container: files, libraries, the order of its loader."""

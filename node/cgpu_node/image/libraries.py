@@ -1,4 +1,4 @@
-"""Where the driver's libraries are in a container, and so where a proxy has to cover them.
+"""Finds where a container has the driver's libraries, which a proxy has to cover.
 
 There are two cases. If another runtime (NVIDIA's) has mounted the driver's files, each of them is
 covered. If not, the libraries are put into the directories that the image's own loader searches
@@ -34,7 +34,7 @@ def stem(soname: str) -> str:
 
 
 def is_version(name: str, soname: str) -> bool:
-    """Whether a file ``name`` is some version of ``soname``: libcuda.so, libcuda.so.535.54, ..."""
+    """Return whether a file ``name`` is a version of ``soname``, such as libcuda.so.535.54."""
     start = stem(soname)
     return name == start or name.startswith(start + ".")
 

@@ -86,7 +86,7 @@ class Mounted:
         return found
 
     def _of_process(self, path: str) -> str:
-        """Where ``/proc/self/root`` leads, or the same of any process or thread; else empty.
+        """Return the target of ``/proc/self/root`` or the like, of any process or thread; else "".
 
         All programs of a container have its root. Their working directory is taken to be the first
         one's.
@@ -128,13 +128,13 @@ class Mounted:
 
 
 def is_bind(mount: dict[str, Any]) -> bool:
-    """Whether a mount of the configuration shows a file or directory of the host."""
+    """Return whether a mount of the configuration shows a file or directory of the host."""
     options = mount.get("options") or []
     return mount.get("type") == "bind" or "bind" in options or "rbind" in options
 
 
 def is_shared(mount: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Whether a mount below a mount of the configuration would appear on the host, too."""
+    """Return whether a mount below a mount of the configuration would also appear on the host."""
     options = mount.get("options") or []
     if "shared" in options or "rshared" in options:
         return True

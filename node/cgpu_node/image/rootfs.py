@@ -1,4 +1,4 @@
-"""What is in a container's root file system, seen without ever leaving it.
+"""The content of a container's root file system, read without ever leaving it.
 
 Every step starts from the file descriptor of the previous directory, and the kernel follows no
 symbolic link. So an image can contain anything, but cannot lead us outside.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
             """The names of the directories in a directory, without links to some."""
 
         def link(self, path: str) -> str:
-            """What a symbolic link says; empty if it is none."""
+            """Return the target of a symbolic link; "" if it is none."""
 
         def read(self, path: str, most: int) -> bytes | None:
             """The content of a file; None if there is none."""
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
         @property
         def is_complete(self) -> bool:
-            """Whether it already contains the container's mounts."""
+            """Whether the root file system already contains the container's mounts."""
 
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -108,7 +108,7 @@ class Rootfs:
                 os.close(readable)
 
     def link(self, path: str) -> str:
-        """What a symbolic link says; empty if it is none."""
+        """Return the target of a symbolic link; "" if it is none."""
         folder, name = os.path.split(path)
         fd = self._directory(folder)
         if fd is None:
@@ -229,7 +229,7 @@ def _refuse_exhausted(error: OSError) -> None:
 
 
 def resolved(view: View, path: str) -> str:
-    """Where ``path`` leads inside the root, its symbolic links followed as a runtime does.
+    """Resolve ``path`` inside the root; follow its symbolic links as a runtime does.
 
     A path that does not exist, or a loop, ends where it can be followed no further.
     """

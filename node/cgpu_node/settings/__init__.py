@@ -1,1 +1,1 @@
-"""What the administrator decided: the configuration, and the rules of each GPU."""
+"""The administrator's settings: the configuration, and the rules of each GPU."""

@@ -60,7 +60,7 @@ KUBERNETES = "kubernetes.json"  # beside it; hook/common/document.c looks for it
 
 
 class Config(NamedTuple):
-    """What the administrator decided; the defaults hold where the file says nothing."""
+    """The configuration; a default applies to each key that the file does not have."""
 
     max_inst: int = DEFAULT_MAX_INST
     default_memsize: int | str = 0
@@ -158,7 +158,7 @@ def identity(path: str = CONFIG_PATH) -> tuple[object, ...]:
 
 
 def is_closed(path: str = CONFIG_PATH) -> bool:
-    """Whether this user cannot see if there is a configuration, so that the defaults hold."""
+    """Return whether this user cannot see if there is a configuration, so that defaults apply."""
     try:
         os.stat(path)
     except OSError as error:
@@ -192,7 +192,7 @@ def _configured(path: str) -> Config:
 
 
 def _is_there(path: str) -> bool:
-    """Whether there is a file.
+    """Return whether there is a file.
 
     Anything else is refused: the defaults are not what its owner wants, and every container that is
     created would wait for a pipe.

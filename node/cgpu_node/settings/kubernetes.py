@@ -1,4 +1,4 @@
-"""Whether pods on this node follow the decisions that schedulers write, ``kubernetes.json``.
+"""The setting whether pods on this node follow schedulers' decisions, ``kubernetes.json``.
 
 ::
 
@@ -35,7 +35,7 @@ _FIELDS = ("version", "node", "mode", "pass_through")
 
 
 class Kubernetes(NamedTuple):
-    """How this node follows decisions.
+    """The way in which this node follows decisions.
 
     Attributes:
         node: its name in the cluster.
@@ -49,7 +49,7 @@ class Kubernetes(NamedTuple):
 
 
 def read(path: str) -> Kubernetes | None:
-    """What the file says; None: there is no file.
+    """Read the setting; None if there is no file.
 
     Raises:
         CgpuError: it is damaged, or others could change it; one sentence names the field.

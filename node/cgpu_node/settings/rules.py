@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
         @property
         def gpu(self) -> Mapping[str, Mapping[str, int]]:
-            """What holds on single GPUs instead, by index or UUID."""
+            """Rules of single GPUs, which precede the common ones, by index or UUID."""
 
     class GpuIdentity(Protocol):
         """A GPU of the node, or of a request."""
@@ -94,7 +94,7 @@ DEFAULT_ALLOWED = (
 
 
 class Rules(NamedTuple):
-    """What holds on one GPU.
+    """The rules of one GPU.
 
     Attributes:
         policy: compute policy, 0..6.
@@ -119,12 +119,12 @@ class Defaults(NamedTuple):
 
 
 def expected(least: int, most: int) -> str:
-    """What is allowed, in words."""
+    """Return the allowed values, in words."""
     return f"a whole number from {least} to {most}"
 
 
 def allowed(name: str, given: object = None) -> str:
-    """What a rule may be, in words; where ``given`` is a misspelt policy, which one is meant."""
+    """Return a rule's allowed values in words, and for a misspelt policy the likely one."""
     if name != _POLICY:
         return expected(*RANGES[name])
     meant = suggestion(_as_typed(given), POLICIES) if isinstance(given, str) else ""
@@ -202,7 +202,7 @@ def configured(source: Configured, gpus: Iterable[GpuIdentity]) -> Defaults:
 
 
 def _names(gpu: GpuIdentity) -> tuple[str, str]:
-    """What the configuration may call a GPU."""
+    """Return the names of a GPU in the configuration."""
     return str(gpu.index), gpu.uuid.lower()
 
 
@@ -213,7 +213,7 @@ def strangers(source: Configured, gpus: Iterable[GpuIdentity]) -> list[str]:
 
 
 def read(state_dir: str) -> Changes:
-    """What was changed, by UUID; nothing if there is no such file, or a damaged one."""
+    """Read the changes, by UUID; none if there is no such file, or a damaged one."""
     try:
         gpus = _content(state_dir)["gpus"].items()
         return {uuid: {k: v for k, v in gpu.items() if _fits(k, v)} for uuid, gpu in gpus}
@@ -231,7 +231,7 @@ def write(state_dir: str, changes: Changes) -> None:
 
 
 def read_node(state_dir: str) -> dict[str, int | str]:
-    """What was changed of the whole node, by the names of ``NODE_KEYS``."""
+    """Read the changes of the whole node, by the names of ``NODE_KEYS``."""
     try:
         node = _content(state_dir)["node"].items()
         return {name: value for name, value in node if _fits(name, value)}
@@ -278,7 +278,7 @@ def _names_default(path: str) -> bool:
 
 
 def is_foreign(state_dir: str) -> bool:
-    """Whether the file is there, in order, and of another version."""
+    """Return whether the file is there, in order, and of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             return jsontext.loads(file.read().decode())["version"] not in READ

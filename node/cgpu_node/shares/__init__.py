@@ -1,1 +1,1 @@
-"""Who has which share of which GPU: records, admission, changes."""
+"""The shares of GPUs: records, admission, changes."""

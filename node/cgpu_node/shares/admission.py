@@ -1,4 +1,4 @@
-"""Whether a request fits beside the containers that a node already has."""
+"""Checks that a request fits beside the containers that a node already has."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def still_promised(promised: int, cap: int, held: int | None) -> int:
 
 
 def free_weight(weights: Iterable[int], max_inst: int) -> int:
-    """What is left for others on a GPU; 0 if max_inst was made smaller than what is taken."""
+    """Return the weight left for others on a GPU; 0 if max_inst is below what is taken."""
     return max(0, max_inst - sum(weights))
 
 
@@ -161,7 +161,7 @@ def _weight(request: Request) -> str:
 
 
 def _asked(request: Request) -> str:
-    """What asks for memory: the variable as the user wrote it, or the node's default."""
+    """Return the source of the requested memory: the variable as written, or the node's default."""
     value = _given(request).get(MEM_CONTAINER, "")
     if value.strip(BLANKS):
         return f"{MEM_CONTAINER}={shown(value)}"

@@ -34,7 +34,7 @@ PRIORITIES = (0, 1)
 
 
 class Notes(NamedTuple):
-    """What a change of a cap may not have meant, one sentence each.
+    """Possible misunderstandings of a changed cap, one sentence each.
 
     Attributes:
         misstated: GPUs whose size differs much from the whole that was typed.
@@ -166,7 +166,7 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
 
 
 def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
-    """What a container holds above its caps on the GPU ``uuid``, or on all."""
+    """Return a sentence for each GPU, or ``uuid`` alone, on which it exceeds its cap."""
     held = [-(-share.cap_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
     return tuple(
         f"GPU {share.index}: it holds {mib}MiB, {mib - cap // MIB}MiB above its cap; it keeps them,"
@@ -207,7 +207,7 @@ def _checked_weight(
 
 
 def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
-    """What the container may hold or holds; no other container is promised that.
+    """Return the memory to reserve: the cap, or more while the container still holds more.
 
     It can hold what it was promised so far, and its ledger can claim that it holds any amount.
     """
@@ -240,7 +240,7 @@ def _checked_default(name: str, wanted: object) -> int | str:
 
 
 def _held(entry: Record) -> list[int]:
-    """What the container holds on each of its GPUs; nothing if it has ruined its ledger."""
+    """Return the memory held on each of its GPUs; zeros if the container has ruined its ledger."""
     try:
         with cgpu_native.Ledger.observe(f"{entry.directory}/ledger") as ledger:
             return [ledger.used(number) for number in range(len(entry.gpus))]

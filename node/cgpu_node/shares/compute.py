@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ComputeShare(NamedTuple):
-    """What one container has of one GPU, in millionths of its time.
+    """The share of one GPU's time that a container has, in millionths.
 
     Attributes:
         share_ppm: while nobody arbitrates.

@@ -1,4 +1,4 @@
-"""Whether a container or session is still alive, found out without any message from it."""
+"""Finds out whether a container or session is alive, without any message from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEDGERS_CPU_S = 0.02
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None if it does not live.
+    """Return the process's start in clock ticks since boot; None if it does not live.
 
     One whose first thread has ended lives on in the others.
 
@@ -77,7 +77,7 @@ def _has_memory(folder: str) -> bool:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the owner lives or, of a session, a process that it left behind.
+    """Return whether the owner lives or, of a session, a process that it left behind.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -107,7 +107,7 @@ def ended(records: Iterable[Record]) -> set[str]:
 
 
 def is_owned(record: Record) -> bool:
-    """Whether the owner lives.
+    """Return whether the owner lives.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -119,7 +119,7 @@ def is_owned(record: Record) -> bool:
 
 
 def _may_be_used(directory: str, until: float) -> bool:
-    """Whether a living process may hold memory in the ledger."""
+    """Return whether a living process may hold memory in the ledger."""
     if time.thread_time() > until:
         return True
     try:
@@ -206,12 +206,12 @@ def _made_by(user_space: int) -> int:
 
 
 def _may_be_of(directory: str, user: int) -> bool:
-    """Whether a process in a namespace of this user's may be of the session."""
+    """Return whether a process in a namespace of this user's may be of the session."""
     return user == _OURS or guest_of(directory) in {user, None}
 
 
 def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:
-    """Which file the limits in each of these directories are."""
+    """Return these directories by the identity of the limits in them."""
     found = {}
     for directory in directories:
         folder = origin_of(directory)

@@ -1,4 +1,4 @@
-"""What the low-level runtime, runc or crun, keeps of a container in its directory."""
+"""The files that the low-level runtime, runc or crun, keeps of a container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST_FILE = 1 << 22
 
 
 def bundle_of(runtime_dir: str | None) -> str:
-    """Where it has the container's configuration from."""
+    """Return the bundle that the runtime has the container's configuration from."""
     if runtime_dir is None:
         return ""
     state = table(read_json(f"{runtime_dir}/state.json"))
@@ -36,7 +36,7 @@ def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
 
 
 def read_json(path: str) -> object:
-    """What a JSON file of the host's says; nothing if there is none, or one too large.
+    """Return the content of a JSON file of the host; None if there is none, or one too large.
 
     The user who starts a container chooses what is mounted: it need not be a file.
     """

@@ -1,4 +1,4 @@
-"""Which ledgers a process has mapped, as proc_pid_maps(5) says it."""
+"""The ledgers that a process has mapped, from proc_pid_maps(5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = b"/ledger"
 
 
 class LedgerFile(NamedTuple):
-    """Which file a ledger is; files of different file systems may have the same inode.
+    """The identity of a ledger's file; inodes repeat on other file systems.
 
     Attributes:
         device: of its file system, ``major:minor`` as mountinfo has it; stat names another one on

@@ -1,4 +1,4 @@
-"""What is mounted where a process runs, as proc_pid_mountinfo(5) says it."""
+"""The mounts that a process sees, from proc_pid_mountinfo(5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Which file it is that is mounted, whatever path leads to it.
+    """The identity of a mounted file, whatever path leads to it.
 
     Attributes:
         device: of its file system, ``major:minor`` as mountinfo has it.
@@ -58,7 +58,7 @@ def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | N
 
 
 def origin_of(directory: str) -> Origin | None:
-    """Where a directory is in its file system; None if it is gone.
+    """Return a directory's identity in its file system; None if it is gone.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.

@@ -53,7 +53,7 @@ def _name(id_: str, runtime_dir: str | None, _: int) -> str:
 
 
 class _Found(NamedTuple):
-    """What the low-level runtime knows of a container."""
+    """A container, as the low-level runtime knows it."""
 
     id: str
     bundle: str

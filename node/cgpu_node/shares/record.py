@@ -1,4 +1,4 @@
-"""What the host stores about one container or session: its owner and what it was promised."""
+"""The host's record of one container or session: its owner, and what it was promised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST_COMMAND, _LONGEST_NOTES, _LONGEST_POD = 1024, 4096, 4096
 
 
 class Owner(NamedTuple):
-    """Who keeps a container alive.
+    """The owner, which keeps a container alive.
 
     Attributes:
         pid: a process of the host; 0: none.
@@ -82,7 +82,7 @@ class Record(NamedTuple):
 
 
 class PodContainer(NamedTuple):
-    """Which container of which pod it is: the pod's UID, namespace and name, and its own name."""
+    """A container of a pod: the pod's UID, namespace and name, and the container's name."""
 
     uid: str
     namespace: str
@@ -114,7 +114,7 @@ def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
 
 
 def content(directory: str) -> dict[str, Any] | None:
-    """What the file in ``directory`` says; None if there is none, or a damaged one.
+    """Return the content of the record in ``directory``; None if there is none, or a damaged one.
 
     Raises:
         CgpuError: this process can open no more files, so what the file says is not known.
@@ -191,7 +191,7 @@ def rewrite(state_dir: str, record: Record) -> None:
 
 
 def notes(directory: str) -> tuple[str, ...]:
-    """What was odd about its request, one sentence each, for people."""
+    """Return what was odd about the request, one sentence each, for people."""
     try:
         with open(cgpu_native.open_file(f"{directory}/{NOTES}"), "rb") as file:
             return tuple(file.read().decode("utf-8", "replace").splitlines())
@@ -219,7 +219,7 @@ def pack_pod(pod: PodContainer) -> bytes:
 
 
 def pod_of(directory: str) -> PodContainer | None:
-    """Which pod's container it is; None: of none.
+    """Return the pod that the container is of; None if it is of none.
 
     Raises:
         CgpuError: this process can open no more files, so that is not known.
@@ -236,7 +236,7 @@ def pod_of(directory: str) -> PodContainer | None:
 
 
 def guest_of(directory: str) -> int | None:
-    """Whose session it is, who asked root's server for it; None: another user's than ours.
+    """Return the user whose session it is; None if that is unknown, or another user than ours.
 
     Its ledger is the user's, who may be able to give it to others.
 

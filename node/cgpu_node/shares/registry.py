@@ -1,4 +1,4 @@
-"""Who has which share of the node's GPUs: one directory for each container or session.
+"""The registry of shares: one directory for each container or session.
 
 A directory is built under a temporary name and renamed when it is complete. The next
 admission removes what is dead, and what a killed builder left incomplete.
@@ -218,7 +218,7 @@ class Registry:
             yield directory, None if name.startswith(".") else record.read(directory)
 
     def gone(self) -> Gone:
-        """What has ended of that which only a pass over all processes finds; to be ``reap``-ed.
+        """Find what has ended and only a pass over all processes finds; for ``reap``.
 
         That takes a while, so nobody is to hold the lock for it. If it took too long, because there
         are too many mounts, the next pass of this registry comes later and the shares stay.
@@ -282,7 +282,7 @@ class Lock(LockFile):
 
 
 def _is_damaged(directory: str) -> bool:
-    """Whether there is a record that cannot be read; without any it is half-made or half-gone."""
+    """Return whether a record is there and unreadable; with none, it is half-made or half-gone."""
     name = os.path.basename(directory)
     return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 

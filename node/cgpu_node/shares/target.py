@@ -1,4 +1,4 @@
-"""Which GPU or which container a typed word means.
+"""Finds the GPU or container that a typed word means.
 
 A GPU has an index and a UUID, a container an id and a name; the beginning of a UUID or an id is
 enough. An ambiguous word is refused, never guessed: also a name that another container's id begins
@@ -21,7 +21,7 @@ _LISTED = 5
 
 
 class Target(NamedTuple):
-    """What a word means that names something to be changed.
+    """The meaning of a word that names what to change.
 
     Attributes:
         uuids: of the GPUs; with a container, of the one where it is to be changed, or none.
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 def meant(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
-    """What a word means: GPUs, a container, or GPU/CONTAINER.
+    """Return the meaning of a word: GPUs, a container, or GPU/CONTAINER.
 
     A GPU takes precedence over a container. A short number is always an index: nobody means by
     ``0`` the container whose id begins with it.

@@ -1,4 +1,4 @@
-"""Which processes hold a container's memory, and which of the host's processes they are.
+"""The processes that hold a container's memory, and their pids on the host.
 
 A ledger has the ids that they report, which are those in their own namespaces. A process of the
 host is one of them if it has that id there and has the container's ledger mapped.
@@ -41,7 +41,7 @@ class Holding(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """What a container's ledger holds.
+    """The content of a container's ledger.
 
     Attributes:
         gpus: who holds memory, on each of the container's GPUs.
@@ -55,7 +55,7 @@ class LedgerView(NamedTuple):
 
 
 def read_ledger(record: Record) -> LedgerView:
-    """What its ledger holds, without host pids; nothing if it cannot be read."""
+    """Read a container's ledger, without host pids; nothing if it cannot be read."""
     numbers = range(len(record.gpus))
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:

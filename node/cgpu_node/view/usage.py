@@ -135,7 +135,7 @@ def _together(hidden: list[tuple[Use, GpuUse]]) -> Others:
 
 
 def _measured(uses: list[GpuUse]) -> float | None:
-    """What containers had of a GPU together, in percent; None if that of one is not known."""
+    """Return the containers' shares of a GPU together, in percent; None if one is unknown."""
     found = [use.compute and use.compute.measured_percent for use in uses]
     known = [percent for percent in found if percent is not None]
     return round(sum(known), 2) if uses and len(known) == len(found) else None
@@ -152,7 +152,7 @@ def located(uses: Sequence[Use]) -> list[Use]:
 
 
 def use_of(record: Record) -> Use:
-    """What one container holds by its own files, which do not have ids of the host."""
+    """Return a container's use by its own files, which have no ids of the host."""
     (limits, closed), now = _limits(record), time.monotonic_ns()
     ledger = processes.read_ledger(record)
     mark = ledger.mark or closed
@@ -199,7 +199,7 @@ def _gpu_use(
 
 
 def _limits(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
-    """What its limits say of each of the container's GPUs; and a mark if they are unreadable."""
+    """Return the limits of each of the container's GPUs; and a mark if they cannot be read."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:

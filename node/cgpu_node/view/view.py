@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 class Compute(NamedTuple):
-    """What one container may have and has of one GPU's time.
+    """A container's share of one GPU's time: the most it may have, and what it has.
 
     Attributes:
         limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
@@ -55,7 +55,7 @@ class Compute(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """What one container holds on one GPU. Bytes.
+    """A container's use of one GPU. Bytes.
 
     Attributes:
         index: of the GPU on this node.
@@ -88,7 +88,7 @@ class GpuUse(NamedTuple):
 
     @property
     def free_bytes(self) -> int:
-        """What is left of the cap."""
+        """The part of the cap that is free."""
         return max(0, self.cap_bytes - self.used_bytes)
 
     def as_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Use(NamedTuple):
 
 
 class Others(NamedTuple):
-    """What all containers that the reader may not see have of a GPU together. Bytes.
+    """The use of a GPU by all containers that the reader may not see, together. Bytes.
 
     Attributes:
         containers: how many they are.
@@ -203,7 +203,7 @@ class GpuTotals(NamedTuple):
 
     @property
     def is_scarce(self) -> bool:
-        """Whether what is promised may not be there, because others hold memory."""
+        """Whether promised memory may be missing, because others hold it."""
         held = self.foreign_bytes or 0
         return bool(held and self.promised_bytes) and held + self.promised_bytes > self.total_bytes
 
@@ -248,7 +248,7 @@ class Usage(NamedTuple):
         return self._replace(gpus=tuple(gpus))
 
     def as_json(self) -> dict[str, Any]:
-        """What ``cgpu-smi --json`` prints, and what the server answers."""
+        """Return what ``cgpu-smi --json`` prints and the server answers."""
         return {
             "driver_version": self.driver_version,
             "driver_dir": self.driver_dir,

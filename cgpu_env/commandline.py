@@ -1,4 +1,4 @@
-"""What the command lines of all programs have in common."""
+"""The common parts of all programs' command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs a container sees: indices, UUIDs, unique prefixes of UUIDs, or all."""
+"""The GPUs that a container sees: indices, UUIDs, unique prefixes of UUIDs, or all."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvEr
 
 
 def here(indices: Iterable[int]) -> str:
-    """Which GPUs the node has, for a refusal."""
+    """Return a clause that lists the node's GPUs, for a refusal."""
     known = [str(index) for index in indices]
     if not known:
         return "this node has no GPU"

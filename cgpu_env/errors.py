@@ -46,7 +46,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """How a refusal of a misspelt ``word`` ends; empty: it is like none of ``known``."""
+    """Return the end of a refusal of a misspelt ``word``; "" if it is like none of ``known``."""
     near = nearest(word, known)
     return f": did you mean {near}?" if near else ""
 

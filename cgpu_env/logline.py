@@ -31,7 +31,7 @@ def quoted(value: object) -> str:
 
 
 def location(error: BaseException) -> str:
-    """Where an internal error was raised: ``file.py:line``."""
+    """Return ``file.py:line``, where an internal error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""How every program of cgpu ends: with a status and at most one sentence, never a traceback.
+"""Ends every program of cgpu with a status and at most one sentence, never a traceback.
 
 This module is small and imported first. A program's ``work`` imports everything else, so that
 ``run`` handles an interrupt even while Python still reads files.
@@ -98,7 +98,7 @@ class _Closed(io.TextIOBase):
 
 
 def _prepare_output() -> None:
-    r"""What the locale cannot show is printed as \xe4, whichever locale that is."""
+    r"""Print what the locale cannot show as \xe4, whichever locale that is."""
     sys.stdout = sys.stdout or _Closed()
     reconfigure = getattr(sys.stdout, "reconfigure", None)  # a test's stand-in has none
     if reconfigure is not None:

@@ -62,4 +62,4 @@ else:
             return type(name, (tuple,), {**own, **space, **getters})
 
     class NamedTuple(metaclass=_Fields):
-        """What ``typing.NamedTuple`` is, for classes whose annotations are strings."""
+        """A ``typing.NamedTuple`` for classes whose annotations are strings."""

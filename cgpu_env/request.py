@@ -1,4 +1,4 @@
-"""What a container asks of cgpu, read from its own environment.
+"""The request of a container, read from its own environment.
 
 Invalid input is always refused: even if ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu off, the
 other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`` makes cgpu ignore
@@ -86,7 +86,7 @@ class GpuShare(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a container asks for.
+    """The request of a container, for the GPUs of a node.
 
     Attributes:
         gpus: in the order of its visible list.
@@ -150,7 +150,7 @@ def parse_request(
     default_memsize: int | str = 0,
     has_units: bool = False,
 ) -> Request | None:
-    """What a container asks for, of GPUs that are known already: ``parse`` and ``resolve``.
+    """Parse and resolve a container's request, for GPUs that are known already.
 
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
@@ -240,7 +240,7 @@ def _check_off(variable: str, value: str, *, allow_off: bool) -> None:
 
 
 def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
-    """What ``asked`` means on a node; admission checks whether it fits.
+    """Return the request that ``asked`` makes on a node; admission checks whether it fits.
 
     Args:
         asked: what a container asks for.
@@ -320,7 +320,7 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
-    """What is wanted of each GPU; where none is visible, of any.
+    """Return the size that is wanted of each GPU; of any, if none is visible.
 
     Raises:
         EnvError: a size that the GPU, or no GPU, could give; or more sizes than GPUs.
@@ -353,7 +353,7 @@ def _parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
 
 
 def _written(asked: Asked) -> str:
-    """Where the whole of each GPU is stated, as the caller knows it."""
+    """Return the words in which the caller stated the whole of each GPU."""
     given = asked.given
     if asked.sizes:
         return f"--mem {shown(given[MEM_CONTAINER])}"

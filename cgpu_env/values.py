@@ -53,7 +53,7 @@ class Size(NamedTuple):
 
 
 def size(text: str) -> Size | None:
-    """What ``6GiB``, ``512MiB``, ``40%``, ``6/15`` or a number of bytes means; None: no size."""
+    """Parse ``6GiB``, ``512MiB``, ``40%``, ``6/15`` or a number of bytes; None if it is no size."""
     text = text.strip(BLANKS)
     part, slash, whole = text.partition("/")
     if slash:
@@ -69,7 +69,7 @@ def size(text: str) -> Size | None:
 
 
 def slip(text: str) -> str:
-    """What is wrong with a size: its unit, or a number that is not whole; empty: neither."""
+    """Return the mistake in a size's unit, or in a number that is not whole; "" if none."""
     text = text.strip(BLANKS)
     unit = text.lstrip("0123456789.")
     number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
@@ -163,7 +163,7 @@ def _have(indices: list[str], total: int) -> str:
 
 
 def _is_off(total: int, stated: int) -> bool:
-    """Whether a stated whole is more than a tenth off, and not by the rounding to whole GiB."""
+    """Return whether a stated whole is off by more than a tenth, and by 1 GiB or more."""
     return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
 
 

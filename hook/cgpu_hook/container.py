@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """Where the caller says that files are.
+    """The paths that the caller gives.
 
     Attributes:
         state_dir: None: the default.

@@ -95,7 +95,7 @@ def _check_strings(config: dict[str, Any], name: str) -> None:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether ``text`` can be written as UTF-8: a file's name that is no text cannot."""
+    """Return whether ``text`` can be written as UTF-8: a file's name that is no text cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -114,13 +114,13 @@ def without_earlier_edit(
 
 
 def is_vendor_hook(hook: object) -> bool:
-    """Whether a hook is NVIDIA's, which mounts its driver's files into the created container."""
+    """Return whether a hook is NVIDIA's, which mounts its driver into the created container."""
     path = hook.get("path") if isinstance(hook, dict) else None
     return isinstance(path, str) and os.path.basename(path) in _VENDOR_HOOKS
 
 
 def is_legacy(config: dict[str, Any]) -> bool:
-    """Whether NVIDIA's prestart hook is in the configuration: its legacy mode."""
+    """Return whether the configuration has NVIDIA's prestart hook: its legacy mode."""
     return any(map(is_vendor_hook, (config.get("hooks") or {}).get("prestart") or []))
 
 
@@ -209,7 +209,7 @@ def _is_at(device: object, paths: set[str]) -> bool:
 
 
 def _allows(rule: object, devices: list[tuple[object, object]]) -> bool:
-    """Whether a cgroup rule allows exactly one of ``devices``."""
+    """Return whether a cgroup rule allows exactly one of ``devices``."""
     return (
         isinstance(rule, dict)
         and rule.get("allow") is True

@@ -1,4 +1,4 @@
-"""Where the parts of cgpu are relative to this package, installed or in the source tree."""
+"""The paths of cgpu's parts relative to this package, installed or in the source tree."""
 
 from __future__ import annotations
 

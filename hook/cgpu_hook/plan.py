@@ -1,4 +1,4 @@
-"""What cgpu does to one container: the planner, which decides and changes nothing.
+"""The planner: decides what cgpu does to one container, and changes nothing.
 
 It sees the container's OCI configuration, the facts about the node and the image's file system
 through a view. The editor and the prestart hook carry a plan out.
@@ -48,7 +48,7 @@ class Mount(NamedTuple):
 
 
 class HostFiles(NamedTuple):
-    """Where the host's files are that a plan refers to.
+    """The host's files that a plan refers to.
 
     Attributes:
         id: the container.
@@ -71,7 +71,7 @@ class HostFiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do; everything is empty if cgpu is off.
+    """The changes to make; everything is empty if cgpu is off.
 
     Attributes:
         request: the share to be admitted; None if cgpu is off.
@@ -274,7 +274,7 @@ def _driver_mounts(
 
 
 def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
-    """Where another runtime has mounted a version of a library."""
+    """Return the paths at which another runtime has mounted a version of a library."""
     return [
         inside
         for inside, mount in taken.items()

@@ -97,7 +97,7 @@ def pod_of(config: dict[str, Any]) -> Pod | None:
 
 
 def decision_of(pod: Pod, node: str) -> AllocationAnnotation | None:
-    """What the pod was given on this node; None: nothing.
+    """Return what the pod was given on this node; None if it was given nothing.
 
     Raises:
         CgpuError: its annotation is not for this pod on this node; the sentence names the field.

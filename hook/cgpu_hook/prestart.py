@@ -63,7 +63,7 @@ def prestart(setting: Setting) -> None:
 
 
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
-    """Whether the container came through cgpu-runtime or precreate: its own limits are mounted.
+    """Return whether cgpu-runtime or precreate made the container: its own limits are mounted.
 
     A mount of something else at that path is a user's, and the planner refuses it.
     """

@@ -59,7 +59,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
 
 
 def _ask_status(state_dir: str) -> dict[str, Any] | None:
-    """What the server reports about the node, whose files the user may not read."""
+    """Ask the server for its status, because the user may not read the node's files."""
     try:
         return ask(state_dir, {"request": "status"})
     except CgpuError:

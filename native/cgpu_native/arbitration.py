@@ -26,7 +26,7 @@ MAX_TENANTS: int = lib.CGPU_MAX_TENANTS
 
 
 class Figures(NamedTuple):
-    """What an arbitration has done so far."""
+    """Counters of an arbitration since its start."""
 
     steps: int
     """Times that it looked."""

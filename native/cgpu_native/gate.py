@@ -11,7 +11,7 @@ FREE: int = lib.CGPU_GATE_FREE
 
 
 def state(word: int) -> int:
-    """Which of the four states a gate word has."""
+    """Return the state of a gate word, one of four."""
     return word & int(lib.CGPU_GATE_STATE)
 
 

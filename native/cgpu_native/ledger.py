@@ -31,7 +31,7 @@ class Process(NamedTuple):
 
 
 class Look:
-    """What one look at a ledger has found: a copy, which does not change.
+    """The result of one look at a ledger: a copy, which does not change.
 
     Attributes:
         asked: the number of processes about which the kernel was asked.
@@ -54,7 +54,7 @@ class Look:
         return found
 
     def shared(self, gpu: int) -> dict[int, int]:
-        """What processes have imported beside that and others pay for, by pid."""
+        """Return the memory that processes have imported and others pay for, by pid."""
         found: dict[int, int] = {}
         for each in self._survey.holders[0 : self._survey.count]:
             if each.shared_bytes[gpu]:
@@ -62,7 +62,7 @@ class Look:
         return found
 
     def imports(self, gpu: int) -> tuple[int, int]:
-        """How much is shared and charged to somebody; how many processes have imported any."""
+        """Return how much is shared and charged to somebody, and how many processes import any."""
         return self._survey.paid_bytes[gpu], self._survey.importers[gpu]
 
 
@@ -80,7 +80,7 @@ class _Rest:
         close(self._fd)
 
     def is_over(self) -> bool:
-        """Whether it is long past, or the ledger can no longer be found by its name."""
+        """Return whether it is long past, or its name no longer leads to the ledger."""
         return _is_past(self.until) or os.fstat(self._fd).st_nlink == 0
 
 
@@ -227,7 +227,7 @@ class Ledger:
 
 
 def is_costly(path: os.PathLike[str] | str) -> bool:
-    """Whether this process found in the last minute that the ledger's locks make asking costly."""
+    """Return whether the ledger's locks made a look by this process costly in the last minute."""
     _forget()
     try:
         return _file(path) in _RESTS

@@ -31,7 +31,7 @@ _COMPUTE = (
 
 
 class LimitsGpu(NamedTuple):
-    """What a container may take of one GPU. Sizes in bytes."""
+    """The limits of a container on one GPU. Sizes in bytes."""
 
     uuid: str
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -71,7 +71,7 @@ class LimitsGpu(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one container may take."""
+    """The limits of one container."""
 
     id: str
     gpus: tuple[LimitsGpu, ...]
@@ -166,7 +166,7 @@ def read_limits(path: Path | str) -> Limits:
 
 
 class Head(NamedTuple):
-    """What a page or ledger of any release says of itself."""
+    """The head of a limits file or ledger of any release."""
 
     magic: int
     version: int

@@ -18,7 +18,7 @@ WHOLE_PPM: int = lib.CGPU_WHOLE_PPM
 
 
 class Entitlement(NamedTuple):
-    """What a policy gives one container of a GPU. Parts in millionths of the GPU's time."""
+    """The entitlement of one container of a GPU. Parts in millionths of the GPU's time."""
 
     competes: int
     """Its weight among those that compete for turns."""
@@ -29,7 +29,7 @@ class Entitlement(NamedTuple):
 
 
 def entitle(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
-    """What ``policy`` gives containers with ``weights`` that all run on one GPU, in their order.
+    """Return what ``policy`` gives containers with ``weights`` on one GPU, in their order.
 
     Raises:
         ValueError: for a policy that there is not, or a weight or ``max_inst`` below 1.

@@ -133,12 +133,12 @@ def open_log(path: str | None) -> None:
 
 
 def is_open() -> bool:
-    """Whether there is a log already."""
+    """Return whether there is a log already."""
     return bool(logging.getLogger().handlers)
 
 
 def _is_journal(fd: int) -> bool:
-    """Whether systemd's journal reads it; the journal takes the level from the start of a line."""
+    """Return whether systemd's journal reads it, which takes the level from a line's beginning."""
     try:
         facts = os.fstat(fd)
     except OSError:

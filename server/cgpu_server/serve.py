@@ -1,4 +1,4 @@
-"""What ``cgpud`` does: puts the server together and runs it."""
+"""Puts the server together and runs it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _following(words: Sequence[str]) -> list[str]:
 
 
 def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
-    """Where to serve metrics; the configuration applies to the node's own server only.
+    """Return the address for metrics; the configured one is for the node's own server only.
 
     A user's server, or one of another state directory, must not take the port from it.
     """
@@ -137,7 +137,7 @@ def _mount(state: str, tree: str | None, *, mounted: bool) -> None:
 
 
 def _tree_path(given: str | None, state: str) -> str | None:
-    """Where the control tree goes; None for a state directory that is not the default."""
+    """Return the path of the control tree; None if the state directory is not the default."""
     if given is not None:
         return os.path.abspath(given) if given else None
     return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None

@@ -18,7 +18,7 @@ def inherited(name: str) -> socket.socket | None:
 
 
 def is_service() -> bool:
-    """Whether systemd started us; it starts another server when we end."""
+    """Return whether systemd started us; it starts another server when we end."""
     return "NOTIFY_SOCKET" in os.environ
 
 

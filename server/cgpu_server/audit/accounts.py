@@ -1,4 +1,4 @@
-"""What ledgers say. Containers can write them: no more is believed than was promised."""
+"""Reads ledgers. Containers can write them: no more is believed than was promised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def accounts_of(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:
-    """What their ledgers say; one that its container ruined says nothing."""
+    """Return the accounts in their ledgers, empty for a ledger that its container ruined."""
     return {key: each for record in records for key, each in _of(record).items()}
 
 

@@ -234,7 +234,7 @@ class Audit:
     def _foreign(
         self, uuid: str, reading: Reading, owners: dict[int, tuple[Process, Record | None]]
     ) -> int:
-        """What processes outside containers hold; each is logged once."""
+        """Return the memory that processes outside containers hold; log each of them once."""
         total = 0
         for pid, used in reading.holders.items():
             process, record = owners.get(pid, (None, None))

@@ -22,7 +22,7 @@ def describe(
     visible: Collection[str] | None = None,
     others: Collection[Use] = (),
 ) -> Usage:
-    """What holds now, without the host's process ids.
+    """Describe the containers of the node, without the host's process ids.
 
     Args:
         state: of the server.

@@ -1,4 +1,4 @@
-"""Which processes use an interface of the driver whose memory cgpu does not charge.
+"""Finds processes that use an interface of the driver whose memory cgpu does not charge.
 
 Video codecs and graphics allocate below the interface of the CUDA driver. NVML counts what they
 take, but no call passes through the proxies. A process that uses one has its library loaded.

@@ -1,4 +1,4 @@
-"""Which GPUs do not answer: logged once each, and the node's facts follow."""
+"""Logs GPUs that do not answer, once each, and updates the node's facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which container a process of the host is in.
+"""Finds the container that a process of the host is in.
 
 Users name control groups and mount files as they like. So a process is a container's if it has the
 container's own limits mounted, or is in the control group of the container's first process. A
@@ -247,7 +247,7 @@ def _home_of(record: Record) -> set[Group]:
 
 
 def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
-    """Which file the limits of each are; all of them are below the same folder."""
+    """Return the records by the identity of their limits; all are below one folder."""
     folders: dict[str, Origin | None] = {}
     found = {}
     for record in records:
@@ -306,7 +306,7 @@ class OwnerTracker:
         return living.get((record.directory, record.owner))
 
     def is_still(self, process: Process, record: Record) -> bool:
-        """Whether a process is in this container, as far as that can be seen now."""
+        """Return whether a process is in this container, as far as that can be seen now."""
         return ContainerLookup([record], self._groups).of(process) is record
 
     def known(self, pid: int) -> Process | None:

@@ -1,4 +1,4 @@
-"""What the audit last read, and which containers used a GPU's time by the driver's figures."""
+"""The audit's last snapshot, and the containers that used a GPU by the driver's figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHOLE = 100  # percent
 
 
 class Snapshot(NamedTuple):
-    """What the audit last read.
+    """The figures that the audit last read.
 
     Attributes:
         readable: whether the driver reports how much each process holds, by the GPU's UUID.
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
     used_bytes: Mapping[str, int] = {}
 
     def is_shared(self, uuid: str, containers: int) -> bool:
-        """Whether others than one container may keep a GPU with so many containers busy."""
+        """Return whether others than one of so many containers may keep a GPU busy."""
         return containers > 1 or not self.readable.get(uuid) or bool(self.foreign_bytes.get(uuid))
 
 

@@ -1,4 +1,4 @@
-"""How busy GPUs are by the driver's own figure, which is all there is where no arbiter measures.
+"""The use of GPUs by the driver's own figure, the only one where no arbiter measures.
 
 A container's figure is an estimate: the GPU's if the container has it to itself, else the sum of
 its processes.
@@ -41,7 +41,7 @@ class Utilisation:
         self.busy_ns: dict[str, int] = {}
 
     def percent(self) -> Mapping[str, int]:
-        """How busy each GPU was in the audit's last snapshot, by UUID."""
+        """Return how busy each GPU was in the audit's last snapshot, by UUID."""
         return self._snapshot().utilisation
 
     def count(self, records: Iterable[Record]) -> None:

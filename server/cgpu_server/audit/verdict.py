@@ -26,7 +26,7 @@ DRIFT_BYTES = 256 * MIB
 
 
 class Held(NamedTuple):
-    """What the driver reports of one process.
+    """The memory that the driver reports of one process.
 
     Attributes:
         pid: on the host.
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class LedgerAccount(NamedTuple):
-    """What the ledger says of one GPU.
+    """The account of one GPU in a ledger.
 
     Attributes:
         total_bytes: the sum that the cap applies to.
@@ -61,11 +61,11 @@ class LedgerAccount(NamedTuple):
 
     @property
     def repeated_bytes(self) -> int:
-        """How much the driver's figures may exceed the sum if they name every importer."""
+        """The bytes that the driver's figures repeat at most, if they name every importer."""
         return max(0, self.importers - 1) * self.paid_bytes
 
     def most(self, own_pid: int) -> int:
-        """What a process may hold of the memory in the ledger."""
+        """Return the most memory that a process may hold by the ledger."""
         return self.slots.get(own_pid, 0) + self.shared.get(own_pid, 0)
 
 
@@ -85,7 +85,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a container holds outside its ledger on one GPU: the sum, and what it consists of."""
+    """The memory of a container outside its ledger on one GPU: the sum, and its parts."""
 
     outside_bytes: int = 0
     findings: tuple[Finding, ...] = ()
@@ -95,7 +95,7 @@ CALM = Verdict()
 
 
 def allowance(context_bytes: int) -> int:
-    """What one process may hold beyond its ledger, where a context costs ``context_bytes``."""
+    """Return what a process may hold beyond its ledger, if a context costs ``context_bytes``."""
     return _ROUNDING_BYTES + (context_bytes // 4 or _UNKNOWN_CONTEXT_BYTES)
 
 
@@ -122,7 +122,7 @@ def at_most(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
 
 
 def explained(held: Sequence[Held], account: LedgerAccount) -> int:
-    """How much of what processes hold is in their ledger."""
+    """Return how much of the memory that processes hold is in their ledger."""
     by_process = sum(
         min(sum(each.used_bytes for each in group), account.most(own_pid))
         for own_pid, group in _groups(held)
@@ -160,7 +160,7 @@ def judge(
 
 
 def steady(first: Verdict, second: Verdict) -> Verdict:
-    """What both verdicts contain, each finding as in the milder of the two."""
+    """Return the common part of two verdicts, with the milder one of each finding."""
     before = {finding.pids: finding for finding in first.findings}
     both = [
         Finding(

@@ -34,7 +34,7 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred
 
 
 class Peer(NamedTuple):
-    """Who is at the other end; ``pid`` is 0 if it runs in a namespace that we cannot see."""
+    """The other end of a connection; ``pid`` is 0 if it runs in a namespace that we cannot see."""
 
     pid: int
     uid: int
@@ -93,7 +93,7 @@ class Control:
         writer.close()
 
     def _has_room(self, peer: Peer) -> bool:
-        """Whether another connection of this user leaves descriptors for root and ourselves."""
+        """Return whether one more connection of this user leaves descriptors for root and us."""
         return self._guests[peer.uid] < _MOST_OF_A_USER and self._guests.total() < _MOST_OF_USERS
 
     async def _answer_all(

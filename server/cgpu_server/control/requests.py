@@ -163,7 +163,7 @@ class Requests:
         }
 
     def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        """What ``cgpu-smi`` shows: a guest's own sessions one by one, and all others as one sum."""
+        """Return what ``cgpu-smi`` shows: a guest's own sessions, and all others as one sum."""
         state = self._state
         state.refresh()
         node = state.known_node()
@@ -236,7 +236,7 @@ def _container(use: Use) -> dict[str, Any]:
 
 
 def _former(gpu: GpuUse) -> dict[str, Any]:
-    """What release 0.1 says, under the names that it has for it."""
+    """Return the keys of release 0.1, under its names."""
     its = gpu.compute
     estimate = its.estimated_percent if its else None
     return {

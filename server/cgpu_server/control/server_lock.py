@@ -57,7 +57,7 @@ class ServerLock:
         )
 
     def is_held(self) -> bool:
-        """Whether the state directory is still there, with our lock in it."""
+        """Return whether the state directory still exists, with our lock in it."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._lock))
         except OSError:

@@ -69,7 +69,7 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
 def _target(
     word: str, values: dict[str, Any], gpus: Mapping[str, GpuShare | NodeGpu], tree: Tree
 ) -> Target:
-    """What is to be changed, if it has all that is in ``values``."""
+    """Return what is to be changed, or refuse if it lacks a setting in ``values``."""
     there = {uuid: gpu.index for uuid, gpu in gpus.items()}
     names = names_of(tree.records)
     could_be_container = "/" in word or target.containers(word, names)

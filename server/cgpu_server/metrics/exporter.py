@@ -75,7 +75,7 @@ class Collector:
         )
 
     def _known(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
-        """Which containers of pods they are, by id; one that is ending keeps what it was."""
+        """Return the pods' containers among them, by id; one that is ending keeps its entry."""
         with self._lock:
             before = self._pods
             recorded = (use for use in uses if use.directory)

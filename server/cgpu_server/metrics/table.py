@@ -35,7 +35,7 @@ _OF_WHOLE = {
 
 
 class View(NamedTuple):
-    """What is exported.
+    """The figures that are exported.
 
     Attributes:
         usage: the description of the node, without GPUs where the driver does not answer.

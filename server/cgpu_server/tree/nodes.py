@@ -208,7 +208,7 @@ def major(gpu: GpuShare | NodeGpu) -> int:
 
 
 def _use(folder: Folder) -> Use:
-    """What the container holds on the folder's GPU, and no other."""
+    """Return the container's use of the folder's GPU alone."""
     use, uuid = use_of(_record(folder)), _gpu(folder).uuid
     return use._replace(gpus=tuple(gpu for gpu in use.gpus if gpu.uuid == uuid))
 

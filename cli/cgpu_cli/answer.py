@@ -1,4 +1,4 @@
-"""What ``--json`` prints: an answer's fields, after the version of the format and the time.
+"""Prints ``--json``: an answer's fields, after the version of the format and the time.
 
 docs/json.md describes the fields; a test compares it with what the programs print.
 """

@@ -31,7 +31,7 @@ def main() -> NoReturn:
 
 
 def _position() -> int:
-    """Where ``sys.argv`` has the command: after options, each of which has a value.
+    """Return the index of the command in ``sys.argv``: after options, each with a value.
 
     The program that gets the command line takes the same options.
     """

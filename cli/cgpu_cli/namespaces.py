@@ -60,7 +60,7 @@ def lock_mounts() -> None:
 
 
 def _is_initial_root() -> bool:
-    """Whether we need no user namespace of our own, which maps one id only."""
+    """Return whether we need no user namespace of our own, which maps one id only."""
     with open("/proc/self/uid_map") as file:
         return file.read().split()[2] != "1"
 

@@ -98,7 +98,7 @@ def driver(ground: Ground) -> Iterator[Finding]:
 
 
 def _default_size(ground: Ground, node: Node) -> Iterator[Finding]:
-    """What the cap of containers that name none is on each GPU, if it is not as written."""
+    """Report the cap on each GPU of containers that name none, if it differs from the setting."""
     configured = load_config(ground.machine.at(CONFIG_PATH)).default_memsize
     size = rules.default_memsize(ground.state_dir, configured)
     totals = ((gpu.index, gpu.total_bytes) for gpu in node.gpus if gpu.total_bytes)
@@ -109,7 +109,7 @@ def _default_size(ground: Ground, node: Node) -> Iterator[Finding]:
 
 
 def _is_unnamed(ground: Ground) -> bool:
-    """Whether nobody names the driver's directory: then the machine may have no driver."""
+    """Return whether nobody names the driver's directory: then the machine may have no driver."""
     try:
         config = load_config(ground.machine.at(CONFIG_PATH))
     except CgpuError:
@@ -176,7 +176,7 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
 
 
 def proxies(ground: Ground) -> Iterator[Finding]:
-    """Whether every user of a container can read the proxies: pip's files follow root's umask."""
+    """Check that all users of containers can read the proxies: pip's files follow root's umask."""
     paths = [os.path.realpath(cgpu_shim.library(name)) for name in PROXIED]
     closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
     if closed:
@@ -190,7 +190,7 @@ def proxies(ground: Ground) -> Iterator[Finding]:
 
 
 def _overlaying(ground: Ground, folder: str) -> str:
-    """What lets the next container's start mount the overlay."""
+    """Return what lets the next container's start mount the overlay."""
     if character := sealed.special(folder):
         return f"install cgpu where the path has no '{character}'"
     if "overlay" not in (ground.word("/proc/filesystems") or "").split():
@@ -199,7 +199,7 @@ def _overlaying(ground: Ground, folder: str) -> str:
 
 
 def glibc(ground: Ground) -> Iterator[Finding]:
-    """Which C library images need at least, for the driver and for cgpu."""
+    """Report which C library images need at least, for the driver and for cgpu."""
     node = _node(ground)
     proxies = max(glibc_needed(cgpu_shim.library(name)) for name in PROXIED)
     own = max(glibc_needed(path) for path in node.libraries.values())

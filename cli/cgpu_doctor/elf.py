@@ -1,4 +1,4 @@
-"""What a shared library exports, and which symbol versions of others it needs."""
+"""The exports of a shared library, and the symbol versions that it needs of others."""
 
 from __future__ import annotations
 

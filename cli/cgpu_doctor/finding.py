@@ -1,4 +1,4 @@
-"""What a check reports, and what it looks at."""
+"""The findings of checks, and the machine that checks look at."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What is looked at; files of the kernel are below the machine's root too."""
+    """The machine that checks look at; files of the kernel are below its root too."""
 
     machine: Machine
     state_dir: str
@@ -50,7 +50,7 @@ class Ground(NamedTuple):
 
     @property
     def log(self) -> str:
-        """What shows cgpud's log."""
+        """The command that shows cgpud's log, or the file."""
         return f"journalctl -u {SERVICE}" if self.is_booted else f"{self.state_dir}/{server.LOG}"
 
     @property
@@ -67,18 +67,18 @@ class Ground(NamedTuple):
         return Finding("note", what, self.state_dir, BY_ROOT)
 
     def by_root(self, command: str) -> str:
-        """What mends something in the state directory, and who can do it."""
+        """Return the command, and that root has to run it if the state directory is closed."""
         return f"as root: {command}" if self.is_closed else command
 
     def is_served(self) -> bool:
-        """Whether a server listens there, as far as this user sees."""
+        """Return whether a server listens there, as far as this user sees."""
         try:
             return os.path.isdir(self.state_dir) and server.is_listening(self.state_dir)
         except PermissionError:  # the directory is closed until root's server listens
             return False
 
     def hides(self, path: str) -> bool:
-        """Whether this user cannot see if there is such a file."""
+        """Return whether this user cannot see if there is such a file."""
         try:
             os.stat(self.machine.at(path))
         except OSError as error:
@@ -86,7 +86,7 @@ class Ground(NamedTuple):
         return False
 
     def word(self, path: str) -> str | None:
-        """What a one-word file says; None if there is none."""
+        """Return the content of a one-word file; None if there is none."""
         try:
             with open(self.machine.at(path)) as file:
                 return file.read().strip()

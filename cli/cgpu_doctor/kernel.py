@@ -1,4 +1,4 @@
-"""What the kernel allows: namespaces of users, control groups."""
+"""Checks of the kernel: namespaces of users, control groups."""
 
 from __future__ import annotations
 

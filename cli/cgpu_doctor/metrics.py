@@ -1,4 +1,4 @@
-"""Whether metrics are served where they should be, by cgpud, and to whom."""
+"""Checks that cgpud serves metrics where it should, and to whom."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _asked(
 
 
 def _answer(address: str, port: int) -> bytes:
-    """What is served there, or its beginning."""
+    """Return the beginning of what is served there."""
     connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
     try:
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""Which releases of cgpu lie on this machine beside the one in use."""
+"""Lists the releases of cgpu on this machine beside the one in use."""
 
 from __future__ import annotations
 

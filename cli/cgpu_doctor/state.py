@@ -40,7 +40,7 @@ def directory(ground: Ground) -> Iterator[Finding]:
 
 
 def _own_account(ground: Ground) -> Iterator[Finding]:
-    """What is wrong with the user's own state directory, and how many live there."""
+    """Report faults of the user's own state directory, and how many containers live there."""
     own = default_state_dir()
     if own == ground.state_dir or not os.path.lexists(own):
         return
@@ -151,7 +151,7 @@ def _without_size(ground: Ground) -> Iterator[tuple[int, str]]:
 
 
 def _has_limits(folder: str) -> bool:
-    """Whether a process sees limits, where a container has them or a session."""
+    """Return whether a process sees limits, in the path of a container or of a session."""
     mounts = _mountinfo(f"{folder}/mountinfo")
     return any(mount.root.endswith(_LIMITS) and mount.point.endswith(_LIMITS) for mount in mounts)
 
@@ -198,7 +198,7 @@ def _asked(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _count(ground: Ground, answer: dict[str, Any]) -> str:
-    """How many live there, by the files; by the server where the files cannot be read."""
+    """Return how many live there, by the files, or by the server if the files cannot be read."""
     if not ground.is_closed:
         return str(len(Registry(ground.state_dir).records()))
     of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]
@@ -217,7 +217,7 @@ def _unserved(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _answered(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
-    """What the server says of itself; one of another release may say less."""
+    """Report what the server answered of itself; one of another release may answer less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed and ground.is_closed:
         what = f"cgpud is of release {running}, and your commands are of release {installed}"
@@ -234,7 +234,7 @@ def _answered(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _trees(ground: Ground) -> list[str]:
-    """Where a control tree of ours is mounted; one may hide another.
+    """Return where control trees of ours are mounted; one may hide another.
 
     Any user can mount something of that kind, anywhere in a folder of theirs.
     """
@@ -245,7 +245,7 @@ def _trees(ground: Ground) -> list[str]:
 
 
 class _Mount(NamedTuple):
-    """What proc_pid_mountinfo(5) says of a mount, octal escapes and all."""
+    """A mount in proc_pid_mountinfo(5), octal escapes and all."""
 
     device: str
     root: str
@@ -266,7 +266,7 @@ def _mountinfo(path: str) -> list[_Mount]:
 
 
 def _answers(point: str) -> bool | None:
-    """Whether somebody serves what is mounted there; None: no answer comes.
+    """Return whether somebody serves what is mounted there; None if no answer comes.
 
     It is asked from outside, for it may hang.
     """

@@ -1,4 +1,4 @@
-"""What users of this machine meet: files that are closed to them, and other accounts of shares."""
+"""Checks for users of this machine: files that are closed to them, other accounts of shares."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def access(ground: Ground) -> Iterator[Finding]:
 
 
 def _unstartable() -> Iterator[Finding]:
-    """Whether the first line of ``cgpu-run``, as pip writes it, names an interpreter.
+    """Check that the first line of ``cgpu-run``, as pip writes it, names an interpreter.
 
     The kernel reads a path up to the first space.
     """

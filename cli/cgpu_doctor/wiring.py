@@ -1,4 +1,4 @@
-"""Whether engines know cgpu, and whether its programs can be started by them."""
+"""Checks that engines know cgpu, and can start its programs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
 
 
 def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
-    """What a running dockerd uses; it may not have read its file since the last change."""
+    """Check what a running dockerd uses; its file may have changed since it was read."""
     machine = ground.machine
     by_systemd = (dockerd.RELOAD, dockerd.RESTART)
     reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
@@ -125,21 +125,21 @@ def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator
 
 
 def of_containerds(machine: Machine) -> Iterator[Finding]:
-    """Which containerds read another file than the one that ``cgpu install`` changes."""
+    """Report containerds that read another file than the one that ``cgpu install`` changes."""
     for pid, path in containerd.elsewhere(machine):
         what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
         yield Finding("warning", what, path, containerd.by_hand(machine, path))
 
 
 def of_users() -> Iterator[Finding]:
-    """Which dockerds are not the machine's own."""
+    """Report dockerds that are not the machine's own."""
     for pid, uid in dockerd.of_users():
         what = f"dockerd (pid {pid}) is user {uid}'s own (rootless): cgpu does not look at its file"
         yield Finding("note", what, str(pid))
 
 
 def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """Whether systemd has read its units."""
+    """Check that systemd runs its units."""
     if engine.name == "systemd":
         state = _output("systemctl", "is-active", SERVICE)
         if state == "failed":
@@ -168,7 +168,7 @@ def runtime(ground: Ground) -> Iterator[Finding]:
 
 
 def _python_side(hook: str, output: str) -> Finding:
-    """What it fails with; if cgpu itself refuses, its interpreter is the right one."""
+    """Report the failure; if cgpu itself refuses, its interpreter is the right one."""
     first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())

@@ -1,4 +1,4 @@
-"""Where the programs in ``bin`` begin: an interrupt ends them silently until they can handle it.
+"""The first code of the programs in ``bin``: an interrupt ends them silently until they handle it.
 
 While Python imports a program's modules, it answers an interrupt with a traceback. Nothing is
 imported here before that is changed; ``cgpu_env.program`` changes it back.

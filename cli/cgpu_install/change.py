@@ -1,4 +1,4 @@
-"""What a file or link is, and what it becomes."""
+"""The content of a file or link, and its replacement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 
 def content(machine: Machine, path: str) -> Content:
-    """What is at ``path`` now.
+    """Return the content of ``path``.
 
     Raises:
         CgpuError: a directory, a device; or it cannot be read.

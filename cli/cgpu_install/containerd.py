@@ -70,7 +70,7 @@ def elsewhere(machine: Machine) -> Iterator[tuple[int, str]]:
 
 
 def _names_ours(machine: Machine, path: str) -> bool:
-    """Whether a main file, or one that it imports, names our runtime."""
+    """Return whether a main file, or one that it imports, names our runtime."""
     try:
         names = [*_read(machine, path)]
     except CgpuError:
@@ -79,7 +79,7 @@ def _names_ours(machine: Machine, path: str) -> bool:
 
 
 def by_hand(machine: Machine, path: str) -> str:
-    """What to do so that the containerd which reads this file gets our runtime."""
+    """Return what to do so that the containerd which reads this file gets our runtime."""
     folder, name = os.path.split(path)
     if folder not in _MADE_BY:
         mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
@@ -91,14 +91,14 @@ def by_hand(machine: Machine, path: str) -> str:
 
 
 def notes(machine: Machine) -> Iterator[str]:
-    """What an installation leaves to the administrator."""
+    """Yield what an installation leaves to the administrator."""
     for path in (f"{folder}/config.toml" for folder in _MADE_BY):
         if machine.has(path) and "/cgpu-runtime" not in machine.text(path):
             yield f"containerd: {by_hand(machine, path)}"
 
 
 def _read(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
-    """What containerd reads: the main file, what it imports, and what that imports in turn.
+    """Read what containerd reads: the main file, its imports, and their imports in turn.
 
     /etc/containerd/conf.d too, which the default configuration of containerd 2.2 and later names.
     """
@@ -144,7 +144,7 @@ def take(text: str, program: str) -> str | None:
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
-    """Where the runtime of pods that name none is written; nowhere, for an unknown version."""
+    """Return the key of the runtime of pods that name none; empty for an unknown version."""
     return ("plugins", _known(data), "containerd", "default_runtime_name")
 
 
@@ -196,7 +196,7 @@ def _entry(data: dict[str, Any]) -> entry.Entry:
 
 
 def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
-    """What the node's own runtime has, ``SystemdCgroup`` above all, with our program."""
+    """Return the node's own runtime, above all its ``SystemdCgroup``, with our program."""
     place = ("plugins", _PLUGINS[data["version"]], "containerd", "runtimes", "runc")
     made: dict[str, Any] = copy.deepcopy(look(data, place) or {})
     if made.get("runtime_type", _SHIM) != _SHIM:

@@ -37,7 +37,7 @@ _STARTS = (
 
 
 def info(template: str) -> str:
-    """What this machine's dockerd says of itself; empty if none runs.
+    """Ask this machine's dockerd about itself; "" if none runs.
 
     A user's environment and context may name another machine's.
     """
@@ -94,7 +94,7 @@ def check_unnamed(machine: Machine) -> None:
 
 
 def options(machine: Machine, name: str) -> Iterator[str]:
-    """Where a command line of the machine's dockerd has an option, and what it says."""
+    """Yield an option on command lines of the machine's dockerd, each time with its file."""
     files = [path for pattern in _STARTS for path in machine.matching(pattern)]
     if not machine.root:
         own = (each for each in running.processes("dockerd") if not running.user(each))
@@ -106,7 +106,7 @@ def options(machine: Machine, name: str) -> Iterator[str]:
 
 
 def elsewhere(machine: Machine) -> str:
-    """Which option makes dockerd read another file than ours; empty if none does."""
+    """Return the option by which dockerd reads another file than ours; "" if there is none."""
     for option in options(machine, "config-file"):
         if os.path.realpath(option.partition("=")[2]) != os.path.realpath(FILE):
             return option

@@ -59,7 +59,7 @@ class File(NamedTuple):
         return self.default.restore(taken, before) if taken and self.default else taken
 
     def is_default(self, machine: Machine) -> bool:
-        """Whether it names ours as the default runtime.
+        """Return whether it names ours as the default runtime.
 
         Raises:
             CgpuError: it is not understood.
@@ -163,7 +163,7 @@ def _hooks(machine: Machine, *stages: str) -> list[File]:
 
 
 def unit_path(name: str, machine: Machine) -> str:
-    """Where systemd finds a unit of ours: a package's, if it is just what we would write."""
+    """Return where systemd finds a unit of ours: a package's, if we would write the same."""
     wanted = _own(name, machine.program(SERVER))
     packaged = (f"{folder}/{name}" for folder in PACKAGED_UNITS)
     own = f"{UNITS}/{name}"

@@ -23,7 +23,7 @@ class Format(Protocol):
     """``json_text`` or ``toml_text``."""
 
     def parse(self, text: str, /) -> dict[str, Any]:
-        """What the text says."""
+        """Return the values in the text."""
 
     def put(self, text: str, path: Sequence[str], value: object, /) -> str:
         """The text with a value set."""
@@ -33,7 +33,7 @@ class Format(Protocol):
 
 
 class Entry(NamedTuple):
-    """Where a configuration names our program, and how.
+    """The part of a configuration that names our program.
 
     Attributes:
         format: how the file is written.
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 class Default(NamedTuple):
-    """Where a configuration names the runtime of containers that name none.
+    """The part of a configuration that names the runtime of containers that name none.
 
     Attributes:
         format: how the file is written.

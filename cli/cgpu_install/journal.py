@@ -1,4 +1,4 @@
-"""What was installed, and what was there before: ``/var/lib/cgpu/install.json`` and backups.
+"""What was installed, and was there before, in ``/var/lib/cgpu/install.json`` and backups.
 
 It is written before each change, so that a change cut short can be undone: what is at a path is
 then what was there before, or what the journal says was put there.
@@ -90,7 +90,7 @@ class Journal:
             raise CgpuError(f"{_FILE}: damaged: expected what cgpu install wrote") from None
 
     def paths(self, engine: str) -> list[str]:
-        """What was changed for an engine."""
+        """Return the files that were changed for an engine."""
         return [path for path, saved in self.saved.items() if saved.engine == engine]
 
     def engines(self) -> set[str]:
@@ -98,11 +98,11 @@ class Journal:
         return {saved.engine for saved in self.saved.values()}
 
     def is_untouched(self, path: str, now: Content) -> bool:
-        """Whether at ``path`` is what we left there."""
+        """Return whether ``path`` has the content that we left there."""
         return path in self.saved and self.saved[path].left == fingerprint(now)
 
     def before(self, path: str) -> Content:
-        """What was there before us.
+        """Return the content that ``path`` had before us.
 
         Raises:
             CgpuError: the backup is gone.

@@ -126,7 +126,7 @@ def _margin(text: str, at: int) -> str | None:
 
 
 class _Style:
-    """How this text is laid out, for a value that stands behind ``margin``."""
+    """The layout of this text, for a value that stands behind ``margin``."""
 
     def __init__(self, text: str, margin: str) -> None:
         first = re.search(r"\n([ \t]+)\S", text)

@@ -50,11 +50,11 @@ class Machine(NamedTuple):
         return f"{self.bin_dir}/{name}"
 
     def has(self, *paths: str) -> bool:
-        """Whether one of them is there."""
+        """Return whether one of them exists."""
         return any(os.path.lexists(self.at(path)) for path in paths)
 
     def has_program(self, name: str) -> bool:
-        """Whether it is in one of the usual places."""
+        """Return whether it is in one of the usual directories."""
         return self.has(*(f"{folder}/{name}" for folder in _BINARIES))
 
     def matching(self, pattern: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What installing and uninstalling would change, found out without changing anything."""
+"""Finds out what installing and uninstalling would change, without changing anything."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def installing(
     forgiving: bool,
     is_default: bool = False,
 ) -> Plan:
-    """What ``cgpu install`` does.
+    """Plan ``cgpu install``.
 
     Args:
         machine: where.
@@ -86,7 +86,7 @@ def installing(
 
 
 def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> Plan:
-    """What ``cgpu uninstall`` does: the bytes from before; without cgpu where others wrote since.
+    """Plan ``cgpu uninstall``: the bytes from before; without cgpu where others wrote since.
 
     Raises:
         CgpuError: a file is not understood; then nothing is to be changed.
@@ -120,7 +120,7 @@ def letting_go(machine: Machine, plan: Plan) -> Change:
 
 
 def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
-    """Whether cgpu is in no other engine than these."""
+    """Return whether cgpu is in no other engine than these."""
     return journal.engines() <= {PROGRAMS, *(engine.name for engine in engines)}
 
 
@@ -246,7 +246,7 @@ def _unlinked(machine: Machine, path: str, journal: Journal) -> Change:
 
 
 def _target(name: str) -> str:
-    """Where a program of this very cgpu is.
+    """Return the path of a program of this very cgpu.
 
     Raises:
         CgpuError: it is not there, or others could change it.

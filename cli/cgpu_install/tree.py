@@ -35,7 +35,7 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
-    """What is at ``path``; None if there is nothing.
+    """Return the value at ``path``; None if there is none.
 
     Raises:
         CgpuError: something on the way is no table.

@@ -54,7 +54,7 @@ class Environment(NamedTuple):
 
     @property
     def packages(self) -> str:
-        """Where its cgpu is.
+        """The folder of its packages.
 
         Raises:
             CgpuError: there is none.
@@ -74,7 +74,7 @@ class Environment(NamedTuple):
         return self.run("-m", "cgpu_cli.main", *words)
 
     def layouts(self) -> Layouts:
-        """What it reads and writes.
+        """Return the layouts that it reads and writes.
 
         Raises:
             CgpuError: it does not say.
@@ -105,7 +105,7 @@ class Environment(NamedTuple):
             raise CgpuError(f"{hook} does not start: {_end(done)}")
 
     def is_ours(self) -> bool:
-        """Whether an upgrade has made or moved it."""
+        """Return whether an upgrade has made or moved it."""
         return os.path.exists(f"{self.path}/{_MARK}")
 
     def mark(self) -> None:

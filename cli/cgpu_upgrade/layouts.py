@@ -1,4 +1,4 @@
-"""Which versions of the files that outlive a release it reads, and which it writes."""
+"""The versions of files that outlive a release: those that it reads, and those that it writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITES = {
 
 
 class Layouts(NamedTuple):
-    """What one release makes of the files: their names in ``CONTAINER``, ``rules`` and ``install``.
+    """The file versions of a release, by the names in ``CONTAINER``, ``rules`` and ``install``.
 
     Attributes:
         release: which one.
@@ -40,7 +40,7 @@ class Layouts(NamedTuple):
     writes: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """What ``cgpu upgrade --layouts`` prints."""
+        """Return what ``cgpu upgrade --layouts`` prints."""
         return {"version": 1, **self._asdict()}
 
 
@@ -56,7 +56,7 @@ FIRST = Layouts("0.1.0", {name: [n] for name, n in _FIRST_WRITES.items()}, _FIRS
 
 
 def parsed(text: str) -> Layouts:
-    """What another release has printed.
+    """Parse what another release has printed.
 
     Raises:
         CgpuError: it is not understood.

@@ -42,7 +42,7 @@ def guests(state_dir: str) -> list[Guest]:
 
 
 def count(living: list[Guest]) -> dict[str, int]:
-    """How many are of each release."""
+    """Count them by release."""
     return dict(sorted(Counter(guest.release for guest in living).items()))
 
 
@@ -85,7 +85,7 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
 
 
 def leads_into(living: list[Guest], environment: str) -> bool:
-    """Whether a living container will start a hook from an environment when it ends."""
+    """Return whether a living container will start a hook from an environment when it ends."""
     return any(_mentions(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 

@@ -1,4 +1,4 @@
-"""Which environment is in use: a link beside them, changed in one step.
+"""The environment in use: a link beside the environments, changed in one step.
 
 Programs that already run stay in the environment that they were started from.
 """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What was done, or would be.
+    """The steps that were done, or would be.
 
     Attributes:
         before: the release that was in use.
@@ -115,7 +115,7 @@ def follow(state_dir: str, *, dry: bool) -> Outcome:
 
 
 def _is_known_to_engines(environment: Environment) -> bool:
-    """Whether programs are started from it, because going back has failed too."""
+    """Return whether programs are started from it, because going back has failed too."""
     folder = Journal(Machine()).bin_dir
     programs = [os.path.realpath(f"{folder}/{name}") for name in (RUNTIME, HOOK, SERVER)]
     return any(path.startswith(f"{environment.path}/") for path in programs)

@@ -43,7 +43,7 @@ class Help:
     name = "help"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which command."""
+        """Add the command to explain."""
         names = [*(command.name for command in COMMANDS), *_PROGRAMS]
         parser.add_argument("about", metavar="COMMAND", nargs="?", choices=names)
 
@@ -113,7 +113,7 @@ def arguments() -> Parser:
 
 
 def _where() -> str:
-    """Where an installation, or a clone, has the files that people look for."""
+    """Return the end of the help: the files that an installation, or a clone, has for people."""
     shared, clone = installation.shared(), installation.clone()
     if shared is not None:
         found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "

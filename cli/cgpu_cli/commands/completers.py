@@ -1,4 +1,4 @@
-"""How shells complete the words of commands."""
+"""Completion of commands' words in shells."""
 
 from __future__ import annotations
 

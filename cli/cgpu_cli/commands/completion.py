@@ -21,7 +21,7 @@ class Completion:
     name = "completion"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which shell, and for which program."""
+        """Add the shell and the program."""
         parser.add_argument(
             "shell",
             choices=(*SHELLS, _LISTED),

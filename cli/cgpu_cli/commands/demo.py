@@ -39,7 +39,7 @@ class Demo:
     name = "demo"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which nvidia-smi to run in each."""
+        """Add the nvidia-smi to run in each."""
         parser.add_argument(
             "--nvidia-smi",
             metavar="PROGRAM",
@@ -78,7 +78,7 @@ class Programs:
         self._state, self._driver, self._nvidia_smi = state, driver, nvidia_smi
 
     def command(self, part: int) -> str:
-        """What a user types."""
+        """Return what a user types."""
         return f"cgpu-run {' '.join(_share(part))} -- PROGRAM"
 
     def start(self, part: int) -> Tenant:
@@ -104,7 +104,7 @@ class Programs:
         table.show(look(self._state, self._driver))
 
     def count(self) -> int:
-        """How many cgpu-smi lists."""
+        """Return how many cgpu-smi lists."""
         return len(look(self._state, self._driver).uses)
 
     def gpu_times(self) -> dict[int, int]:

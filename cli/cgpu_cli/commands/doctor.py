@@ -23,7 +23,7 @@ class Doctor:
     name = "doctor"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """How to show it."""
+        """Add the options for output."""
         parser.add_argument("--json", action="store_true", help="for programs")
         parser.add_argument("-q", "--quiet", action="store_true", help="hide what is in order")
 

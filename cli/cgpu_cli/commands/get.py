@@ -28,7 +28,7 @@ class Get:
     name = "get"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which of them, and how."""
+        """Add the target and the options for output."""
         words = parser.add_argument(
             "target",
             metavar="TARGET",
@@ -74,14 +74,14 @@ def _values(answer: dict[str, Any]) -> str:
 
 
 def _is_path(word: str) -> bool:
-    """Whether it is one of the control tree: a pod's name has slashes too."""
+    """Return whether it is a path of the control tree: a pod's name has slashes too."""
     first, slash, _ = word.lstrip("/").partition("/")
     is_gpu = first.isdecimal() or first.lower().startswith("gpu-")
     return first in (_WHOLE_NODE, *_NODE) or (is_gpu and bool(slash)) or word.startswith("/")
 
 
 def _is_below(answer: dict[str, Any], word: str) -> bool:
-    """Whether it is a node of a container that is named without a GPU, such as ``web/weight``."""
+    """Return whether it is a node of a container without its GPU, such as ``web/weight``."""
     names = _names(answer)
     return not target.containers(word, names) and bool(
         target.containers(word.rpartition("/")[0], names)

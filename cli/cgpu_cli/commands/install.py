@@ -38,7 +38,7 @@ class Install:
     name = "install"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which engines, and how."""
+        """Add the engines and the options."""
         _common_arguments(parser, "those that are found")
         parser.add_argument(
             "--default",
@@ -211,7 +211,7 @@ def _named(ids: list[str]) -> str:
 
 
 def _is_dockers_default(engines: Iterable[Engine]) -> bool:
-    """Whether ``engines`` has docker, and a running dockerd has our runtime as its default."""
+    """Return whether docker is among ``engines`` and runs with our runtime as its default."""
     from cgpu_install import dockerd
     from cgpu_install.entry import NAME
 
@@ -338,7 +338,7 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
 
 
 def _by_hand(engine: Engine) -> str:
-    """What makes an engine read it where systemd does not run, as ``cgpu doctor`` says it."""
+    """Return how to make an engine read it without systemd, in the words of ``cgpu doctor``."""
     from cgpu_install import dockerd
 
     if engine.name != "docker":

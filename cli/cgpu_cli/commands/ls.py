@@ -18,7 +18,7 @@ class Ls:
     name = "ls"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which folder, and how."""
+        """Add the folder and the options for output."""
         path = parser.add_argument(
             "path",
             metavar="PATH",

@@ -25,7 +25,7 @@ class Set:
     name = "set"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to change, and how."""
+        """Add the target and its new values."""
         target = parser.add_argument(
             "target",
             metavar="TARGET",
@@ -69,7 +69,7 @@ def _target(word: str) -> str:
 
 
 def _missing(name: str) -> tuple[str, str]:
-    """What has a setting of this name, and how such a target is written; empty: nothing has."""
+    """Return which targets have a setting of this name, and an example; two "" if none has."""
     from cgpu_node.settings.rules import RANGES
     from cgpu_node.shares.change import CONTAINER_KEYS
     from cgpu_node.shares.target import NODE

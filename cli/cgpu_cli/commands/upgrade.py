@@ -25,7 +25,7 @@ class Upgrade:
     name = "upgrade"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What to put in use, and where."""
+        """Add the release to use, and where it is installed."""
         parser.add_argument(
             "source",
             metavar="SOURCE",

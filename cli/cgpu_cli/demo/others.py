@@ -1,4 +1,4 @@
-"""Who else uses the GPU that the demonstration needs for itself."""
+"""Names the other users of the GPU that the demonstration needs for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demonstration shows, step by step, on whatever stage: programs or containers."""
+"""The demonstration, step by step, on whatever stage: programs or containers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Stage(Protocol):
     kind: str
 
     def command(self, part: int) -> str:
-        """What a user types to start one with ``part`` GiB."""
+        """Return what a user types to start one with ``part`` GiB."""
 
     def start(self, part: int) -> Tenant:
         """Start one."""
@@ -82,7 +82,7 @@ class Stage(Protocol):
         """Print what ``cgpu-smi`` prints."""
 
     def count(self) -> int:
-        """How many ``cgpu-smi`` lists."""
+        """Return how many ``cgpu-smi`` lists."""
 
     def gpu_times(self) -> dict[int, int]:
         """GPU time in ns that each has had, by its part; nothing if only the GPU knows."""

@@ -33,7 +33,7 @@ APART = (
 
 
 def is_possible(given: Options) -> bool:
-    """Whether the node's server runs, and the user names no state directory of their own.
+    """Return whether the node's server runs, and the user names no other state directory.
 
     Without namespaces the proxies and their files have to be in a directory of the user's.
     """
@@ -41,7 +41,7 @@ def is_possible(given: Options) -> bool:
 
 
 def is_served(state_dir: str | None) -> bool:
-    """Whether a user who names this state directory, or none, is served by root's server."""
+    """Return whether root's server serves a user who names this state directory, or none."""
     root = node_state(state_dir)
     try:
         return root is not None and server.is_listening(root)
@@ -50,7 +50,7 @@ def is_served(state_dir: str | None) -> bool:
 
 
 def apart(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
-    """What a session in an account of its own, ``state_dir``, has to know of those beside it."""
+    """Return the notes for a session in an account of its own, ``state_dir``, on other accounts."""
     from cgpu_node import accounts
 
     notes = (APART,) if given.namespaces and node_state(given.state_dir) else ()
@@ -121,7 +121,7 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
 
 
 def _shares(answer: dict[str, Any]) -> tuple[GpuShare, ...]:
-    """What was admitted; a server of release 0.1 has no names for it."""
+    """Return the admitted shares; a server of release 0.1 has no names for them."""
     shares = answer.get("shares")
     if shares is None:
         return tuple(GpuShare(index, uuid, cap) for index, uuid, cap in answer["gpus"])

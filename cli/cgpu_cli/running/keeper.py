@@ -61,7 +61,7 @@ def _keep(state_dir: str, directory: str, owner: int, driver_dir: str) -> None:
 
 
 def _lives(directory: str) -> bool:
-    """Whether anything of the session is left; if that cannot be seen now, it may be."""
+    """Return whether anything of the session is left; true if that cannot be seen now."""
     try:
         entry = record.read(directory)
         return entry is not None and is_alive(entry)

@@ -1,4 +1,4 @@
-"""What ``cgpu-run`` does: admits a session and becomes its program.
+"""Admits a session for ``cgpu-run`` and becomes its program.
 
 Its exit code, signals and job control are then the program's own.
 """
@@ -134,7 +134,7 @@ def _asked(
 
 
 def _notes_without_gpu(given: Options, environment: dict[str, str]) -> tuple[str, ...]:
-    """What a session without a GPU has to know.
+    """Return the notes for a session without a GPU.
 
     Raises:
         CgpuError: what is asked for would be refused on any GPU.

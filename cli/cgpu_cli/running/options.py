@@ -35,7 +35,7 @@ FLAGS = ("high-prio", "no-namespaces", "version", "help")
 
 
 class Options(NamedTuple):
-    """What the user wrote, with only its form checked; ``program`` with its arguments.
+    """The options that the user wrote, checked for form only, and ``program`` with its arguments.
 
     ``policy_word`` is how the policy was written.
     ``answer`` is what to print instead of running anything.
@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 
 def help_of(name: str) -> str:
-    """What the usage says of an option, as a parser of options takes it."""
+    """Return the usage's text about an option, in the form that ``argparse`` takes."""
     lines = [line.strip().removeprefix("-h, ") for line in USAGE.splitlines()]
     return (
         next(line for line in lines if line.startswith(f"--{name} "))
@@ -152,7 +152,7 @@ def variables(options: Options) -> dict[str, str]:
 
 
 def _is_mixed(mem: str) -> bool:
-    """Whether each GPU has a size of its own, as in ``6GiB,6/15``; ``3,1/15`` has one whole."""
+    """Return whether sizes are of single GPUs, as in ``6GiB,6/15``; ``3,1/15`` has one whole."""
     sizes = items(mem)
     plain = [each for each in sizes if "/" not in each]
     return len(sizes) - len(plain) > 1 or any(each and not each.isdecimal() for each in plain)

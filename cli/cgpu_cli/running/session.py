@@ -60,7 +60,7 @@ class Session(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in an account of the user's own; else it is in the whole node's."""
+        """Whether it is in an account of the user's own, and not in the node's."""
         return self.directory.startswith(f"{self.state_dir}/")
 
 
@@ -161,7 +161,7 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
 
 
 def loader_finds(folder: str) -> bool:
-    """Whether programs find the driver libraries of ``folder`` by themselves."""
+    """Return whether programs find the driver libraries of ``folder`` by themselves."""
     if folder in _LOADER_DIRECTORIES:
         return True
     try:
@@ -172,7 +172,7 @@ def loader_finds(folder: str) -> bool:
 
 
 def set_environment(environment: dict[str, str], session: Session) -> None:
-    """What the program needs to know: its GPUs, in order, and an unusual driver directory."""
+    """Set the program's variables: its GPUs, in order, and an unusual driver directory."""
     visible.write(environment, session.request.gpus, session.node)
     if not loader_finds(session.node.driver_dir):
         _prepend(environment, session.node.driver_dir)

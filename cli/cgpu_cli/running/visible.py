@@ -1,4 +1,4 @@
-"""Which GPUs ``CUDA_VISIBLE_DEVICES`` leaves to a session, and the numbers that its program gets.
+"""The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to a session, and their numbers in its program.
 
 The list is read as the driver reads it. A number counts the GPUs in the order that
 ``CUDA_DEVICE_ORDER`` names. The list ends at the first item that names no GPU, and a GPU that is

@@ -1,1 +1,1 @@
-"""What ``cgpu-smi`` and ``cgpu top`` show."""
+"""The output of ``cgpu-smi`` and ``cgpu top``."""

@@ -150,7 +150,7 @@ class Board(App[None]):
         self.looks = 0
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What each line passes before it is printed."""
+        """Return the filters that each line passes before it is printed."""
         return [*super().get_line_filters(), *[self._plain] * self._plain.enabled]
 
     def compose(self) -> ComposeResult:

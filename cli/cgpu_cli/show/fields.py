@@ -22,7 +22,7 @@ _PERCENT, _SIZE = "%", "MiB"
 
 
 class FieldSource(NamedTuple):
-    """What a field is read from; None: this kind of row has no such thing."""
+    """The source of a field; None if this kind of row does not have it."""
 
     usage: Usage
     gpu: GpuTotals
@@ -39,7 +39,7 @@ class Field(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What ``--format`` says."""
+    """The value of ``--format``."""
 
     has_header: bool = True
     has_units: bool = True
@@ -178,7 +178,7 @@ class Asked(NamedTuple):
 
 
 def asked(name: str) -> Callable[[str], Asked]:
-    """What reads the value of ``--query-<name>``."""
+    """Return the parser of the value of ``--query-<name>``."""
     query = QUERIES[name]
     allowed = ",".join(query.known)
 
@@ -195,7 +195,7 @@ def asked(name: str) -> Callable[[str], Asked]:
 
 
 def form(text: str) -> Form:
-    """What reads the value of ``--format``."""
+    """Parse the value of ``--format``."""
     words = text.split(",")
     known = ("csv", "noheader", "nounits")
     unknown = [word for word in words if word not in known]

@@ -1,4 +1,4 @@
-"""What ``cgpu-smi`` and ``cgpu top`` look at: the server's description of the node.
+"""Looks at the node for ``cgpu-smi`` and ``cgpu top``, by the server's description.
 
 A user who may read the state directory needs no server: without one, or if it does not answer, the
 containers' own files are read.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def look(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """Who uses the GPUs, as far as the user may know.
+    """Return who uses the GPUs, as far as the user may know.
 
     Args:
         state_dir: the state directory that the user named; None: root's where its server listens,
@@ -67,7 +67,7 @@ def look_once(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
-    """What processes outside the containers hold of each GPU, by UUID, as far as it is known."""
+    """Return the memory of each GPU that processes outside containers hold, where it is known."""
     from cgpu_node.facts.discovery import holders
 
     known = {gpu.uuid: gpu.foreign_bytes for gpu in usage.gpus if gpu.foreign_bytes is not None}

@@ -1,4 +1,4 @@
-"""What prints in colours, and whether it may draw."""
+"""The console that prints in colours, and whether it may draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cgpu_env import environment
 
 
 def is_ascii() -> bool:
-    """Whether the locale has no more than ASCII, so that nothing else is drawn.
+    """Return whether the locale has no more than ASCII, so that nothing else is drawn.
 
     Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale. From
     3.15 on, it is in that mode under every locale. Then the locale's encoding shows it, unless
@@ -27,7 +27,7 @@ def is_ascii() -> bool:
 
 
 def _is_coerced() -> bool:
-    """Whether Python has replaced the locale: it sets ``LC_CTYPE`` for that (PEP 538)."""
+    """Return whether Python has replaced the locale: it sets ``LC_CTYPE`` then (PEP 538)."""
     with open("/proc/self/environ", "rb") as file:
         given = environment(os.fsdecode(file.read()).split("\0"))
     return given.get("LC_CTYPE") != os.environ.get("LC_CTYPE")

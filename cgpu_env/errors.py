@@ -38,7 +38,7 @@ def shown(value: str, longest: int = LONGEST_VALUE) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that a misspelt ``word`` is most like; None: it is like none."""
+    """Return the one of ``known`` that is most like a misspelt ``word``, or None."""
     from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
 
     found = get_close_matches(word[:LONGEST_VALUE], [*known], n=1)

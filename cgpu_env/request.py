@@ -218,7 +218,7 @@ def _asked(
 
 
 def without_size(env: Mapping[str, str]) -> str | None:
-    """A warning for a container without a share that has other variables of one; None: it is meant.
+    """Warn of a container with other variables of a share, and none; None if that is meant.
 
     Its size may have been forgotten, or left empty by a template.
     """

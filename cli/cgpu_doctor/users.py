@@ -65,7 +65,7 @@ def _unstartable() -> Iterator[Finding]:
 
 
 def _needed(ground: Ground) -> Iterator[tuple[str, bool]]:
-    """The files, and whether each is of cgpu or its Python."""
+    """Yield the files that programs need, and whether each is of cgpu or its Python."""
     modules = [module for name, module in sys.modules.items() if name.startswith("cgpu_")]
     own = [getattr(module, "__file__", None) for module in modules]
     for path in (*own, sys.executable, os.__file__):
@@ -86,7 +86,7 @@ def _mending(part: str) -> str:
 
 
 def _closed(path: str) -> str | None:
-    """The first part of a path that others cannot pass through or read; None: they can."""
+    """Return the first part of a path that others cannot pass or read; None if they can."""
     parts = [path]
     while parts[0] != "/":
         parts.insert(0, os.path.dirname(parts[0]))

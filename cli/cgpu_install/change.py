@@ -19,7 +19,7 @@ Content = bytes | Link | None  # None: nothing is there
 
 
 class Change(NamedTuple):
-    """A file or link that becomes another; ``undo`` is what a later undoing leaves there."""
+    """A change of a file or link; ``undo`` is the content that ``cgpu uninstall`` leaves there."""
 
     engine: str
     path: str

@@ -66,7 +66,7 @@ class Default(NamedTuple):
     check: Callable[[Machine], None]
 
     def named(self, text: str) -> object:
-        """The runtime that ``text`` names; None: none."""
+        """Return the runtime that ``text`` names, or None."""
         data = self.format.parse(text)
         return look(data, self.place(data)) if data else None
 

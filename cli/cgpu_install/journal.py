@@ -119,7 +119,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _locked(self, changes: Sequence[Change]) -> Iterator[None]:
-        """One at a time, on what was planned; errors of the file system become sentences."""
+        """Lock, check that nothing changed since the plan, and report errors of the file system."""
         for path in (_FILE, *(change.path for change in changes)):
             self._machine.check_folder(path)
         try:

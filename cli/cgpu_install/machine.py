@@ -81,7 +81,7 @@ class Machine(NamedTuple):
             raise kind_of(f"{path}: {error.strerror}") from None
 
     def text(self, path: str) -> str:
-        """The same as text; empty if there is no file.
+        """Read a file as text; "" if there is none.
 
         Raises:
             CgpuError: likewise, or it is no UTF-8.

@@ -183,7 +183,7 @@ def _taken(machine: Machine, engine: str, path: str, file: File | None, journal:
 
 
 def _default_before(journal: Journal, file: File) -> object:
-    """The default runtime that was there before cgpu; None: none, or nobody knows any more."""
+    """Return the default runtime before cgpu; None if there was none, or it is not known."""
     with contextlib.suppress(CgpuError, UnicodeDecodeError):  # its backup is gone, or damaged
         before = journal.before(file.path) if file.path in journal.saved else None
         if file.default and isinstance(before, bytes):

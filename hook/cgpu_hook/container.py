@@ -134,7 +134,7 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     settings: Config,
     kubernetes: Kubernetes,
 ) -> Draft | Unshared | None:
-    """The same for a pod's container, which has what the pod's decision says and nothing else."""
+    """Draft the change of a pod's container, which has exactly what the pod's decision grants."""
     from cgpu_hook import decided
     from cgpu_hook.edit import edited, is_legacy
     from cgpu_hook.pod import check_asked, decision_of

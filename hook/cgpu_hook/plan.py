@@ -97,7 +97,7 @@ class Plan(NamedTuple):
         return self.request.gpus if self.request else ()
 
     def unlimited(self) -> Plan:
-        """The same GPUs and libraries without limits, ledger and what comes of them."""
+        """Return a plan with the same GPUs and libraries, and without limits, ledger and hooks."""
         mounts = tuple(m for m in self.mounts if not f"{m.destination}/".startswith(f"{BASE}/"))
         return self._replace(request=None, mounts=mounts, hooks={})
 
@@ -156,7 +156,7 @@ def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
     rootfs: View,
     host_files: HostFiles,
 ) -> Plan:
-    """The same where the share is known; ``env`` says where the container looks for libraries.
+    """Plan for a known share; ``env`` has the container's search path for libraries.
 
     Raises:
         CgpuError: as ``plan``.

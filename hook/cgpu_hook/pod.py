@@ -69,14 +69,14 @@ class Pod(NamedTuple):
 
     @property
     def identity(self) -> PodContainer:
-        """The same as the container's record has it."""
+        """The pod and container as a record has them."""
         from cgpu_node.shares.record import PodContainer
 
         return PodContainer(self.uid, self.namespace, self.name, self.container)
 
 
 def pod_of(config: dict[str, Any]) -> Pod | None:
-    """The pod of the container with this configuration; None: Kubernetes did not make it.
+    """Return the pod of a container; None if Kubernetes did not make it.
 
     Raises:
         CgpuError: an annotation is not a string.

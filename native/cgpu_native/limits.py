@@ -40,7 +40,7 @@ class LimitsGpu(NamedTuple):
     total_bytes: int
     """The GPU's memory as NVML reports it."""
     context_bytes: int = 0
-    """What one CUDA context costs; 0: unknown."""
+    """The cost of one CUDA context; 0 if unknown."""
     outside_bytes: int = 0
     """What is held outside the ledger, as the host's audit found; counts as used."""
     gate: int = 0
@@ -62,7 +62,7 @@ class LimitsGpu(NamedTuple):
     metered: int = 0
     """``CGPU_METERED`` while the arbiter keeps both, ``CGPU_METERED_ROUGHLY`` if by guessing."""
     heartbeat_ns: int = 0
-    """``CLOCK_MONOTONIC`` at which the arbiter last gave a sign; 0: there was none."""
+    """``CLOCK_MONOTONIC`` of the arbiter's last sign of life; 0 if there was none."""
 
     @property
     def is_rough(self) -> bool:

@@ -65,7 +65,7 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any]) -> dict[str, Any]:
-    """The same, with a server that is started if there is none.
+    """Send a request, and start a server if there is none.
 
     Raises:
         CgpuError: it refuses, does not start, does not answer, or is not started because the

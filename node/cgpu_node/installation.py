@@ -67,7 +67,7 @@ def shared() -> str | None:
 
 
 def clone() -> str | None:
-    """The clone of the repository that this very code is in; None: it is installed."""
+    """Return the clone of the repository that has this code; None if the code is installed."""
     path = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
     return path if os.path.isfile(f"{path}/docs/operating.md") else None
 

@@ -83,7 +83,7 @@ def _spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
 
 
 def awaited(state_dir: str, uid: str, patience: float = PATIENCE) -> tuple[PodSpec | None, bool]:
-    """The same, after the agent has had time to leave it, and whether the agent is up to date.
+    """Wait for what the agent writes about a pod; return it, and whether the agent is up to date.
 
     Without an agent that is up to date there is nothing to wait for.
 
@@ -172,7 +172,7 @@ class Current:
         self._path, self._fd = f"{state_dir}/{_LOCK}", -1
 
     def begin(self) -> bool:
-        """All that is known has been left; false: one who looks has the lock just now, try again.
+        """Take the lock after all is written; return False to try again, while a reader has it.
 
         Raises:
             OSError: there can be no lock.
@@ -190,7 +190,7 @@ class Current:
         return True
 
     def end(self) -> None:
-        """Something may be missing from now on."""
+        """Release the lock, because something may be missing from now on."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -125,7 +125,7 @@ def _owner(path: str) -> str:
 
 
 def _package_of(path: str) -> str:
-    """The Debian package that a path belongs to; empty: none."""
+    """Return the Debian package that a path belongs to; "" if none."""
     try:
         done = subprocess.run(
             ["dpkg-query", "--search", path],  # noqa: S607 (of every system with it)

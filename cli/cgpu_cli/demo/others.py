@@ -33,7 +33,7 @@ def refuse(state_dir: str, gpu: Gpu) -> None:
 
 
 def suspicion(driver_dir: str, gpu: Gpu) -> str:
-    """A sentence on the processes that hold memory of the GPU now; empty: there are none."""
+    """Return a sentence on the processes that hold memory of the GPU now; "" if none does."""
     found = ", ".join(_holding(driver_dir, gpu))
     return f"Others use GPU {gpu.index} too, which may be why: {found}.\n{_AGAIN}" if found else ""
 

@@ -295,7 +295,7 @@ def _gpu(gpu: GpuTotals, width: int) -> Text:
 
 
 def _gpu_line(gpu: GpuTotals) -> Text:
-    """The same in a line of at most 80 columns."""
+    """One line about a GPU, of at most 80 columns."""
     (share, is_whole), memory = _compute(gpu), _percent(gpu.used_bytes, gpu.total_bytes)
     text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
     text.append(_bar(share or 0, _BAR)).append(_figure(share, is_estimate=is_whole))

@@ -55,7 +55,7 @@ def _look(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def look_once(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """The same; if the server does not know what others hold of a GPU, the driver is asked.
+    """Return who uses the GPUs; ask the driver about others if the server does not know them.
 
     The server does not know it while it has no container there.
     """

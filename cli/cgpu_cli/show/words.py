@@ -45,7 +45,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(usage: Usage, words: Sequence[str] | None) -> Usage:
-    """The GPUs that ``words`` mean, with all that is on them, and the containers; None: all.
+    """Return the GPUs that ``words`` mean with all on them, and the containers; None for all.
 
     Raises:
         CgpuError: a word means neither, or several.

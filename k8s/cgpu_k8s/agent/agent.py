@@ -345,7 +345,7 @@ class Agent:
         self._news.set()
 
     def _fail(self, why: str, about: str) -> None:
-        """Say what is wrong about something, once for as long as it is; "": nothing is."""
+        """Report what is wrong about something, once while it lasts; "" if nothing is."""
         if why and why != self._failures.get(about):
             self._report("failed", {"error": why})
         self._failures[about] = why

@@ -34,7 +34,7 @@ class Driver:
         self._opening: asyncio.Future[tuple[DriverGpu, ...]] | None = None
 
     async def gpus(self) -> tuple[DriverGpu, ...] | None:
-        """Those that there are now; None: the driver begins, which may take longer than a look.
+        """Return the GPUs; None while the driver starts, which may take longer than a look.
 
         Raises:
             CgpuError: the driver does not answer, or is too old for the node.

@@ -68,7 +68,7 @@ class NodeInformer:
                 self._news.set()
 
     async def follow_pods(self) -> None:
-        """The same for ``pods``, and what is left of them for the start of containers."""
+        """Keep ``pods`` up to date, and their specifications for the start of containers."""
         watch = self._watch(
             PODS.path(), f"spec.nodeName={self._name}", self._guest, self._specs.failed
         )

@@ -166,7 +166,7 @@ def withheld_patch(node: Json, why: str) -> dict[str, Any]:
 
 
 def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str, Any]:
-    """The same for the resources in the node's status: capacity, and allocatable alike.
+    """Return the merge patch of the resources in the node's status: capacity and allocatable.
 
     Args:
         node: its object.

@@ -57,7 +57,7 @@ def of_containerd(config: Json) -> list[Runtime]:
 
 
 def of_crio(config: Json) -> list[Runtime]:
-    """The same for CRI-O, which passes all annotations of a pod on.
+    """Return the runtimes of CRI-O, which passes all annotations of a pod on.
 
     Raises:
         ObjectError: it is none.

@@ -31,7 +31,7 @@ class Specs:
         self._listed, self._failed = False, float("-inf")
 
     async def all(self, guests: Collection[Guest]) -> None:
-        """These are all pods of the node."""
+        """Keep the specifications of these pods only, which are all pods of the node."""
         for uid in set(podspecs.written(self._state)) - {pod.uid for pod in guests}:
             self.gone(uid)
         for pod in guests:
@@ -40,7 +40,7 @@ class Specs:
         await self.well()
 
     def seen(self, pod: Guest) -> None:
-        """The pod is new, or has changed."""
+        """Write the specification of a pod that is new or has changed."""
         if not pod.shares:
             self.gone(pod.uid)
             return
@@ -50,17 +50,17 @@ class Specs:
             self._left[pod.uid] = spec
 
     def gone(self, uid: str) -> None:
-        """There is no such pod, or it has ended for good."""
+        """Remove the specification of a pod that is gone, or has ended for good."""
         self._left.pop(uid, None)
         podspecs.remove(self._state, uid)
 
     def failed(self) -> None:
-        """The API server may know more: pods start by what has been left so far."""
+        """Release the lock: the API server may know more, and pods start by what is written."""
         self._failed = time.monotonic()
         self._current.end()
 
     async def well(self) -> None:
-        """Say that all is there, if nothing has failed lately."""
+        """Take the lock, which shows that all is written, if nothing has failed lately."""
         while self._listed and time.monotonic() - self._failed > _WELL:
             if self._current.begin():
                 return

@@ -104,7 +104,7 @@ def _packed(value: int) -> bytes:
 
 
 def text(message: bytes, number: int) -> str:
-    """The last text of a field; "": there is none."""
+    """Return the last text of a field; "" if there is none."""
     return b"".join(values(message, number)[-1:]).decode()
 
 

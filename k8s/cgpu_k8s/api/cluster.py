@@ -39,7 +39,7 @@ class Credentials(Protocol):
         ...
 
     def renew(self) -> bool:
-        """Forget what the API server refused; False: the next one would be the same."""
+        """Forget the refused credential; return False if the next one would be the same."""
         ...
 
     def problem(self) -> str:
@@ -58,7 +58,7 @@ class Fixed:
         return self.credential
 
     def renew(self) -> bool:
-        """There is no other."""
+        """Return False: there is no other credential."""
         return False
 
     def problem(self) -> str:

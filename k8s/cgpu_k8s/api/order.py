@@ -42,7 +42,7 @@ class Order:
             self._versions[str(metadata(item).get("uid"))] = int(version)
 
     def reached(self, version: str) -> None:
-        """Everything up to ``version`` has come."""
+        """Record that every event up to ``version`` has come."""
         numbers = version.isdecimal() and self.version.isdecimal()
         if not numbers or int(version) > int(self.version):
             self.version = version

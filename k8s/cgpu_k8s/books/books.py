@@ -72,7 +72,7 @@ class Books:
             self._tidy(name)
 
     def nodes_listed(self, offers: Iterable[Offer]) -> None:
-        """These are all nodes."""
+        """Take over these nodes, and forget all others."""
         found = {offer.name: offer for offer in offers}
         for name in self.offers.keys() - found.keys():
             self.node_gone(name)
@@ -138,7 +138,7 @@ class Books:
         self._enter(uid)
 
     def pods_listed(self, pods: Iterable[Pod]) -> None:
-        """These are all pods.
+        """Take over these pods, and forget all others.
 
         Reservations of pods that no event has shown yet stay: the list may be older than they are.
         """

@@ -164,7 +164,7 @@ class Binder:
         return found.node == asked.node and has, found.node
 
     async def _read(self, namespace: str, name: str, uid: str) -> Pod | None:
-        """Read a pod into the books; None: it is gone."""
+        """Read a pod into the books; return None if it is gone."""
         try:
             found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
         except NotFoundError:

@@ -66,7 +66,7 @@ class Fence:
         return now - (lag - min(self._lags))
 
     def gone(self) -> None:
-        """There is no lease."""
+        """Record that there is no lease."""
         self.holder, self._renewal, self._seen = "", ("", None), None
 
     @property

@@ -161,7 +161,7 @@ class ClusterInformer:
     def _watch(
         self, kind: str, path: str, read: Callable[[Json], T], field: str = ""
     ) -> Watch[T | None]:
-        """A watch of objects; None: one that cannot be read, which the log says."""
+        """Return a watch, which brings None for an object that cannot be read, and logs it."""
 
         def known(item: Json) -> T | None:
             try:

@@ -184,7 +184,7 @@ class Extender:
 
 
 async def _past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
-    """The problem that is left when all has begun, or BEGINNING is over; "": none."""
+    """Return the problem that is left once all has begun, or BEGINNING is over; "" if none."""
     deadline = time.monotonic() + BEGINNING
     while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK)

@@ -113,7 +113,7 @@ def kept(checks: tuple[Check, ...]) -> tuple[Check, ...]:
 
 
 def _old(expression: str) -> str:
-    """The same of the template that an object had, by the variables about it."""
+    """Return an expression for the template that the object had before, by its variables."""
     return expression.replace("variables.", "variables.old_")
 
 

@@ -105,7 +105,7 @@ def kept(keys: Keys, host: str, now: datetime) -> Keys:
 
 
 def _certified(keys: Keys, host: str, now: datetime) -> Keys:
-    """The keys and certificates of ``kept``."""
+    """Keep or renew authority and certificate: see ``kept``."""
     known = _authorities(keys.authorities, now)
     pair = _pair(known[:1], keys.signer)
     if pair is None:
@@ -162,7 +162,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _pair(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
-    """The first certificate with the key of ``pem``; None: there is none, or the key is another."""
+    """Return the first certificate if it has the key of ``pem``; else None."""
     if not certificates:
         return None
     try:

@@ -131,7 +131,7 @@ class Keeping:
         return words(self.shown, self._clock())
 
     async def tried(self) -> bool:
-        """Look, again after a pause if another replica was first; False: something failed."""
+        """Look, and again after a pause if another replica was first; return False on a failure."""
         failures = 0
         while True:
             try:

@@ -75,7 +75,7 @@ def requested(event: Event, settings: Settings) -> dict[str, str]:
 
 
 def requests(event: Event) -> dict[str, Any]:
-    """The same by what can be chosen without an expression."""
+    """Return an event's requests by what a configuration can select without an expression."""
     return {
         "apiGroups": [*event.groups],
         "apiVersions": [*event.versions],

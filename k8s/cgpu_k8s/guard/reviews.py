@@ -52,7 +52,7 @@ class AdmissionRequest(NamedTuple):
         return concerns(NODES, self.review, settings)
 
     def needs(self, settings: Settings) -> tuple[str, str] | None:
-        """Namespace and name of the pod that ``validate`` needs; None: it needs none."""
+        """Namespace and name of the pod that ``validate`` needs; None if it needs none."""
         if self.binds(settings):
             return self.namespace, self.name
         if self.offers(settings) and self.pod[0]:

@@ -67,7 +67,7 @@ def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, An
 
 
 def write(settings: Settings, namespace: str, minor: int) -> str:
-    """The same as YAML."""
+    """Return the objects as YAML."""
     found = objects(settings, namespace, minor)
     return str(yaml.safe_dump_all(found, sort_keys=False, width=100))
 

@@ -135,7 +135,7 @@ def read_machine(node: Json) -> Machine:
 
 
 def read_claim(pod: Json) -> Claim | None:
-    """A pod's object; None: it asks for no part of a GPU.
+    """Read a pod's object; None if it asks for no share of a GPU.
 
     Raises:
         ObjectError: it is no pod.

@@ -118,7 +118,7 @@ def _answer(given: argparse.Namespace) -> str:
 
 
 def _kind(why: str) -> str:
-    """The kind of what makes pods, where --why names that; "": it names a pod."""
+    """Return the kind of the object that makes pods if --why names one; "" if it names a pod."""
     kind = why.rpartition("/")[0]
     return "" if kind in {"pod", "pods", "po"} else kind
 

@@ -70,7 +70,7 @@ class Fact(NamedTuple):
         return -(-mib * self.units // self.mib)
 
     def gpu(self) -> Gpu:
-        """The same for the allocator."""
+        """Return the GPU for the allocator."""
         return Gpu(self.uuid, self.index, self.units, *self[3:])
 
 

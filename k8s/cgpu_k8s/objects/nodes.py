@@ -56,7 +56,7 @@ class Offer(NamedTuple):
     is_asked: bool = True
 
     def node(self) -> NodeInfo:
-        """The same for the allocator, without pods; it has no GPUs while it offers nothing."""
+        """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
         offered = [] if self.withheld else [gpu.gpu() for gpu in self.gpus.values()]
         return NodeInfo(self.name, self.mode, self.placement, offered)
 

@@ -198,6 +198,6 @@ def _count(meta: Json) -> int:
 
 
 def _owner(meta: Json) -> str:
-    """The UID of a pod's controller; "": none."""
+    """Return the UID of a pod's controller; "" if it has none."""
     owners = objects(meta, "ownerReferences")
     return next((member(each, "uid", str) for each in owners if each.get("controller")), "")

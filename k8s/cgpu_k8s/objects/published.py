@@ -83,7 +83,7 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
 
 
 def _by_index(text: str) -> dict[int, int]:
-    """``{"<container>":{"<GPU>":<amount>}}`` as the sums by GPU; empty: it is anything else."""
+    """Sum ``{"<container>":{"<GPU>":<amount>}}`` by GPU; empty for anything else."""
     try:
         content = json.loads(text) if text else {}
     except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ _POWERS = {"m": -3, "": 0, "k": 3}
 
 
 def whole(value: object) -> int | None:
-    """The whole number that a quantity is; None: it is no number, or not a whole one.
+    """Return a quantity as a whole number; None if it is not one.
 
     >>> whole("3"), whole("3e0"), whole("2k"), whole("1.5"), whole("8Gi")
     (3, 3, 2000, None, None)

@@ -64,7 +64,7 @@ class NodeGpu(NamedTuple):
 
     @property
     def asked(self) -> Gpu:
-        """The same for a request."""
+        """The GPU as a request names it."""
         return Gpu(self.index, self.uuid, self.total_bytes, self.lost)
 
 

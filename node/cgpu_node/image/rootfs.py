@@ -177,7 +177,7 @@ class Rootfs:
         return Rootfs(os.path.join(self.bundle, source))
 
     def _directory(self, path: str) -> int | None:
-        """A descriptor, which stays open, of a directory whose path has no link; None: no such one.
+        """Open a directory whose path has no link, and keep it open; None if there is none.
 
         Raises:
             CgpuError: no real image has so deep a path.

@@ -132,7 +132,7 @@ def allowed(name: str, given: object = None) -> str:
 
 
 def value_of(name: str, given: object) -> int | None:
-    """The value of a rule; a policy may be given by its name. None: it is none."""
+    """Return the value of a rule, or None if it is none; a policy may be given by its name."""
     value = policy_of(given) if name == _POLICY and isinstance(given, str) else given
     return value if _is_whole(value, *RANGES[name]) else None
 
@@ -148,7 +148,7 @@ def _as_typed(word: str) -> str:
 
 
 def checked_rule(name: str, given: object) -> int:
-    """The same.
+    """Return the value of a rule.
 
     Raises:
         CgpuError: one sentence that names it, the value and what is allowed.
@@ -182,7 +182,7 @@ def amount(value: object) -> Size | None:
 
 
 def default_size(value: object) -> int | str | None:
-    """A default size: bytes, or as written where it is a part of each GPU; None: it is none."""
+    """Return a default size in bytes, or a part of each GPU as written; None if it is no size."""
     given = amount(value)
     if given is None or (given.part and given.of(GIB) < LEAST_BYTES):
         return None
@@ -254,7 +254,7 @@ def default_memsize(state_dir: str, configured: int | str) -> int | str:
 
 
 def default_of_new(state_dir: str, configured: int | str) -> int | str:
-    """The same for a container that is being made.
+    """Return the default size for a container that is being made.
 
     Raises:
         CgpuError: a default size was set that cannot be read: it would be made without its cap.
@@ -269,7 +269,7 @@ def default_of_new(state_dir: str, configured: int | str) -> int | str:
 
 
 def _names_default(path: str) -> bool:
-    """As the launcher finds out whether Python has to look (``hook/common/document.c``)."""
+    """Return whether a file has the key, by the launcher's method (``hook/common/document.c``)."""
     try:
         with open(path, "rb") as file:
             return DEFAULT_MEMSIZE.encode() in file.read()

@@ -72,7 +72,7 @@ def _holding(process: cgpu_native.Process) -> Holding:
 
 
 def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
-    """The same holdings, each of one container on one GPU, with their ids on the host.
+    """Add ids on the host to holdings, which are each of one container on one GPU.
 
     Containers can have many processes with many mappings: those that are not found in 0.3 s of CPU
     time get no host pid, and those whose own mappings take more than 0.05 s get none either.

@@ -87,7 +87,7 @@ def _shown(uses: Sequence[Use], visible: Collection[str] | None) -> tuple[Use, .
 
 
 def _bounded(use: Use, totals: Mapping[str, int]) -> Use:
-    """The same, holding no more of a GPU than that has: a container can write into its ledger."""
+    """Return the use with no more of a GPU than that has: a container can write into its ledger."""
     gpus = (
         gpu._replace(used_bytes=min(gpu.used_bytes, totals.get(gpu.uuid, gpu.used_bytes)))
         for gpu in use.gpus
@@ -142,7 +142,7 @@ def _measured(uses: list[GpuUse]) -> float | None:
 
 
 def located(uses: Sequence[Use]) -> list[Use]:
-    """The same with the processes' ids on the host, by one look at all that there are."""
+    """Add the processes' ids on the host, by one look at all processes."""
     held = [(use.directory, gpu.processes) for use in uses for gpu in use.gpus]
     found = iter(processes.locate(held))
     return [

@@ -243,7 +243,7 @@ class Usage(NamedTuple):
         return [*self.notes, *scarce, *marked]
 
     def with_foreign(self, foreign: Mapping[str, int]) -> Usage:
-        """The same with what processes outside of all containers hold of a GPU, by UUID."""
+        """Add what processes outside of all containers hold of each GPU, by UUID."""
         gpus = (gpu._replace(foreign_bytes=foreign.get(gpu.uuid)) for gpu in self.gpus)
         return self._replace(gpus=tuple(gpus))
 
@@ -304,7 +304,7 @@ def _others(fields: Mapping[str, Any] | None) -> Others | None:
 
 
 def _renamed(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The same with the field ``name``, which a server of release 0.1 calls ``memory_bytes``."""
+    """Return the fields with ``name``, which a server of release 0.1 calls ``memory_bytes``."""
     return fields if name in fields else {**fields, name: fields["memory_bytes"]}
 
 

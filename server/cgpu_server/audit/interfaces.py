@@ -48,7 +48,7 @@ def used_by(pid: int) -> str | None:
 
 
 def named_in(lines: Iterable[str]) -> str | None:
-    """The same for the lines of its ``/proc/PID/maps``."""
+    """Return ``video`` or ``graphics`` by the lines of a process's ``/proc/PID/maps``."""
     names = {os.path.basename(line.split(None, 5)[-1]) for line in lines if line.count("/")}
     for interface, libraries in _LIBRARIES.items():
         if any(name.startswith(libraries) for name in names):

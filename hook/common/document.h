@@ -29,10 +29,14 @@ bool cgpu_document_concerns_us(const struct cgpu_document *document);
 #define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
 
 /*
- * Whether Python has to read the document: it may name one of our variables; it is of a pod on a
- * node where pods follow decisions, and may name a share or what would give it a GPU without one,
- * or its pod is known to ask for one (pods in STATE_DIR; NULL: the default); or the node caps
- * containers that name no size, by its configuration or by a later change (rules.json there).
+ * Whether Python has to read the document, for one of these reasons:
+ *
+ * - It may name one of our variables.
+ * - Pods on this node follow decisions, and the document is of a pod. It may name a share, or what
+ *   would give it a GPU without one; or the pod is known to ask for a share (pods in STATE_DIR;
+ *   NULL: the default).
+ * - The node caps containers that name no size, by its configuration or by a later change
+ *   (rules.json in STATE_DIR).
  */
 bool cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir);
 

@@ -1,9 +1,9 @@
 /*
  * Policies: what the containers of one GPU are entitled to. One file each, one table.
  *
- * A policy is pure: from the running containers, and which of them are active, it computes for each
- * a weight among those that compete, and a ceiling. The arbiter does the rest, which is the same
- * for all: turns by weight, ceilings by a bucket, high priority first.
+ * A policy is pure: from the running containers, it computes for each a weight among those that
+ * compete, and a ceiling. The arbiter does the rest, which is the same for all policies: it knows
+ * who is active, gives turns by weight and to high priority first, and keeps ceilings by a bucket.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H
@@ -30,7 +30,7 @@ enum { CGPU_WHOLE_PPM = 1000000, CGPU_MAX_TENANTS = 32 };
 struct cgpu_claim {
     uint32_t weight; /* 1..max_inst */
     uint32_t high_priority;
-    uint32_t active;       /* has GPU work, or wants to launch */
+    uint32_t active;       /* has GPU work, or wants to launch; no policy reads it */
     uint32_t competes;     /* out: its weight among those that compete for turns, at least 1 */
     uint32_t ceiling_ppm;  /* out: of the GPU's time it gets no more than this; 1000000: all */
     uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000,

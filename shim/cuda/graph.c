@@ -77,7 +77,7 @@ struct upload {
     CUgraphExec exec;
     CUstream stream;
     CUresult result; /* the driver's */
-    uint64_t ready;  /* what it is good for */
+    uint64_t ready;  /* the readiness that it brings */
     struct cgpu_graph_lack lack;
 };
 

@@ -123,10 +123,10 @@ def _lost(
     folder: str,
     manifest: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """A lost GPU as it was known; else as far as the driver still names it.
+    """Return a lost GPU with its known facts, or with those that the driver still has.
 
-    One without a UUID is that of its index: as long as the driver counts it, no index changes. If
-    it was never known, its device nodes are those of no other GPU.
+    A GPU without a UUID is found by its index: as long as the driver counts it, no index changes.
+    If it was never known, its device nodes are those of no other GPU.
     """
     others = {each["uuid"] for each in answering}
     for each in known:

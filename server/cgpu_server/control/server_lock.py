@@ -91,9 +91,9 @@ def _remove_sockets(state_dir: str) -> None:
 
 
 def _listen(state_dir: str) -> list[socket.socket]:
-    """The socket; all users may connect to root's, which has another one that only root may use.
+    """Listen. All users may connect to root's server, which has a second socket for root alone.
 
-    We hold the lock, so sockets that are there are a killed server's.
+    We hold the lock, so existing sockets are a killed server's.
     """
     _remove_sockets(state_dir)
     if os.geteuid() != 0:

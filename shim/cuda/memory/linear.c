@@ -112,7 +112,7 @@ finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t b
     return keep_large(made, address, bytes);
 }
 
-/* A call that does not say where the address goes is the driver's to refuse. */
+/* Without DPTR, the call goes to the driver, which refuses it. */
 CUresult
 cgpu_linear_alloc(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *dptr, size_t size)
 {

@@ -17,7 +17,7 @@ void cgpu_physical_export(uint64_t allocation);
 /* Take the lock of physical memory and give back what no descriptor keeps alive any more. */
 void cgpu_physical_collect(void);
 
-/* Under the lock: the same for one allocation. */
+/* Under the lock: give ALLOCATION back if no descriptor keeps it alive any more. */
 void cgpu_physical_collect_one(uint64_t allocation);
 
 /* An array is gone, and with it what was mapped into it. */

@@ -156,7 +156,7 @@ load_module(const struct load *load)
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
     }
-    CUresult kept = cgpu_code_keep_rest(&code); /* whatever became of the module */
+    CUresult kept = cgpu_code_keep_rest(&code); /* also if the module was unloaded */
     return status != CUDA_SUCCESS ? status : kept;
 }
 

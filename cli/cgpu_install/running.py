@@ -67,7 +67,7 @@ def _bundles(place: str) -> Iterator[str]:
 
 
 def _monitored(folder: str) -> Iterator[str]:
-    """The container of a monitor, if it lives: a server started with it keeps the monitor too."""
+    """Yield a monitor's container if that lives: a server that it started keeps the monitor."""
     argv = text(f"{folder}/cmdline").split("\0")
     given = dict(reversed(list(pairwise(argv))))  # of several the first: others are another's
     if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):

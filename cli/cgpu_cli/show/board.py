@@ -331,13 +331,13 @@ def _count(number: int | None) -> str:
 
 
 def _compute(gpu: GpuTotals) -> tuple[float | None, bool]:
-    """The containers' use or, if it is not measured, how busy the GPU is; whether the latter."""
+    """Return the containers' use and False or, if it is not measured, the GPU's use and True."""
     measured = gpu.measured_percent
     return (gpu.utilisation_percent, True) if measured is None else (measured, False)
 
 
 def _figure(percent: float | None, *, is_estimate: bool = False) -> str:
-    """In six columns; ``~`` marks an estimate."""
+    """Format a percentage in six columns; ``~`` marks an estimate."""
     if percent is None:
         return "     -"
     return f"{f'~{percent:.0f}':>5}%" if is_estimate else f"{percent:5.1f}%"

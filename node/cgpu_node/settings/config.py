@@ -153,7 +153,7 @@ def load_config(path: str = CONFIG_PATH) -> Config:
 
 
 def identity(path: str = CONFIG_PATH) -> tuple[object, ...]:
-    """Another value after each change of what ``load_config`` reads."""
+    """Return a value that changes with the files that ``load_config`` reads."""
     return _file(path), _file(f"{os.path.dirname(path)}/{KUBERNETES}")
 
 

@@ -157,7 +157,7 @@ def inhabited(directories: Collection[str]) -> set[str]:
 
 
 def _mounted(folders: Iterable[str], until: float) -> Iterator[Mount | None]:
-    """The limits that are mounted where these processes run; the last is None if time is up."""
+    """Yield mounts of limits in these processes' namespaces, and None if time is up."""
     for folder in folders:
         for mount in mounts(folder, until, b"/limits"):
             yield mount

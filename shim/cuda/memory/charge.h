@@ -14,11 +14,10 @@ struct cgpu_pending {
 CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
 void cgpu_charge_release(int32_t gpu, uint64_t bytes);
 
-/* The same for a program's request of ASKED bytes, which a refusal names. */
+/* Charge BYTES for a program's request of ASKED bytes, which a refusal names. */
 CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged);
 
-/* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of
- * kinds.h. */
+/* Charge BYTES under a lock of kinds.h: a refusal is not logged, and nothing is reclaimed first. */
 CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged);
 
 /* Charge what the driver has taken and cannot be made to give back, over the cap if need be. */

@@ -58,8 +58,9 @@ void cgpu_code_refused(struct cgpu_code *code);
 CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
 /*
- * Both, for code that cannot be unloaded alone: if it does not fit, it is refused but stays
- * charged. If several threads load a library at once, only one is charged for its variables.
+ * cgpu_code_end and cgpu_code_keep, for code that cannot be unloaded alone: if it does not fit, it
+ * is refused but stays charged. If several threads load a library at once, only one is charged for
+ * its variables.
  */
 CUresult cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle);
 

@@ -113,7 +113,7 @@ def _work() -> int:
 
 
 def _form(given: argparse.Namespace) -> Form:
-    """How to print fields; nvidia-smi refuses to do so with anything else, too."""
+    """Return the form of fields; refuse --format without fields, as nvidia-smi does."""
     from cgpu_cli.show.fields import QUERIES, Form
 
     if given.format is not None and given.asked is None:

@@ -1,4 +1,4 @@
-"""What was installed, and was there before, in ``/var/lib/cgpu/install.json`` and backups.
+"""The record of what was installed, ``/var/lib/cgpu/install.json``, and backups.
 
 It is written before each change, so that a change cut short can be undone: what is at a path is
 then what was there before, or what the journal says was put there.

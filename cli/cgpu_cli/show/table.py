@@ -95,7 +95,7 @@ def _percent(compute: Compute | None) -> str:
 
 
 def title(use: Use) -> str:
-    """What people call it; a session goes by its command line, without folders."""
+    """Return the name that people use; a session goes by its command line, without folders."""
     if use.kind == "container":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)

@@ -1,4 +1,4 @@
-"""What ``cgpu top`` shows: the containers of each look, how they changed, in which order."""
+"""The rows of ``cgpu top``: the containers of each look, their changes, their order."""
 
 from __future__ import annotations
 

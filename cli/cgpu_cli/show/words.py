@@ -20,7 +20,7 @@ _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 
 
 def seconds(word: str) -> float:
-    """How long to wait between two looks, from a command line.
+    """Parse the time between two looks from a command line.
 
     Raises:
         ArgumentTypeError: it is no such time.

@@ -97,6 +97,7 @@ CONSTANTS = [
     (STATE, "CGPU_BESIDE_NS", "0"),
     (BESIDE, "SLACK_NS", "0"),
     (BESIDE, "LEFT_TIMES", "0"),
+    (BESIDE, "USUAL_PART", "1"),
     (BESIDE, "TURNS_APART", "1000000000"),
     (COMPANY, "TURNS_NS", None),
     (COMPANY, "PROVEN_NS", None),

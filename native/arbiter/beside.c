@@ -14,7 +14,7 @@
  */
 #define SLACK_NS UINT64_C(500000)
 
-enum { LEFT_TIMES = 2, FAILURES = 7, TURNS_APART = 32 };
+enum { LEFT_TIMES = 2, FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
 
 static bool
 returns(const struct cgpu_tenant *tenant)
@@ -109,8 +109,12 @@ judge(struct cgpu_tenant *tenant, bool left, uint64_t now)
 static void
 note_burst(struct cgpu_tenant *tenant, bool ended, uint64_t took)
 {
-    if (ended || (tenant->usual_ns != 0 && took > tenant->usual_ns)) {
+    uint64_t usual = tenant->usual_ns;
+
+    if (ended && usual == 0) {
         tenant->usual_ns = took;
+    } else if (ended || (usual != 0 && took > usual)) {
+        tenant->usual_ns = usual - usual / USUAL_PART + took / USUAL_PART;
     }
 }
 

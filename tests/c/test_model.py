@@ -213,7 +213,7 @@ def test_programs_that_run_bursts_get_what_processor_sharing_gives_them() -> Non
         burst, other = (float(word.removesuffix("ms")) for word in point["name"].split("-")[2:5:2])
         if burst >= 10:
             assert point["first"] >= point["least"], point
-            assert point["second"] >= 0.93, point
+            assert point["second"] >= (0.93 if other > 0 else 0.92), point
         elif burst >= 2 and other >= 5 and "slices-queued" in point["name"]:  # beside the kernel
             assert point["first"] >= (0.4 if "3:1" in point["name"] else 0.9), point
             assert point["second"] >= 0.93, point

@@ -332,7 +332,7 @@ void
 cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
     finish_lesson(pace);
-    pace->busy_ns += batch->counted != 0 ? 0 : batch->expected_ns;
+    pace->busy_ns += pace->spans || batch->counted != 0 ? 0 : batch->expected_ns;
     take_off(pace, batch, now, false);
     pace->chain_key = 0;
     pace->chain_launches = 0;

@@ -162,10 +162,10 @@ TEST(what_was_seen_late_teaches_nothing_upward)
     CHECK(cgpu_pace_estimate(pace, 7) > 990 * US && cgpu_pace_estimate(pace, 7) <= MS);
 }
 
-/* Of a batch whose predecessor was seen passed late, too short a time is seen. */
-TEST(a_late_look_does_not_shorten_what_comes_after)
+/* Pairs of batches of 100 us: the first is SEEN to have passed at FIRST, after a look at LOOKED. */
+static void
+see_pairs(struct cgpu_pace *pace, uint64_t looked, uint64_t first, enum cgpu_pace_seen seen)
 {
-    struct cgpu_pace *pace = fresh();
     struct cgpu_pace_batch pair[2];
 
     lone(pace, 7, 1, 100 * US, 200 * US);
@@ -175,9 +175,19 @@ TEST(a_late_look_does_not_shorten_what_comes_after)
                 .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
             cgpu_pace_mark(pace, &pair[i], now);
         }
-        cgpu_pace_pass(pace, &pair[0], now + 190 * US, CGPU_SEEN_LATE);
+        cgpu_pace_look(pace, now + looked);
+        cgpu_pace_pass(pace, &pair[0], now + first, seen);
+        cgpu_pace_look(pace, now + first);
         cgpu_pace_pass(pace, &pair[1], now + 200 * US, CGPU_SEEN_AT_ONCE);
     }
+}
+
+/* Of a batch whose predecessor was seen passed late, too short a time is seen. */
+TEST(a_late_look_does_not_shorten_what_comes_after)
+{
+    struct cgpu_pace *pace = fresh();
+
+    see_pairs(pace, 0, 190 * US, CGPU_SEEN_LATE);
     CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 100 * US);
 }
 
@@ -185,49 +195,9 @@ TEST(a_late_look_does_not_shorten_what_comes_after)
 TEST(a_look_that_is_a_little_late_does_not_shorten_what_comes_after_either)
 {
     struct cgpu_pace *pace = fresh();
-    struct cgpu_pace_batch pair[2];
 
-    lone(pace, 7, 1, 100 * US, 200 * US);
-    for (uint64_t now = MS; now < 20 * MS; now += MS) {
-        for (int i = 0; i < 2; i++) {
-            pair[i] = (struct cgpu_pace_batch){
-                .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
-            cgpu_pace_mark(pace, &pair[i], now);
-        }
-        cgpu_pace_look(pace, now + 90 * US);
-        cgpu_pace_pass(pace, &pair[0], now + 160 * US, CGPU_SEEN_AT_ONCE);
-        cgpu_pace_look(pace, now + 160 * US);
-        cgpu_pace_pass(pace, &pair[1], now + 200 * US, CGPU_SEEN_AT_ONCE);
-    }
+    see_pairs(pace, 90 * US, 160 * US, CGPU_SEEN_AT_ONCE);
     CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 110 * US);
-}
-
-TEST(work_that_takes_much_longer_than_it_does_is_not_taken_for_longer_use)
-{
-    struct cgpu_pace *pace = fresh();
-
-    lone(pace, 7, 1, 100 * US, 200 * US);
-    lone(pace, 7, 1, MS, MS + 140 * US); /* a launch takes a while */
-    CHECK(pace->busy_ns == 240 * US);
-    lone(pace, 7, 1, 2 * MS, 3 * MS); /* others' work ran meanwhile */
-    CHECK(pace->busy_ns >= 340 * US && pace->busy_ns < 360 * US);
-}
-
-TEST(work_that_no_longer_counts_as_in_flight_is_use_nevertheless)
-{
-    struct cgpu_pace *pace = fresh();
-    struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .work_ns = 100 * US, .certain = 1};
-
-    cgpu_pace_mark(pace, &batch, MS);
-    cgpu_pace_leave(pace, &batch, 2 * MS);
-    CHECK(pace->busy_ns == 100 * US);
-    for (uint64_t times = 0; times < 3; times++) { /* it stood apart, and counts again: use once */
-        cgpu_pace_return(pace, &batch, 3 * MS);
-        cgpu_pace_leave(pace, &batch, 4 * MS);
-    }
-    cgpu_pace_return(pace, &batch, 5 * MS);
-    cgpu_pace_pass(pace, &batch, 6 * MS, CGPU_SEEN_AT_ONCE);
-    CHECK(pace->busy_ns == 100 * US);
 }
 
 /* What was launched into other streams, too little to be marked, runs before the marked work of

@@ -256,8 +256,9 @@ def test_what_the_container_holds_open_is_held_by_nobody_else(world: World) -> N
 
 def test_a_terminal_is_the_runtimes_and_its_keys_come_once(world: World) -> None:
     world.write_config()
-    script = (
+    script = (  # bash does not run the trap of a signal that arrives while it enters `read`
         "trap 'echo interrupted >> FOLDER/got' INT; stty -echo; echo ready\n"
+        "until [ -s FOLDER/got ]; do sleep 0.05; done\n"
         'read line; echo "read $line"; exit 3'
     )
     argv = command(world, stub(world, script), "run", "c1")

@@ -15,7 +15,7 @@ MAX_INDEX = 9999
 _ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
 
 
-class LostError(EnvError):
+class GpuLostError(EnvError):
     """A container is to have a GPU that does not answer."""
 
 
@@ -68,11 +68,11 @@ def answering(gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that answer.
 
     Raises:
-        LostError: there are GPUs, and none does.
+        GpuLostError: there are GPUs, and none does.
     """
     found = [gpu for gpu in gpus if not gpu.lost]
     if gpus and not found:
-        raise LostError(f"no GPU of this node can be used: {silent(gpus[0])}")
+        raise GpuLostError(f"no GPU of this node can be used: {silent(gpus[0])}")
     return found
 
 
@@ -90,7 +90,7 @@ def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
         found = [gpu for gpu in gpus if _is_prefix(name, gpu.uuid)]
     if len(found) == 1:
         if found[0].lost:
-            raise LostError(str(refused(variable, value, silent(found[0]))))
+            raise GpuLostError(str(refused(variable, value, silent(found[0]))))
         return found[0]
     if found:
         indices = ", ".join(str(gpu.index) for gpu in found)
@@ -108,7 +108,7 @@ def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvEr
     unnamed = [silent(gpu) for gpu in gpus if gpu.lost and not gpu.uuid]
     there = "; ".join([here(gpu.index for gpu in gpus), *unnamed])
     error = refused(variable, value, f"no GPU {name[:60]} here; {there}")
-    return LostError(str(error)) if unnamed else error
+    return GpuLostError(str(error)) if unnamed else error
 
 
 def here(indices: Iterable[int]) -> str:

@@ -250,7 +250,7 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
         The request, or None if the container is to see no GPU.
 
     Raises:
-        EnvError: as ``parse``; LostError: a GPU that is asked for does not answer.
+        EnvError: as ``parse``; GpuLostError: a GPU that is asked for does not answer.
     """
     env = asked.given
     if (asked.share or asked.sizes) and not gpus:

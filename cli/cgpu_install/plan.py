@@ -31,7 +31,7 @@ PROGRAMS = "programs"  # the links that all engines share, as an engine of their
 PACKAGED = "/usr/lib/cgpu"
 
 
-class Plan(NamedTuple):
+class InstallPlan(NamedTuple):
     """Changes in the order in which they are made, and why an engine that was found has none."""
 
     changes: list[Change]
@@ -45,7 +45,7 @@ def installing(
     *,
     forgiving: bool,
     is_default: bool = False,
-) -> Plan:
+) -> InstallPlan:
     """Plan ``cgpu install``.
 
     Args:
@@ -82,10 +82,10 @@ def installing(
     needed = [c for c in (*links, *changes) if c.before != c.after]
     for change in needed:
         machine.check_folder(change.path)
-    return Plan(needed, notes)
+    return InstallPlan(needed, notes)
 
 
-def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> Plan:
+def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> InstallPlan:
     """Plan ``cgpu uninstall``: the bytes from before; without cgpu where others wrote since.
 
     Raises:
@@ -102,10 +102,10 @@ def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) 
     if is_last(engines, journal):
         links = dict.fromkeys((*journal.paths(PROGRAMS), *_made_by_hand(machine)))
         changes += [_unlinked(machine, path, journal) for path in links]
-    return Plan([c for c in changes if c.before != c.after], [])
+    return InstallPlan([c for c in changes if c.before != c.after], [])
 
 
-def letting_go(machine: Machine, plan: Plan) -> Change:
+def letting_go(machine: Machine, plan: InstallPlan) -> Change:
     """The change that makes dockerd read runc as its default before its file is restored.
 
     On a reload dockerd keeps its default if the file names none.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-class Guest(NamedTuple):
+class RunningContainer(NamedTuple):
     """A container or session that lives.
 
     Attributes:
@@ -36,17 +36,17 @@ class Guest(NamedTuple):
     bundle: str
 
 
-def guests(state_dir: str) -> list[Guest]:
+def guests(state_dir: str) -> list[RunningContainer]:
     """Those that live now."""
     return [_guest(record) for record in Registry(state_dir).records()]
 
 
-def count(living: list[Guest]) -> dict[str, int]:
+def count(living: list[RunningContainer]) -> dict[str, int]:
     """Count them by release."""
     return dict(sorted(Counter(guest.release for guest in living).items()))
 
 
-def check(living: list[Guest], layouts: Layouts) -> None:
+def check(living: list[RunningContainer], layouts: Layouts) -> None:
     """Refuse a release that does not understand the files of containers that live.
 
     Raises:
@@ -84,21 +84,21 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
         )
 
 
-def leads_into(living: list[Guest], environment: str) -> bool:
+def leads_into(living: list[RunningContainer], environment: str) -> bool:
     """Return whether a living container will start a hook from an environment when it ends."""
     return any(_mentions(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 
-def _guest(record: Record) -> Guest:
+def _guest(record: Record) -> RunningContainer:
     pages = {name: cgpu_native.read_head(f"{record.directory}/{name}") for name in CONTAINER[:2]}
     versions = {name: page and page.version for name, page in pages.items()}
     limits = pages["limits"]
     release = limits.release if limits else "unknown"
     bundle = bundle_of(record.owner.runtime_dir)
-    return Guest(record.id, release, {**versions, "record": record.version}, bundle)
+    return RunningContainer(record.id, release, {**versions, "record": record.version}, bundle)
 
 
-def _is_read(guest: Guest, layouts: Layouts) -> bool:
+def _is_read(guest: RunningContainer, layouts: Layouts) -> bool:
     """A file that is not there is that of a container which ends just now.
 
     A container can write any version into its ledger. A version that the release in use cannot read

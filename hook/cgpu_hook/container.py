@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from cgpu_env.request import Request
     from cgpu_hook.plan import HostFiles
-    from cgpu_hook.pod import Pod
+    from cgpu_hook.pod import ContainerPod
     from cgpu_node.facts.node import Node
-    from cgpu_node.image.rootfs import View
+    from cgpu_node.image.rootfs import RootfsView
     from cgpu_node.settings.config import Config
     from cgpu_node.settings.kubernetes import Kubernetes
     from cgpu_node.shares.record import PodContainer
@@ -61,7 +61,7 @@ class Unshared(NamedTuple):
 
 
 def draft(
-    config: dict[str, Any], name: str, rootfs: Callable[[], View], setting: Setting
+    config: dict[str, Any], name: str, rootfs: Callable[[], RootfsView], setting: Setting
 ) -> Draft | Unshared | None:
     """Plan the container ``name``; None if nothing is to be done.
 
@@ -126,10 +126,10 @@ def _here(
 
 
 def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
-    pod: Pod,
+    pod: ContainerPod,
     config: dict[str, Any],
     name: str,
-    rootfs: Callable[[], View],
+    rootfs: Callable[[], RootfsView],
     setting: Setting,
     settings: Config,
     kubernetes: Kubernetes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpu_env.devices import LostError, silent
+from cgpu_env.devices import GpuLostError, silent
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import (
     DISABLE,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cgpu_hook.pod import Pod
+    from cgpu_hook.pod import ContainerPod
     from cgpu_node.decision import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
 
@@ -38,7 +38,7 @@ _DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-con
 
 
 def request_of(
-    pod: Pod, found: AllocationAnnotation, mode: str, node: Node, state_dir: str
+    pod: ContainerPod, found: AllocationAnnotation, mode: str, node: Node, state_dir: str
 ) -> Request:
     """The share of a container that its pod's decision names.
 
@@ -63,7 +63,7 @@ def request_of(
     own = found.containers[pod.container]
     for gpu in (gpus[uuid] for uuid in own):
         if gpu.lost:
-            raise LostError(f"{ANNOTATION}: containers.{pod.container}: {silent(gpu.asked)}")
+            raise GpuLostError(f"{ANNOTATION}: containers.{pod.container}: {silent(gpu.asked)}")
     weights = {grant.core // CORE_STEP for grant in own.values()}
     if len(weights) > 1:
         raise _error(f"containers.{pod.container}: expected the same core on each GPU")
@@ -91,7 +91,7 @@ def _unknown(where: str, node: Node) -> CgpuError:
     unnamed = [silent(gpu.asked) for gpu in node.lost if not gpu.uuid]
     if not unnamed:
         return _error(what)
-    return LostError(f"{ANNOTATION}: {'; '.join([what, *unnamed])}")
+    return GpuLostError(f"{ANNOTATION}: {'; '.join([what, *unnamed])}")
 
 
 def _check(where: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cgpu_env.request import Asked, Request
     from cgpu_node.facts.node import DeviceNode, Node
-    from cgpu_node.image.rootfs import View
+    from cgpu_node.image.rootfs import RootfsView
 
 BASE = "/dev/cgpu"
 SHARE_FILES = (f"{BASE}/limits", f"{BASE}/ledger")
@@ -128,7 +128,7 @@ class Plan(NamedTuple):
 
 
 def plan(
-    config: dict[str, Any], asked: Asked, node: Node, rootfs: View, host_files: HostFiles
+    config: dict[str, Any], asked: Asked, node: Node, rootfs: RootfsView, host_files: HostFiles
 ) -> Plan:
     """Decide what to do to a container.
 
@@ -153,7 +153,7 @@ def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
     request: Request,
     env: Mapping[str, str],
     node: Node,
-    rootfs: View,
+    rootfs: RootfsView,
     host_files: HostFiles,
 ) -> Plan:
     """Plan for a known share; ``env`` has the container's search path for libraries.
@@ -183,7 +183,9 @@ def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
     )
 
 
-def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str, Any]], Mounted]:
+def _mounts_of(
+    config: dict[str, Any], rootfs: RootfsView
+) -> tuple[dict[str, dict[str, Any]], Mounted]:
     """Path inside the root -> the configuration's own mount there; and the view with them.
 
     /dev must be a file system of the container's own, and /dev/cgpu must be free: a file that is
@@ -243,7 +245,7 @@ def _cwd(config: dict[str, Any]) -> str:
 def _driver_mounts(
     taken: dict[str, dict[str, Any]],
     node: Node,
-    rootfs: View,
+    rootfs: RootfsView,
     host_files: HostFiles,
     brought: dict[str, list[str]],
 ) -> tuple[list[Mount], tuple[str, ...]]:
@@ -282,7 +284,7 @@ def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
     ]
 
 
-def _companions_beside(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
+def _companions_beside(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
     """Cover libraries that another driver in the image would load: they fit only that driver."""
     return [
         Mount(path, target)
@@ -291,7 +293,7 @@ def _companions_beside(node: Node, rootfs: View, directories: list[str]) -> list
     ]
 
 
-def _companions(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
+def _companions(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
     return [
         Mount(path, target)
         for directory in directories
@@ -300,7 +302,7 @@ def _companions(node: Node, rootfs: View, directories: list[str]) -> list[Mount]
     ]
 
 
-def _is_free(rootfs: View, path: str) -> bool:
+def _is_free(rootfs: RootfsView, path: str) -> bool:
     return rootfs.kind(os.path.dirname(path)) == "directory" and rootfs.kind(path) in (None, "file")
 
 

@@ -48,7 +48,7 @@ _MEMORY, _CORES = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 MEM_IDX, MEM_POD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 
 
-class Pod(NamedTuple):
+class ContainerPod(NamedTuple):
     """A container's pod.
 
     Attributes:
@@ -75,7 +75,7 @@ class Pod(NamedTuple):
         return PodContainer(self.uid, self.namespace, self.name, self.container)
 
 
-def pod_of(config: dict[str, Any]) -> Pod | None:
+def pod_of(config: dict[str, Any]) -> ContainerPod | None:
     """Return the pod of a container; None if Kubernetes did not make it.
 
     Raises:
@@ -93,10 +93,10 @@ def pod_of(config: dict[str, Any]) -> Pod | None:
             raise CgpuError(f"annotations.{shown(name)}: expected a string")
     kind, *names = engines[0]
     uid, namespace, name, container = (annotations.get(each, "") for each in names)
-    return Pod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
+    return ContainerPod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
 
 
-def decision_of(pod: Pod, node: str) -> AllocationAnnotation | None:
+def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
     """Return what the pod was given on this node; None if it was given nothing.
 
     Raises:
@@ -117,7 +117,7 @@ def decision_of(pod: Pod, node: str) -> AllocationAnnotation | None:
     return found
 
 
-def check_asked(pod: Pod, found: AllocationAnnotation | None, state_dir: str) -> None:
+def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir: str) -> None:
     """Refuse a container that asks for a part of a GPU without a decision.
 
     What an agent has left about the pod is read and not waited for: without a decision the
@@ -145,7 +145,10 @@ def check_asked(pod: Pod, found: AllocationAnnotation | None, state_dir: str) ->
 
 
 def check_spec(
-    pod: Pod, units: Mapping[str, Mapping[str, int]], found: AllocationAnnotation, state: str
+    pod: ContainerPod,
+    units: Mapping[str, Mapping[str, int]],
+    found: AllocationAnnotation,
+    state: str,
 ) -> None:
     """Refuse a decision that gives more than the pod's own specification asks for.
 
@@ -184,7 +187,7 @@ def _check_limit(where: str, resource: str, given: int, limit: int) -> None:
 
 
 def check_generations(
-    pod: Pod, found: AllocationAnnotation, units: Mapping[str, Mapping[str, int]]
+    pod: ContainerPod, found: AllocationAnnotation, units: Mapping[str, Mapping[str, int]]
 ) -> None:
     """Refuse a decision if what other tools read of the pod's share differs from it.
 

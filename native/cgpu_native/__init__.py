@@ -21,12 +21,12 @@ from cgpu_native.uuids import uuid_bytes, uuid_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgpu_native.amend import amend_limits, set_bytes, set_cap
-    from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Look, Process, is_costly
+    from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, LedgerProcess, Look, is_costly
 else:
     # Not needed to start a container: imported at first use.
     _LATER = {
         "amend": ("amend_limits", "set_bytes", "set_cap"),
-        "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "Look", "Process", "is_costly"),
+        "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "LedgerProcess", "Look", "is_costly"),
     }
 
     def __getattr__(name):  # noqa: ANN001, ANN202
@@ -46,12 +46,12 @@ __all__ = [
     "FullError",
     "Head",
     "Ledger",
+    "LedgerProcess",
     "Limits",
     "LimitsGpu",
     "Look",
     "NativeError",
     "OverCapError",
-    "Process",
     "amend_limits",
     "create_ledger",
     "cut_ledger",

@@ -21,7 +21,7 @@ SLOTS: int = lib.CGPU_LEDGER_SLOTS
 LEDGER_VERSION: int = lib.CGPU_LEDGER_VERSION
 
 
-class Process(NamedTuple):
+class LedgerProcess(NamedTuple):
     """A living process that holds device memory."""
 
     pid: int
@@ -44,13 +44,13 @@ class Look:
         self.asked: int = survey.asked
         self.is_certain: bool = survey.unasked == 0
 
-    def processes(self, gpu: int = ANY_GPU) -> list[Process]:
+    def processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
         """The living processes that hold memory on ``gpu``, or on any."""
         found = []
         for each in self._survey.holders[0 : self._survey.count]:
             used = sum(each.used_bytes) if gpu == ANY_GPU else each.used_bytes[gpu]
             if used:
-                found.append(Process(each.pid, each.slot, used))
+                found.append(LedgerProcess(each.pid, each.slot, used))
         return found
 
     def shared(self, gpu: int) -> dict[int, int]:
@@ -166,7 +166,7 @@ class Ledger:
         """Return how many requests were refused since the ledger was made."""
         return int(lib.cgpu_ledger_refused(self._handle, gpu))
 
-    def processes(self, gpu: int = ANY_GPU) -> list[Process]:
+    def processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
         """Return the living processes that hold memory on ``gpu``, or on any.
 
         Raises:

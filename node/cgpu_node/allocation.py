@@ -22,7 +22,7 @@ MOST_ANSWERS = 64  # that an unchanged node remembers
 WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "full"
 
 
-class Gpu(NamedTuple):
+class OfferedGpu(NamedTuple):
     """A GPU as a node offers it to pods.
 
     Attributes:
@@ -201,7 +201,7 @@ class NodeInfo:
         taken: what pods have, by their UIDs; also on GPUs that it does not offer any more.
     """
 
-    def __init__(self, name: str, mode: str, placement: str, gpus: Iterable[Gpu]) -> None:
+    def __init__(self, name: str, mode: str, placement: str, gpus: Iterable[OfferedGpu]) -> None:
         self.name = name
         self.mode = mode
         self.placement = placement
@@ -233,7 +233,7 @@ class NodeInfo:
         """Return the part of a GPU that pods have."""
         return self._used.get(uuid, NOTHING)
 
-    def free(self, gpu: Gpu) -> Part:
+    def free(self, gpu: OfferedGpu) -> Part:
         """Return the part of a GPU that is left; below 0 if more is promised than it has now."""
         pairs = zip(gpu.left, self.used(gpu.uuid), strict=True)
         return Part(*(left - used for left, used in pairs))
@@ -314,16 +314,16 @@ def _of(need: Need) -> str:
     return f", and {need.gpus} are asked for" if need.gpus > 1 else ""
 
 
-def _least_free(node: NodeInfo, gpu: Gpu, _: str) -> tuple[int, ...]:
+def _least_free(node: NodeInfo, gpu: OfferedGpu, _: str) -> tuple[int, ...]:
     return (node.free(gpu).units,)
 
 
-def _apart(node: NodeInfo, gpu: Gpu, owner: str) -> tuple[int, ...]:
+def _apart(node: NodeInfo, gpu: OfferedGpu, owner: str) -> tuple[int, ...]:
     return (node.replicas(gpu.uuid, owner), -node.free(gpu).units)
 
 
 # How GPUs are chosen: by which key, the least first. Equal ones go by index.
-ORDERS: Mapping[str, Callable[[NodeInfo, Gpu, str], tuple[int, ...]]] = {
+ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
     BINPACK: _least_free,
     SPREAD: _apart,
 }
@@ -341,24 +341,6 @@ def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
         return choice
     containers = {each.name: share_of(each, need.gpus) for each in need.containers}
     return Decision(need.pod, need.owner, node.name, choice.gpus, part, containers)
-
-
-def compare(nodes: Iterable[NodeInfo], need: Need) -> tuple[dict[str, Choice], dict[str, Refusal]]:
-    """Return by name what each node would give to a pod, or why it would refuse.
-
-    Raises:
-        NeedError: no node could.
-    """
-    part = part_of(need)
-    fitting: dict[str, Choice] = {}
-    refused: dict[str, Refusal] = {}
-    for node in nodes:
-        choice = node.choose(need, part)
-        if isinstance(choice, Refusal):
-            refused[node.name] = choice
-        else:
-            fitting[node.name] = choice
-    return fitting, refused
 
 
 def best(fitting: Mapping[str, Choice]) -> str:

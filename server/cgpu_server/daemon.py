@@ -18,7 +18,7 @@ from cgpu_server.control.connections import Control
 from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
 from cgpu_server.service import is_service, say_alive, say_ready
-from cgpu_server.state.account import Account
+from cgpu_server.state.account import AccountKeeper
 from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_server.state.libraries import OpenLibraries
 from cgpu_server.tree.filesystem import ControlTree
@@ -64,7 +64,7 @@ class Daemon:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._warnings = ContainerWarnings()
-        self._account = Account(state.registry.state_dir)
+        self._account = AccountKeeper(state.registry.state_dir)
         self._libraries = OpenLibraries()
 
     async def run(self) -> None:

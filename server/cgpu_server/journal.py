@@ -30,7 +30,7 @@ class _Kind(NamedTuple):
     times: int
 
 
-class Journal:
+class EventLog:
     """Writes at most ``most`` lines of an event in ``seconds``, then how many it left out.
 
     The number follows when the time is over, with the next event or with ``flush``, whichever
@@ -86,7 +86,7 @@ class Journal:
             self._logger.log(level, "%s", line(event, fields))
 
 
-log = Journal(logging.getLogger("cgpud"))
+log = EventLog(logging.getLogger("cgpud"))
 
 
 class _Form(logging.Formatter):

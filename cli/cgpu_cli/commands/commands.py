@@ -12,7 +12,7 @@ from cgpu_cli.commands.doctor import Doctor
 from cgpu_cli.commands.get import Get
 from cgpu_cli.commands.install import Install, Uninstall
 from cgpu_cli.commands.ls import Ls
-from cgpu_cli.commands.plan import Plan
+from cgpu_cli.commands.plan import ShowPlan
 from cgpu_cli.commands.probe import Probe
 from cgpu_cli.commands.set import Set
 from cgpu_cli.commands.top import Top
@@ -76,7 +76,7 @@ _PROGRAMS: dict[str, Callable[[], str]] = {
 
 
 COMMANDS: tuple[Command, ...] = (
-    Plan(),
+    ShowPlan(),
     Probe(),
     Get(),
     Set(),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cgpu_install.engines import Engine
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
-    from cgpu_install.plan import Plan
+    from cgpu_install.plan import InstallPlan
 
 _SHOWN = 5
 _NONE = "nothing to change"
@@ -218,7 +218,7 @@ def _is_dockers_default(engines: Iterable[Engine]) -> bool:
     return any(engine.name == "docker" for engine in engines) and dockerd.default_runtime() == NAME
 
 
-def _let_go(job: _Job, plan: Plan, state_dir: str) -> None:
+def _let_go(job: _Job, plan: InstallPlan, state_dir: str) -> None:
     """Make dockerd use runc as its default without a restart, which would end containers.
 
     Raises:
@@ -297,7 +297,7 @@ def _end_server(state_dir: str) -> list[str]:
     return [f"{who} has ended, for no container runs"]
 
 
-def _show(plan: Plan, none: str = _NONE) -> int:
+def _show(plan: InstallPlan, none: str = _NONE) -> int:
     """Print the diff; on standard error its notes, or ``none`` if it is empty."""
     from cgpu_install.plan import diff
 
@@ -309,12 +309,12 @@ def _show(plan: Plan, none: str = _NONE) -> int:
     return 0
 
 
-def _changed(plan: Plan, engines: Iterable[Engine]) -> list[Engine]:
+def _changed(plan: InstallPlan, engines: Iterable[Engine]) -> list[Engine]:
     changed = {change.engine for change in plan.changes}
     return [engine for engine in engines if engine.name in changed]
 
 
-def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
+def _report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
     """Print what was changed, and run or print the commands that make ``engines`` read it."""
     from cgpu_install.machine import BOOTED, Machine
 

@@ -10,7 +10,7 @@ from cgpu_hook import preview
 if TYPE_CHECKING:
     import argparse
 
-    from cgpu_hook.plan import Plan as ContainerPlan
+    from cgpu_hook.plan import Plan
 
 _MIB = 1 << 20
 _OFF = (
@@ -19,7 +19,7 @@ _OFF = (
 )
 
 
-class Plan:
+class ShowPlan:
     """Show what cgpu would do to a container of this OCI configuration; changes nothing."""
 
     name = "plan"
@@ -39,7 +39,7 @@ class Plan:
         return 0
 
 
-def _lines(plan: ContainerPlan) -> list[str]:
+def _lines(plan: Plan) -> list[str]:
     notes = [f"note    {note}" for note in plan.notes]
     request = plan.request
     if request is None:

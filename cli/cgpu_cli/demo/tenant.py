@@ -44,7 +44,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-class Gpu:
+class TenantGpu:
     """GPU 0 of this process, with a context made at the first allocation."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def _check(status: int, what: str) -> None:
 def main() -> None:
     """Obey standard input; every answer ends with an empty line."""
     os.dup2(1, 2)  # so that messages of the driver or cgpu come with the answer that they belong to
-    gpu = Gpu()
+    gpu = TenantGpu()
     nvidia_smi = sys.argv[1] if len(sys.argv) > 1 else ""
     for line in sys.stdin:
         word, *rest = line.split()

@@ -6,7 +6,7 @@ import os
 import sys
 
 from cgpu_cli.running import options
-from cgpu_env.devices import LostError
+from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import VISIBLE, GpuShare, Request
 from cgpu_node import server
@@ -100,7 +100,7 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
 
     Raises:
         CgpuError: there is no room, or the server does not answer.
-        LostError: it has other GPUs: the facts may be old.
+        GpuLostError: it has other GPUs: the facts may be old.
     """
     from cgpu_node.client import ask
 
@@ -110,7 +110,7 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
     except CgpuError as error:
         if not str(error).startswith(f"{VISIBLE}="):
             raise
-        raise LostError(
+        raise GpuLostError(
             f"the node's server does not share the GPUs that {node.driver_dir} has here: {error}",
             hint="with --state-dir DIR the session has an account of its own",
         ) from None

@@ -7,7 +7,7 @@ named twice leaves none.
 
 from __future__ import annotations
 
-from cgpu_env.devices import VENDOR, LostError, answering, check, select, silent
+from cgpu_env.devices import VENDOR, GpuLostError, answering, check, select, silent
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.request import VISIBLE as GPUS
 from cgpu_env.values import BLANKS
@@ -35,7 +35,7 @@ def chosen(environment: Mapping[str, str], node: Node, listed: str | None) -> li
     Raises:
         CgpuError: ``listed`` is wrong or names a GPU that the environment leaves out, or the
             environment names an instance of MIG.
-        LostError: one of them does not answer, or none does.
+        GpuLostError: one of them does not answer, or none does.
     """
     gpus = [gpu.asked for gpu in node.gpus]
     left = [gpu.uuid for gpu in _left(environment, node)]
@@ -44,7 +44,7 @@ def chosen(environment: Mapping[str, str], node: Node, listed: str | None) -> li
             return [gpu.uuid for gpu in answering(gpus)]
         for gpu in gpus:
             if gpu.lost and gpu.uuid in left:
-                raise LostError(f"{VISIBLE}={shown(environment[VISIBLE])}: {silent(gpu)}")
+                raise GpuLostError(f"{VISIBLE}={shown(environment[VISIBLE])}: {silent(gpu)}")
         return left
     wanted = select(GPUS, listed, gpus)
     for gpu in wanted:

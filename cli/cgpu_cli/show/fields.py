@@ -162,7 +162,7 @@ QUERIES: dict[str, Query] = {
 }
 
 
-class Asked(NamedTuple):
+class FieldSelection(NamedTuple):
     """A query with the fields that somebody chose."""
 
     query: Query
@@ -177,19 +177,19 @@ class Asked(NamedTuple):
             yield ", ".join(_cell(field, row, form) for field in fields)
 
 
-def asked(name: str) -> Callable[[str], Asked]:
+def asked(name: str) -> Callable[[str], FieldSelection]:
     """Return the parser of the value of ``--query-<name>``."""
     query = QUERIES[name]
     allowed = ",".join(query.known)
 
-    def read(text: str) -> Asked:
+    def read(text: str) -> FieldSelection:
         names = [word.strip() for word in text.split(",")]
         for word in names:
             if word not in query.known:
                 near = nearest(word, query.known)
                 meant = f"did you mean {near}?" if near else f"expected some of {allowed}"
                 raise argparse.ArgumentTypeError(f"'{shown(word)}' is no field: {meant}")
-        return Asked(query, names)
+        return FieldSelection(query, names)
 
     return read
 

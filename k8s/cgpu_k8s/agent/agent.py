@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cgpu_env.devices import Gpu, silent
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
-from cgpu_k8s.agent.audit import Finding, audit
+from cgpu_k8s.agent.audit import ContainerMismatch, audit
 from cgpu_k8s.agent.events import NORMAL, Events
 from cgpu_k8s.agent.following import NodeInformer
-from cgpu_k8s.agent.outside import Held, held
+from cgpu_k8s.agent.outside import NonPodUsage, held
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
 from cgpu_k8s.api.errors import ConflictError, ForbiddenError
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.agent.anchor import DevicePlugin, Units
     from cgpu_k8s.agent.driver import Driver
-    from cgpu_k8s.agent.engine import Engine
+    from cgpu_k8s.agent.engine import ContainerRuntime
     from cgpu_k8s.agent.offering import DriverGpu, Offered
-    from cgpu_k8s.agent.pods import Guest
+    from cgpu_k8s.agent.pods import NodePod
     from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
     from cgpu_k8s.objects.gpus import Fact
@@ -86,7 +86,7 @@ class Agent:
         place: Place,
         client: Client,
         driver: Driver,
-        engine: Engine,
+        engine: ContainerRuntime,
         anchor: DevicePlugin,
         units: Units | None,
         report: Callable[[str, dict[str, object]], None],
@@ -106,10 +106,10 @@ class Agent:
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._unsent: dict[str, bool] = {}  # what GPUs were before an event that was refused
         self._silence = ""  # why no GPU answers
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, NonPodUsage] = {}
         self._before: frozenset[str] = frozenset()  # who had shares at the look before
-        self._findings: tuple[Finding, ...] = ()
-        self._suspected: frozenset[Finding] = frozenset()
+        self._findings: tuple[ContainerMismatch, ...] = ()
+        self._suspected: frozenset[ContainerMismatch] = frozenset()
         self._failures: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -178,7 +178,7 @@ class Agent:
         if self._lost or self._names.keys() - {gpu.uuid for gpu in self._seen}:
             self._driver.close()  # only a new session of the driver sees a GPU that is back
 
-    async def _look_at_shares(self, pods: dict[str, Guest]) -> None:
+    async def _look_at_shares(self, pods: dict[str, NodePod]) -> None:
         """See what others than pods hold, and whether pods have what they ask for, and no more."""
         living = self._place.shares.living()
         booked = {uid for uid, pod in pods.items() if pod.shares}

@@ -15,7 +15,7 @@ from cgpu_node.podspecs import Limit
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from cgpu_k8s.agent.pods import Guest
+    from cgpu_k8s.agent.pods import NodePod
     from cgpu_k8s.objects.gpus import Fact
     from cgpu_node.shares.record import PodContainer
 
@@ -40,7 +40,7 @@ class Living(NamedTuple):
     weight: int
 
 
-class Finding(NamedTuple):
+class ContainerMismatch(NamedTuple):
     """A container that does not have what its pod asks for.
 
     Attributes:
@@ -56,12 +56,12 @@ class Finding(NamedTuple):
 
 def audit(
     living: Iterable[Living],
-    pods: Mapping[str, Guest],
+    pods: Mapping[str, NodePod],
     gpus: Mapping[str, Fact],
     passing: Collection[str],
     *,
     limited: bool,
-) -> list[Finding]:
+) -> list[ContainerMismatch]:
     """Return the findings about the containers of this node's pods.
 
     Args:
@@ -71,7 +71,7 @@ def audit(
         passing: namespaces whose pods are like any other container.
         limited: whether the mode in force limits memory.
     """
-    found: list[Finding] = []
+    found: list[ContainerMismatch] = []
     shared: set[tuple[str, str]] = set()
     for each in living:
         pod = pods.get(each.pod.uid) if each.pod else None
@@ -85,8 +85,8 @@ def audit(
 
 
 def _compared(
-    each: Living, container: str, pod: Guest, gpus: Mapping[str, Fact]
-) -> Iterator[Finding]:
+    each: Living, container: str, pod: NodePod, gpus: Mapping[str, Fact]
+) -> Iterator[ContainerMismatch]:
     limit = pod.limits.get(container, Limit(0))
     known = {uuid: (gpus[uuid], mib) for uuid, mib in each.caps.items() if uuid in gpus}
     if sum(gpu.units_of(mib) for gpu, mib in known.values()) > limit.mem:
@@ -95,14 +95,14 @@ def _compared(
         caps = tuple((uuid, mib) for uuid, mib in most.items() if mib < each.caps[uuid])
         if caps:
             has = ", ".join(f"{each.caps[u]} MiB of GPU {gpus[u].index}" for u, _ in caps)
-            yield Finding(
+            yield ContainerMismatch(
                 each.id,
                 f"pod {pod.name}, container {container}: it may hold {has}, and its limit is"
                 f" {MEMORY}={limit.mem}: it is held to that from now on",
                 caps,
             )
     if pod.shares and each.caps.keys() != pod.gpus:
-        yield Finding(
+        yield ContainerMismatch(
             each.id,
             f"pod {pod.name}, container {container}: it runs on {_listed(each.caps)}, and the"
             f" pod's annotation {ALLOCATION} names {_listed(pod.gpus)}: {_DO}",
@@ -110,12 +110,12 @@ def _compared(
 
 
 def _unlimited(
-    pods: Mapping[str, Guest], passing: Collection[str], shared: Collection[tuple[str, str]]
-) -> Iterator[Finding]:
+    pods: Mapping[str, NodePod], passing: Collection[str], shared: Collection[tuple[str, str]]
+) -> Iterator[ContainerMismatch]:
     for pod in pods.values():
         for container in sorted(pod.running & pod.limits.keys()):
             if pod.shares and pod.namespace not in passing and (pod.uid, container) not in shared:
-                yield Finding(
+                yield ContainerMismatch(
                     "",
                     f"pod {pod.name}, container {container}: it runs without a share, so nothing"
                     f" limits it: make cgpu the pods' runtime (cgpu install), and {_DO}",

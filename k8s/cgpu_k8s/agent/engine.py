@@ -46,7 +46,7 @@ _FILE = "nvidia-container-runtime/config.toml"
 _UCRED = struct.Struct("iII")
 
 
-class Engine:
+class ContainerRuntime:
     """The container engine of this node.
 
     Args:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.agent.pods import Guest, read_guest
+from cgpu_k8s.agent.pods import NodePod, read_guest
 from cgpu_k8s.api.order import version_of
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.watch import DELETED, Changed, Listed, Pace, Watch
@@ -48,7 +48,7 @@ class NodeInformer:
         self._client, self._name, self._specs = client, name, specs
         self._news, self._report, self._fail = news, report, fail
         self.node: Json | None = None
-        self.pods: dict[str, Guest] | None = None
+        self.pods: dict[str, NodePod] | None = None
 
     async def follow_node(self) -> None:
         """Keep ``node`` up to date until cancelled."""
@@ -84,7 +84,7 @@ class NodeInformer:
                     )
                 self._news.set()
 
-    async def _hear_of_pods(self, event: Listed[Guest | None] | Changed[Guest | None]) -> None:
+    async def _hear_of_pods(self, event: Listed[NodePod | None] | Changed[NodePod | None]) -> None:
         if isinstance(event, Listed):
             self.pods = {pod.uid: pod for pod in event.items if pod}
             await self._specs.all(self.pods.values())
@@ -96,7 +96,7 @@ class NodeInformer:
                 self.pods[event.item.uid] = event.item
                 self._specs.seen(event.item)
 
-    def _guest(self, item: Json) -> Guest | None:
+    def _guest(self, item: Json) -> NodePod | None:
         try:
             return read_guest(item)
         except ObjectError as error:

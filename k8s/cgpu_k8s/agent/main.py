@@ -88,7 +88,7 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
     from cgpu_k8s.agent.anchor import DevicePlugin, Units  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
-    from cgpu_k8s.agent.engine import Engine  # noqa: PLC0415
+    from cgpu_k8s.agent.engine import ContainerRuntime  # noqa: PLC0415
     from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
     from cgpu_k8s.agent.shares import Shares  # noqa: PLC0415
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
@@ -110,7 +110,7 @@ async def serve(given: argparse.Namespace) -> None:
                 units = Units(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
                 pods = PodResources(given.pod_resources, state, report)
-                engine = Engine(given.engine)
+                engine = ContainerRuntime(given.engine)
                 agent = Agent(place, client, driver, engine, anchor, units, report, pods.problem)
                 await together(agent.run(), pods.run())
         finally:

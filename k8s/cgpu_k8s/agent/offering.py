@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_k8s.agent.outside import Held
+from cgpu_k8s.agent.outside import NonPodUsage
 from cgpu_k8s.names import (
     CORES,
     FACTS,
@@ -81,7 +81,7 @@ def facts(
     seen: Iterable[DriverGpu],
     before: Iterable[Fact],
     kept: Collection[str],
-    held: Mapping[str, Held],
+    held: Mapping[str, NonPodUsage],
 ) -> tuple[Fact, ...]:
     """The node's GPUs. A lost one stays, without new pods, so that the books keep what is on it.
 
@@ -105,10 +105,10 @@ def facts(
         taken.add(number)
         found.append(gpu._replace(index=number, healthy=False, slots=slots))
     limited = "max_inst" in RULES[mode]
-    return tuple(_less(gpu, held.get(gpu.uuid, Held()), limited=limited) for gpu in found)
+    return tuple(_less(gpu, held.get(gpu.uuid, NonPodUsage()), limited=limited) for gpu in found)
 
 
-def _less(gpu: Fact, held: Held, *, limited: bool) -> Fact:
+def _less(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
     """The GPU without what others hold; ``limited``: its slots are, so that theirs are missing."""
     return gpu._replace(
         held=min(gpu.units, gpu.units_of(held.mib)),

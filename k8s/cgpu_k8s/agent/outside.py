@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.agent.audit import Living
 
 
-class Held(NamedTuple):
+class NonPodUsage(NamedTuple):
     """Memory in MiB of a GPU, and weights of those who share it."""
 
     mib: int = 0
@@ -19,7 +19,7 @@ class Held(NamedTuple):
 
 def held(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
-) -> dict[str, Held]:
+) -> dict[str, NonPodUsage]:
     """Return the shares that are not in the scheduler's books, by the GPU's UUID.
 
     A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
@@ -30,11 +30,11 @@ def held(
         pods: the UIDs of the pods that are in the books.
         before: the ids of those that lived at the look before.
     """
-    found: dict[str, Held] = {}
+    found: dict[str, NonPodUsage] = {}
     for each in living:
         if each.pod and (each.pod.uid in pods or each.id not in before):
             continue
         for uuid, mib in each.promised.items():
-            had = found.get(uuid, Held())
-            found[uuid] = Held(had.mib + mib, had.weights + each.weight)
+            had = found.get(uuid, NonPodUsage())
+            found[uuid] = NonPodUsage(had.mib + mib, had.weights + each.weight)
     return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
-class Guest(NamedTuple):
+class NodePod(NamedTuple):
     """A pod on this node.
 
     Attributes:
@@ -43,7 +43,7 @@ class Guest(NamedTuple):
         return self.name.partition("/")[0]
 
 
-def read_guest(item: Json) -> Guest:
+def read_guest(item: Json) -> NodePod:
     """A pod's object.
 
     Raises:
@@ -57,7 +57,7 @@ def read_guest(item: Json) -> Guest:
         if "running" in member(each, "state", dict)
     )
     shares = pod.asks and not pod.final
-    return Guest(
+    return NodePod(
         pod.uid,
         f"{pod.namespace}/{pod.name}",
         shares,

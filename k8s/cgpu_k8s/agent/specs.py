@@ -12,7 +12,7 @@ from cgpu_node.podspecs import PodSpec
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cgpu_k8s.agent.pods import Guest
+    from cgpu_k8s.agent.pods import NodePod
 
 _WELL = 15.0  # seconds without a failure: longer than a watch pauses after one
 _AGAIN = 0.01
@@ -30,7 +30,7 @@ class Specs:
         self._left: dict[str, PodSpec] = {}
         self._listed, self._failed = False, float("-inf")
 
-    async def all(self, guests: Collection[Guest]) -> None:
+    async def all(self, guests: Collection[NodePod]) -> None:
         """Keep the specifications of these pods only, which are all pods of the node."""
         for uid in set(podspecs.written(self._state)) - {pod.uid for pod in guests}:
             self.gone(uid)
@@ -39,7 +39,7 @@ class Specs:
         self._listed, self._failed = True, float("-inf")
         await self.well()
 
-    def seen(self, pod: Guest) -> None:
+    def seen(self, pod: NodePod) -> None:
         """Write the specification of a pod that is new or has changed."""
         if not pod.shares:
             self.gone(pod.uid)

@@ -23,7 +23,7 @@ from cgpu_k8s.api.errors import (
     LONGEST_MESSAGE,
     ApiError,
     ConfigurationError,
-    LostError,
+    NoAnswerError,
     UnreachableError,
     refusal,
 )
@@ -46,7 +46,7 @@ class Page(NamedTuple):
     version: str
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request: method, path, query, and a body of the content type ``kind``.
 
     ``before`` is called when the connection is there and the body is about to be written. If it
@@ -69,7 +69,7 @@ class Request(NamedTuple):
 async def connected(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
     """A client of ``cluster``, whose connections stay open until the end of the block.
 
-    A request that has no answer after ``timeout`` seconds raises LostError.
+    A request that has no answer after ``timeout`` seconds raises NoAnswerError.
     """
     async with aiohttp.ClientSession(
         headers={"Accept": JSON, "User-Agent": f"cgpu/{VERSION}"},
@@ -94,23 +94,23 @@ class Client:
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
         """The object, or whatever else is at ``path``."""
-        return await self._ask(Request("GET", path, query))
+        return await self._ask(ApiRequest("GET", path, query))
 
     async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
         """Create what ``body`` describes, and return it as stored; ``before``: see ``Request``."""
-        return await self._ask(Request("POST", path, body=body, before=before))
+        return await self._ask(ApiRequest("POST", path, body=body, before=before))
 
     async def put(self, path: str, body: Json) -> Json:
         """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
-        return await self._ask(Request("PUT", path, body=body))
+        return await self._ask(ApiRequest("PUT", path, body=body))
 
     async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
         """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE."""
-        return await self._ask(Request("PATCH", path, None, body, kind))
+        return await self._ask(ApiRequest("PATCH", path, None, body, kind))
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         """Delete the object; ``body`` may give DeleteOptions."""
-        return await self._ask(Request("DELETE", path, body=body))
+        return await self._ask(ApiRequest("DELETE", path, body=body))
 
     async def pages(
         self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
@@ -121,7 +121,7 @@ class Client:
         """
         asked = {**(query or {}), "limit": str(size)}
         while True:
-            answer = await self._ask(Request("GET", path, asked))
+            answer = await self._ask(ApiRequest("GET", path, asked))
             about = answer.get("metadata") or {}
             yield Page(answer.get("items") or [], str(about.get("resourceVersion") or ""))
             if not about.get("continue"):
@@ -142,12 +142,12 @@ class Client:
     ) -> AsyncGenerator[Json, None]:
         """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
 
-        Raises LostError after ``silence`` seconds without a byte, DEAD seconds after the server's
-        machine is gone, if the connection breaks, and if a line is not JSON. What a broken
+        Raises NoAnswerError after ``silence`` seconds without a byte, DEAD seconds after the
+        server's machine is gone, if the connection breaks, and if a line is not JSON. What a broken
         connection left of a line is dropped.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
-        request, rest = Request("GET", path, query), b""
+        request, rest = ApiRequest("GET", path, query), b""
         async with self._answer(request, patience) as response:
             _probe(response)
             async for chunk in response.content.iter_any():
@@ -155,17 +155,17 @@ class Client:
                 for line in whole:
                     yield _parsed(request, line)
                 if len(rest) > LONGEST_LINE:
-                    raise LostError(
+                    raise NoAnswerError(
                         f"the API server answers {request} with a line that does not end"
                     )
 
-    async def _ask(self, request: Request) -> Json:
+    async def _ask(self, request: ApiRequest) -> Json:
         async with self._answer(request, self._patience) as response:
             return _parsed(request, await response.read())
 
     @asynccontextmanager
     async def _answer(
-        self, request: Request, patience: aiohttp.ClientTimeout
+        self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request, or to the same with a newer credential after a 401."""
         try:
@@ -196,10 +196,10 @@ class Client:
             if isinstance(error.__cause__, CgpuError):
                 raise error.__cause__ from None
             why = shown(_in_words(str(error)), LONGEST_MESSAGE) or "it takes too long"
-            raise LostError(f"the answer to {request} does not come: {why}") from None
+            raise NoAnswerError(f"the answer to {request} does not come: {why}") from None
 
     async def _send(
-        self, request: Request, patience: aiohttp.ClientTimeout
+        self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         credential = await self.cluster.credentials.current()
         if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
@@ -229,7 +229,7 @@ class Client:
             allow_redirects=False,
         )
 
-    async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
+    async def _refusal(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
         text = await response.text(errors="replace")
         try:
             answer = json.loads(text)
@@ -273,11 +273,11 @@ async def _after(before: Callable[[], None], data: bytes) -> AsyncGenerator[byte
     yield data
 
 
-def _parsed(request: Request, data: bytes) -> Json:
+def _parsed(request: ApiRequest, data: bytes) -> Json:
     try:
         parsed = json.loads(data)
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        raise LostError(f"the API server answers {request} with what is not a JSON object")
+        raise NoAnswerError(f"the API server answers {request} with what is not a JSON object")
     return parsed

@@ -77,7 +77,7 @@ class UnreachableError(ApiError):
     """No connection could be made, so that nothing was sent."""
 
 
-class LostError(ApiError):
+class NoAnswerError(ApiError):
     """The request was sent, and no whole answer came: a time-out, or a connection that broke."""
 
     sure = False

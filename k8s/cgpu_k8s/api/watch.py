@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from cgpu_k8s.api.client import Client, Json
-from cgpu_k8s.api.errors import ApiError, ConfigurationError, GoneError, LostError, refusal
+from cgpu_k8s.api.errors import ApiError, ConfigurationError, GoneError, NoAnswerError, refusal
 from cgpu_k8s.api.order import Order, metadata, version_of
 
 T = TypeVar("T")
@@ -122,7 +122,9 @@ class Watch(Generic[T]):
             order.version = page.version
             self.heard = time.monotonic()
         if not order.version:
-            raise LostError(f"the API server answers GET {self.path} with a list without a version")
+            raise NoAnswerError(
+                f"the API server answers GET {self.path} with a list without a version"
+            )
         self._order = order
         self.lists += 1
         return Listed(items)
@@ -158,14 +160,14 @@ class Watch(Generic[T]):
             code = status.get("code")
             raise refusal(f"GET {self.path}", code if isinstance(code, int) else 500, status)
         if not isinstance(item, dict) or not version_of(item):
-            raise LostError(
+            raise NoAnswerError(
                 f"the watch of {self.path} brought a line that is no change of an object"
             )
         if kind == "BOOKMARK":
             self._order.reached(version_of(item))
             return None
         if kind not in CHANGES or not metadata(item).get("uid"):
-            raise LostError(f"the watch of {self.path} brought a change that is not known")
+            raise NoAnswerError(f"the watch of {self.path} brought a change that is not known")
         if not self._order.news(str(kind), item):
             return None
         self._failures = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_GPUS = 999
 
 
-class Machine(NamedTuple):
+class NodeFacts(NamedTuple):
     """The facts of a node's object that are shown.
 
     Attributes:
@@ -120,7 +120,7 @@ class NodeView(NamedTuple):
         return total([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
 
 
-def read_machine(node: Json) -> Machine:
+def read_machine(node: Json) -> NodeFacts:
     """A node's object.
 
     Raises:
@@ -129,7 +129,7 @@ def read_machine(node: Json) -> Machine:
     capacity = member(member(node, "status", dict), "capacity", dict)
     units, cores, count = (whole(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT))
     label = strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
-    return Machine(
+    return NodeFacts(
         read_node(node), label not in LEFT_ALONE, Share(units, cores), min(count, _MOST_GPUS)
     )
 
@@ -146,7 +146,7 @@ def read_claim(pod: Json) -> Claim | None:
     return Claim(found, asked(pod, found), published_notes(pod))
 
 
-def view(machines: Iterable[Machine], claims: Iterable[Claim]) -> list[NodeView]:
+def view(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeView]:
     """The nodes that publish memory of GPUs, by name, each with its pods."""
     on: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -157,7 +157,7 @@ def view(machines: Iterable[Machine], claims: Iterable[Claim]) -> list[NodeView]
     return [_node(each, on.get(each.offer.name, [])) for each in shown]
 
 
-def _node(machine: Machine, claims: list[Claim]) -> NodeView:
+def _node(machine: NodeFacts, claims: list[Claim]) -> NodeView:
     gpus = _gpus(machine)
     pods = sorted((_pod(claim, machine.offer, gpus) for claim in claims), key=_order)
     used = {index: total(pod.shares.get(index, Share()) for pod in pods) for index in gpus}
@@ -170,7 +170,7 @@ def _node(machine: Machine, claims: list[Claim]) -> NodeView:
     )
 
 
-def _gpus(machine: Machine) -> dict[int, GpuView]:
+def _gpus(machine: NodeFacts) -> dict[int, GpuView]:
     """A node's GPUs, as its agent describes them, or else all alike."""
     timed = machine.offer.mode == CORE_MEM
     found = {

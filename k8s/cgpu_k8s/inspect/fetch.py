@@ -9,7 +9,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.client import Client, connected
 from cgpu_k8s.api.errors import ApiError, GoneError, NotFoundError
 from cgpu_k8s.api.resources import EVENTS, MAKERS, NODES, PODS, Resource
-from cgpu_k8s.inspect.cluster import Claim, Machine, read_claim, read_machine
+from cgpu_k8s.inspect.cluster import Claim, NodeFacts, read_claim, read_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ _PATIENCE = 30.0  # seconds for one page
 class Fetched(NamedTuple):
     """Nodes, and the pods on them that ask for a part of a GPU."""
 
-    machines: list[Machine]
+    machines: list[NodeFacts]
     claims: list[Claim]
 
 
@@ -72,11 +72,11 @@ async def fetch_maker(
         return await _object(client, MAKERS[kind], kind, name, namespace)
 
 
-async def _machines(client: Client) -> list[Machine]:
+async def _machines(client: Client) -> list[NodeFacts]:
     return await _list(client, NODES.path(), {}, read_machine)
 
 
-async def _one(client: Client, name: str) -> list[Machine]:
+async def _one(client: Client, name: str) -> list[NodeFacts]:
     try:
         return [read_machine(await client.get(NODES.path(name)))]
     except NotFoundError:

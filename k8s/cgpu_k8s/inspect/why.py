@@ -21,7 +21,7 @@ from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cgpu_k8s.inspect.cluster import Claim, Machine
+    from cgpu_k8s.inspect.cluster import Claim, NodeFacts
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
 
@@ -48,7 +48,7 @@ class Case(NamedTuple):
     raw: Json
     pod: Pod
     claim: Claim | None
-    machines: Sequence[Machine]
+    machines: Sequence[NodeFacts]
     claims: Sequence[Claim]
     events: Sequence[Json]
 
@@ -66,7 +66,7 @@ class Case(NamedTuple):
 def why(
     pod: Json,
     claim: Claim | None,
-    machines: Sequence[Machine],
+    machines: Sequence[NodeFacts],
     claims: Sequence[Claim],
     events: Sequence[Json],
 ) -> str:

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError, shown
-from cgpu_node.allocation import CGPU, CORE_MEM, SHARE, Gpu
+from cgpu_node.allocation import CGPU, CORE_MEM, SHARE, OfferedGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,9 +69,9 @@ class Fact(NamedTuple):
         """Return how many of its units some memory takes, rounded up."""
         return -(-mib * self.units // self.mib)
 
-    def gpu(self) -> Gpu:
+    def gpu(self) -> OfferedGpu:
         """Return the GPU for the allocator."""
-        return Gpu(self.uuid, self.index, self.units, *self[3:])
+        return OfferedGpu(self.uuid, self.index, self.units, *self[3:])
 
 
 class Facts(NamedTuple):

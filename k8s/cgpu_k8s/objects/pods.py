@@ -109,19 +109,6 @@ def template_of(item: Json) -> Json:
     return member(spec, "template", dict)
 
 
-def need_of(pod: Json) -> Need | None:
-    """Return what a pod asks for; None if it asks for no share of a GPU.
-
-    Raises:
-        NeedError: no GPU of any node could give it; one sentence.
-        ObjectError: it is no pod.
-    """
-    found = read_pod(pod)
-    if found.refusal:
-        raise NeedError(found.refusal)
-    return found.need
-
-
 def _asking(spec: Json) -> tuple[Container, ...]:
     """The containers of a pod's specification that ask for a part of a GPU.
 

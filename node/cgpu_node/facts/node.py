@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.devices import Gpu, LostError
+from cgpu_env.devices import Gpu, GpuLostError
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
@@ -148,14 +148,14 @@ def unless_lost(make: _Maker[Made_co]) -> Made_co:
     """Return ``make`` of the known facts, or of new ones if these know a GPU as lost.
 
     Args:
-        make: takes whether to refresh the facts. It raises LostError for a GPU that is lost.
+        make: takes whether to refresh the facts. It raises GpuLostError for a GPU that is lost.
 
     Raises:
-        LostError: it is lost still.
+        GpuLostError: it is lost still.
     """
     try:
         return make(refresh=False)
-    except LostError:
+    except GpuLostError:
         return make(refresh=True)
 
 

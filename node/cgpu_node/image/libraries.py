@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cgpu_node.image.rootfs import View
+    from cgpu_node.image.rootfs import RootfsView
 
 OPENCL = "libnvidia-opencl.so.1"
 # Pairs of one directory under its two names; distributions link the second to the first or not.
@@ -44,7 +44,7 @@ def versions(paths: Iterable[str], soname: str) -> list[str]:
     return [path for path in paths if is_version(os.path.basename(path), soname)]
 
 
-def _pairs(rootfs: View) -> list[tuple[str, str]]:
+def _pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
     """The pairs of directories that the image's glibc searches by default: where it is installed.
 
     Empty for an image without glibc; the driver's libraries cannot be loaded there.
@@ -56,19 +56,19 @@ def _pairs(rootfs: View) -> list[tuple[str, str]]:
     ]
 
 
-def loader_directories(rootfs: View) -> list[str]:
+def loader_directories(rootfs: RootfsView) -> list[str]:
     """The directories for our libraries, which the image's glibc searches by default."""
     pairs = _pairs(rootfs)
     return [d for names in pairs for d in [n for n in names if rootfs.kind(n) == "directory"][:1]]
 
 
-def searched_by_default(rootfs: View) -> list[str]:
+def searched_by_default(rootfs: RootfsView) -> list[str]:
     """All directories that the image's glibc may search by default, before ours or after."""
     own = _pairs(rootfs)
     return [name for names in dict.fromkeys((*own, *_CACHED)) for name in names if own]
 
 
-def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
+def files(rootfs: RootfsView, directories: Iterable[str], soname: str) -> list[str]:
     """The image's own files that are some version of ``soname``."""
     return [
         path
@@ -78,7 +78,7 @@ def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
     ]
 
 
-def to_cover(rootfs: View, directory: str, soname: str) -> list[str]:
+def to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
     """The paths to cover so that the loader finds ours as ``directory/soname``.
 
     An image that once ran with a driver has a link left there, to a file beside it: that file is

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cgpu_node.image.rootfs import View
+    from cgpu_node.image.rootfs import RootfsView
 
 # Where NVIDIA's images expect a driver: their scripts put these on the path while they run.
 _USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
@@ -58,7 +58,7 @@ class LibraryFinder:
         files: SONAME -> the files, absolute and without links.
     """
 
-    def __init__(self, view: View, sonames: Iterable[str]) -> None:
+    def __init__(self, view: RootfsView, sonames: Iterable[str]) -> None:
         self._view = view
         self._stems = {soname: stem(soname) for soname in sonames}
         self._prefixes = tuple(self._stems.values())
@@ -291,7 +291,9 @@ def _replaced(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
     return dict.fromkeys(meant(word, is_new=new) for word in words for new in (False, True))
 
 
-def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[list[str], set[str]]:
+def _preloaded(
+    view: RootfsView, environment: Mapping[str, str], cwd: str
+) -> tuple[list[str], set[str]]:
     """The paths that every program loads first, and the plain names among them.
 
     The loader looks for a plain name on its search path.
@@ -336,7 +338,7 @@ def _uncommented(data: bytes) -> bytes:
     return bytes(found)
 
 
-def _configured(view: View) -> dict[str, None]:
+def _configured(view: RootfsView) -> dict[str, None]:
     """The directories from which the image's ldconfig makes the cache.
 
     Raises:
@@ -382,7 +384,7 @@ def _entries(text: str) -> Iterator[tuple[str, bool]]:
             yield folder, False
 
 
-def _matching(view: View, folder: str, part: str) -> list[str]:
+def _matching(view: RootfsView, folder: str, part: str) -> list[str]:
     """The names that may match a part of a shell's pattern: those with the same fixed ends."""
     first = next((at for at, letter in enumerate(part) if letter in "*?[\\"), None)
     if first is None:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_node.image.rootfs import View
+    from cgpu_node.image.rootfs import RootfsView
 
 # File systems that begin empty, or that hold only the kernel's files.
 _WITHOUT_LIBRARIES = frozenset(
@@ -27,10 +27,10 @@ class Mounted:
 
     is_complete = True
 
-    def __init__(self, image: View, cwd: str = "/") -> None:
+    def __init__(self, image: RootfsView, cwd: str = "/") -> None:
         self._image, self._cwd = image, cwd
         self._procs: list[str] = []  # where the kernel shows processes
-        self._views: dict[str, View | None] = {}
+        self._views: dict[str, RootfsView | None] = {}
         self._opaque: dict[str, str] = {}
         self._links: dict[str, str] = {}
 
@@ -107,11 +107,11 @@ class Mounted:
         self._refuse_opaque(point)
         return b"" if view is None else view.part(below, start, most)
 
-    def on_host(self, source: str) -> View:
+    def on_host(self, source: str) -> RootfsView:
         """As ``View.on_host``."""
         return self._image.on_host(source)
 
-    def _at(self, path: str) -> tuple[str, View | None, str]:
+    def _at(self, path: str) -> tuple[str, RootfsView | None, str]:
         point = path
         while len(point) > 1:
             if point in self._views:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    class View(Protocol):
+    class RootfsView(Protocol):
         """The file system that a planner looks at; paths are absolute inside it."""
 
         def kind(self, path: str) -> str | None:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         def part(self, path: str, start: int, most: int) -> bytes:
             """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file."""
 
-        def on_host(self, source: str) -> View:
+        def on_host(self, source: str) -> RootfsView:
             """The tree below ``source``, a directory of the host as a configuration names it."""
 
         @property
@@ -228,7 +228,7 @@ def _refuse_exhausted(error: OSError) -> None:
     )
 
 
-def resolved(view: View, path: str) -> str:
+def resolved(view: RootfsView, path: str) -> str:
     """Resolve ``path`` inside the root; follow its symbolic links as a runtime does.
 
     A path that does not exist, or a loop, ends where it can be followed no further.

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from cgpu_node.shares.mountinfo import Mount, Origin
+    from cgpu_node.shares.mountinfo import MountInfo, Origin
     from cgpu_node.shares.record import Record
 
 # Fields of /proc/PID/stat, counted behind the program's name.
@@ -156,7 +156,7 @@ def inhabited(directories: Collection[str]) -> set[str]:
     return found
 
 
-def _mounted(folders: Iterable[str], until: float) -> Iterator[Mount | None]:
+def _mounted(folders: Iterable[str], until: float) -> Iterator[MountInfo | None]:
     """Yield mounts of limits in these processes' namespaces, and None if time is up."""
     for folder in folders:
         for mount in mounts(folder, until, b"/limits"):

@@ -25,7 +25,7 @@ class Origin(NamedTuple):
     path: bytes
 
 
-class Mount(NamedTuple):
+class MountInfo(NamedTuple):
     """One line: the mount's number, what is mounted, and where."""
 
     number: bytes
@@ -33,7 +33,7 @@ class Mount(NamedTuple):
     point: bytes
 
 
-def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | None]:
+def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
     """The mounts of the process whose folder in /proc it is.
 
     Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
@@ -52,7 +52,7 @@ def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | N
                     return
                 number, _, device, root, point, _ = line.split(b" ", 5)
                 if root.endswith(ending):
-                    yield Mount(number, Origin(device, _unescaped(root)), _unescaped(point))
+                    yield MountInfo(number, Origin(device, _unescaped(root)), _unescaped(point))
     except OSError as error:  # it ended meanwhile, or belongs to another user
         refuse_exhausted(error, "who lives")
 

@@ -46,7 +46,7 @@ class Owner(NamedTuple):
     runtime_dir: str | None
 
 
-class Guest(NamedTuple):
+class SessionUser(NamedTuple):
     """A user whose session root's server keeps, and the group that the asking process had."""
 
     uid: int

@@ -25,7 +25,7 @@ from cgpu_node.shares.liveness import (
     is_owned,
     start_time,
 )
-from cgpu_node.shares.record import Guest, Owner, Record
+from cgpu_node.shares.record import Owner, Record, SessionUser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     # Directories that are to be removed, as long as they are still this owner's; None: not known.
     Gone = set[tuple[str, Owner | None]]
 
-__all__ = ["AdmissionError", "Guest", "Owner", "Record", "Registry"]
+__all__ = ["AdmissionError", "Owner", "Record", "Registry", "SessionUser"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
@@ -85,7 +85,7 @@ class Registry:
         command: Sequence[str],
         *,
         policy: int | None = None,
-        guest: Guest | None = None,
+        guest: SessionUser | None = None,
         pod: PodContainer | None = None,
     ) -> str:
         """Give a container its share and make its directory.
@@ -288,7 +288,7 @@ def _is_damaged(directory: str) -> bool:
 
 
 def _beside(
-    notes: tuple[str, ...], pod: PodContainer | None, guest: Guest | None
+    notes: tuple[str, ...], pod: PodContainer | None, guest: SessionUser | None
 ) -> dict[str, bytes]:
     """The files beside a record, by name."""
     files = {
@@ -305,7 +305,7 @@ def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
     living: list[Record],
     node: Node,
     table: dict[str, Rules],
-    guest: Guest | None,
+    guest: SessionUser | None,
 ) -> None:
     """Make a container's directory, and move the parts of the others on its GPUs."""
     everyone = [*living, entry]
@@ -320,7 +320,7 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     node: Node,
     table: dict[str, Rules],
     parts: Parts,
-    guest: Guest | None,
+    guest: SessionUser | None,
 ) -> None:
     folder, name = os.path.split(entry.directory)
     temporary = f"{folder}/.{name}"

@@ -67,7 +67,7 @@ def read_ledger(record: Record) -> LedgerView:
         return LedgerView([() for _ in numbers], [0 for _ in numbers], marks.of(error))
 
 
-def _holding(process: cgpu_native.Process) -> Holding:
+def _holding(process: cgpu_native.LedgerProcess) -> Holding:
     return Holding(UNKNOWN, process.used_bytes, process.pid)
 
 

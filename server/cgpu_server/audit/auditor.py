@@ -23,14 +23,14 @@ from cgpu_server.audit.accounts import accounts_of
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import used_by
 from cgpu_server.audit.lost_gpus import LostGpus
-from cgpu_server.audit.process_owners import OwnerTracker, Process, read_process
+from cgpu_server.audit.process_owners import HostProcess, OwnerTracker, read_process
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
 from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.audit.verdict import (
     CALM,
     MIB,
-    Finding,
-    Held,
+    Discrepancy,
+    ReportedMemory,
     Verdict,
     excused,
     explained,
@@ -225,14 +225,14 @@ class Audit:
 
     def _owners_of(
         self, readings: Iterable[Reading], records: Sequence[Record]
-    ) -> dict[int, tuple[Process, Record | None]]:
+    ) -> dict[int, tuple[HostProcess, Record | None]]:
         """The processes that hold memory, with their containers."""
         holders = {pid for reading in readings for pid in reading.holders}
         self._strangers &= holders
         return self._owners.of(holders, records)
 
     def _foreign(
-        self, uuid: str, reading: Reading, owners: dict[int, tuple[Process, Record | None]]
+        self, uuid: str, reading: Reading, owners: dict[int, tuple[HostProcess, Record | None]]
     ) -> int:
         """Return the memory that processes outside containers hold; log each of them once."""
         total = 0
@@ -243,7 +243,7 @@ class Audit:
                 self._log_foreign(uuid, pid, process, used or 0)
         return total
 
-    def _log_foreign(self, uuid: str, pid: int, process: Process | None, used: int) -> None:
+    def _log_foreign(self, uuid: str, pid: int, process: HostProcess | None, used: int) -> None:
         # a user's server knows that user's sessions only; other processes may be in containers
         if pid not in self._strangers and os.geteuid() == 0:
             program = _program(pid) if process else "-"
@@ -302,7 +302,7 @@ class Audit:
                     for pid in finding.pids:
                         self._kill(pid, record)
 
-    def _report(self, record: Record, key: Tenant, uuid: str, finding: Finding) -> None:
+    def _report(self, record: Record, key: Tenant, uuid: str, finding: Discrepancy) -> None:
         last = self._reported.get((key, finding.pids))
         if last is not None and finding.excess_bytes < 2 * last:
             return
@@ -341,14 +341,14 @@ def _verdicts(
     here: Sequence[tuple[Record, int]],
     reading: Reading,
     accounts: dict[Tenant, LedgerAccount],
-    owners: dict[int, tuple[Process, Record | None]],
+    owners: dict[int, tuple[HostProcess, Record | None]],
     foreign_bytes: int,
 ) -> dict[Tenant, Verdict]:
     """Judge the containers of one GPU."""
-    held: dict[Tenant, list[Held]] = {}
+    held: dict[Tenant, list[ReportedMemory]] = {}
     for record, number in here:
         held[record.directory, number] = [
-            Held(pid, owners[pid][0].own_pid, used or 0, owners[pid][0].ends)
+            ReportedMemory(pid, owners[pid][0].own_pid, used or 0, owners[pid][0].ends)
             for pid, used in reading.holders.items()
             if pid in owners and owners[pid][1] is record
         ]

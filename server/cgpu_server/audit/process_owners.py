@@ -37,7 +37,7 @@ _NOBODY = 0
 _READ_CPU_S, _ALL_READ_CPU_S = 0.1, 0.3
 
 
-class Process(NamedTuple):
+class HostProcess(NamedTuple):
     """A process of the host.
 
     Attributes:
@@ -57,7 +57,7 @@ class Process(NamedTuple):
     ends: bool
 
 
-def read_process(pid: int) -> Process | None:
+def read_process(pid: int) -> HostProcess | None:
     """Read a process from /proc; None if it is gone."""
     started = start_time(pid)
     try:
@@ -69,9 +69,9 @@ def read_process(pid: int) -> Process | None:
         return None
 
 
-def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> Process:
+def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> HostProcess:
     own_pid, parent, uid = (int(facts[key][-1]) for key in (b"NSpid", b"PPid", b"Uid"))
-    return Process(pid, started, own_pid, parent, uid, b"VmSize" not in facts)
+    return HostProcess(pid, started, own_pid, parent, uid, b"VmSize" not in facts)
 
 
 class Group(NamedTuple):
@@ -144,14 +144,14 @@ class ContainerLookup:
         self._mounted_in: dict[str, Record | None] = {}
         self._until = time.thread_time() + _ALL_READ_CPU_S
 
-    def of(self, process: Process) -> Record | None:
+    def of(self, process: HostProcess) -> Record | None:
         """The container or session of a process; None for a process of the host."""
         found = container_in(groups_in(_lines(process.pid, "cgroup")), self._homes)
         if found is not None:
             return self._records.get(found)
         return self._mounted(process) or self._session(process)
 
-    def _mounted(self, process: Process) -> Record | None:
+    def _mounted(self, process: HostProcess) -> Record | None:
         """The container whose limits are mounted where the process runs, if that can be read."""
         folder = folder_of(process.pid)
         try:
@@ -163,7 +163,7 @@ class ContainerLookup:
         record = self._mounted_in.get(namespace)
         return record if record is not None and self._may_be(record, process) else None
 
-    def _read_mounts(self, folder: str, process: Process) -> Record | None:
+    def _read_mounts(self, folder: str, process: HostProcess) -> Record | None:
         with self._reading(process) as until:
             for mount in mounts(folder, until, b"/limits") if until else ():
                 if mount is not None and mount.origin in self._limits:
@@ -171,7 +171,7 @@ class ContainerLookup:
         return None
 
     @contextmanager
-    def _reading(self, process: Process) -> Iterator[float]:
+    def _reading(self, process: HostProcess) -> Iterator[float]:
         """Gives the thread's time until when this process may be read; 0: no more.
 
         Who takes less at each look is not to take it for ever: others are to be read, too.
@@ -180,7 +180,7 @@ class ContainerLookup:
         yield min(begun + _READ_CPU_S - spent, self._until) if spent < _READ_CPU_S else 0.0
         self._spent[process[:2]] = spent + time.thread_time() - begun
 
-    def _session(self, process: Process) -> Record | None:
+    def _session(self, process: HostProcess) -> Record | None:
         """The session whose ledger it has mapped, or whose keeper it descends from."""
         record = self._mapped(process) if self._sessions else None
         if record is not None:
@@ -197,7 +197,7 @@ class ContainerLookup:
             pid = above.parent
         return None
 
-    def _mapped(self, process: Process) -> Record | None:
+    def _mapped(self, process: HostProcess) -> Record | None:
         """The session whose ledger a process has mapped, if that can be read."""
         with self._reading(process) as until:
             for ledger in mapped_ledgers(folder_of(process.pid), until) if until else ():
@@ -212,7 +212,7 @@ class ContainerLookup:
         return {found[r.directory]: r for r in self._sessions if r.directory in found}
 
     @staticmethod
-    def _may_be(record: Record, process: Process) -> bool:
+    def _may_be(record: Record, process: HostProcess) -> bool:
         """False for another user's process: a guest's limits can be mounted by everybody."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
@@ -265,14 +265,14 @@ class OwnerTracker:
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
-        self._known: dict[int, tuple[Process, Record | None]] = {}
+        self._known: dict[int, tuple[HostProcess, Record | None]] = {}
         self._homes = Homes()
         self._groups: dict[Group, str] = {}
         self._spent: dict[tuple[int, int], float] = {}
 
     def of(
         self, pids: Iterable[int], records: Iterable[Record]
-    ) -> dict[int, tuple[Process, Record | None]]:
+    ) -> dict[int, tuple[HostProcess, Record | None]]:
         """The known ones of these processes, with their containers.
 
         The driver may report a process that is gone, because a child keeps the device open. It is
@@ -298,18 +298,18 @@ class OwnerTracker:
         return found
 
     def _earlier(
-        self, process: Process, living: Mapping[tuple[str, Owner], Record]
+        self, process: HostProcess, living: Mapping[tuple[str, Owner], Record]
     ) -> Record | None:
         before, record = self._known.get(process.pid, (None, None))
         if before is None or record is None or before[:2] != process[:2]:
             return None
         return living.get((record.directory, record.owner))
 
-    def is_still(self, process: Process, record: Record) -> bool:
+    def is_still(self, process: HostProcess, record: Record) -> bool:
         """Return whether a process is in this container, as far as that can be seen now."""
         return ContainerLookup([record], self._groups).of(process) is record
 
-    def known(self, pid: int) -> Process | None:
+    def known(self, pid: int) -> HostProcess | None:
         """The process that the driver last reported by this pid."""
         return self._known[pid][0] if pid in self._known else None
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from cgpu_node.shares.record import Record
     from cgpu_server.audit.driver_probe import Reading
-    from cgpu_server.audit.process_owners import Process
+    from cgpu_server.audit.process_owners import HostProcess
 
     Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
@@ -59,7 +59,7 @@ def gpus_to_ask(last: Snapshot, records: Sequence[Record]) -> set[str]:
 
 def utilisation_by_container(
     readings: Mapping[str, Reading],
-    owners: Mapping[int, tuple[Process, Record | None]],
+    owners: Mapping[int, tuple[HostProcess, Record | None]],
     records: Sequence[Record],
 ) -> dict[Tenant, int]:
     """Percent of the GPU that a container's processes had, where the driver was asked and knows."""
@@ -73,5 +73,5 @@ def utilisation_by_container(
     return found
 
 
-def _is_of(known: tuple[Process, Record | None] | None, record: Record) -> bool:
+def _is_of(known: tuple[HostProcess, Record | None] | None, record: Record) -> bool:
     return known is not None and known[1] is record

@@ -25,7 +25,7 @@ DRIFT_BYTES = 256 * MIB
 """No known behaviour of the driver explains more than this beyond the allowance."""
 
 
-class Held(NamedTuple):
+class ReportedMemory(NamedTuple):
     """The memory that the driver reports of one process.
 
     Attributes:
@@ -69,7 +69,7 @@ class LedgerAccount(NamedTuple):
         return self.slots.get(own_pid, 0) + self.shared.get(own_pid, 0)
 
 
-class Finding(NamedTuple):
+class Discrepancy(NamedTuple):
     """Memory that is not in the ledger.
 
     Attributes:
@@ -88,7 +88,7 @@ class Verdict(NamedTuple):
     """The memory of a container outside its ledger on one GPU: the sum, and its parts."""
 
     outside_bytes: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Discrepancy, ...] = ()
 
 
 CALM = Verdict()
@@ -121,7 +121,7 @@ def at_most(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
     )
 
 
-def explained(held: Sequence[Held], account: LedgerAccount) -> int:
+def explained(held: Sequence[ReportedMemory], account: LedgerAccount) -> int:
     """Return how much of the memory that processes hold is in their ledger."""
     by_process = sum(
         min(sum(each.used_bytes for each in group), account.most(own_pid))
@@ -131,7 +131,10 @@ def explained(held: Sequence[Held], account: LedgerAccount) -> int:
 
 
 def judge(
-    held: Sequence[Held], account: LedgerAccount, context_bytes: int, unexplained_bytes: int
+    held: Sequence[ReportedMemory],
+    account: LedgerAccount,
+    context_bytes: int,
+    unexplained_bytes: int,
 ) -> Verdict:
     """Compare what a container's processes hold of a GPU with its ledger.
 
@@ -154,7 +157,7 @@ def judge(
         # what is in use of the whole GPU counts no memory twice
         there = by_process + beyond_sum <= unexplained_bytes
         twice = beyond_sum <= account.repeated_bytes and not there
-        found.append(Finding("drift" if twice else "bypass", (), beyond_sum))
+        found.append(Discrepancy("drift" if twice else "bypass", (), beyond_sum))
     outside = min(by_process + max(0, beyond_sum), unexplained_bytes)
     return Verdict(outside, tuple(found)) if outside > 0 else CALM
 
@@ -163,7 +166,7 @@ def steady(first: Verdict, second: Verdict) -> Verdict:
     """Return the common part of two verdicts, with the milder one of each finding."""
     before = {finding.pids: finding for finding in first.findings}
     both = [
-        Finding(
+        Discrepancy(
             "bypass" if finding.kind == before[finding.pids].kind == "bypass" else "drift",
             finding.pids,
             min(finding.excess_bytes, before[finding.pids].excess_bytes),
@@ -185,9 +188,9 @@ def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
     return verdict._replace(findings=findings)
 
 
-def _groups(held: Iterable[Held]) -> list[tuple[int, list[Held]]]:
+def _groups(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemory]]]:
     """Groups by own pid, which processes in nested namespaces of one container may share."""
-    found: dict[int, list[Held]] = {}
+    found: dict[int, list[ReportedMemory]] = {}
     for each in held:
         found.setdefault(each.own_pid, []).append(each)
     return [*found.items()]
@@ -198,8 +201,8 @@ def _each_larger(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, 
 
 
 def _of_group(
-    group: list[Held], own_pid: int, account: LedgerAccount, context_bytes: int
-) -> Finding | None:
+    group: list[ReportedMemory], own_pid: int, account: LedgerAccount, context_bytes: int
+) -> Discrepancy | None:
     # where contexts cost nothing, it may have one, charged as 0
     stranger = own_pid not in account.slots and context_bytes > 0
     free = 0 if stranger else allowance(context_bytes)
@@ -213,4 +216,4 @@ def _of_group(
     ends = any(each.ends for each in group)
     beyond = stranger or excess > DRIFT_BYTES
     pids = tuple(sorted(each.pid for each in own or group))
-    return Finding("bypass" if own and beyond and not ends else "drift", pids, excess)
+    return Discrepancy("bypass" if own and beyond and not ends else "drift", pids, excess)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError, parse_request
 from cgpu_node.settings import rules
-from cgpu_node.shares.record import Guest, Owner
+from cgpu_node.shares.record import Owner, SessionUser
 from cgpu_server.audit.process_owners import read_process
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Guests:
             Owner(peer.pid, process.start_time, None),
             command,
             policy=policy,
-            guest=Guest(peer.uid, peer.gid),
+            guest=SessionUser(peer.uid, peer.gid),
         )
         self._state.refresh()
         return {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cgpu_node.view.view import GpuTotals, GpuUse
-    from cgpu_server.metrics.table import Sample, View
+    from cgpu_server.metrics.table import MetricsView, Sample
 
 _LABELS = ("gpu", "UUID", "modelName", "Hostname", "namespace", "pod", "container")
 _MIB = 1 << 20
@@ -24,9 +24,9 @@ def _metric(
     name: str,
     text: str,
     of_container: Callable[[GpuUse], float | None],
-    of_gpu: Callable[[View, GpuTotals], float | None],
+    of_gpu: Callable[[MetricsView, GpuTotals], float | None],
 ) -> Metric:
-    def samples(view: View) -> Iterable[Sample]:
+    def samples(view: MetricsView) -> Iterable[Sample]:
         for gpu in view.usage.gpus:
             which = (str(gpu.index), gpu.uuid, label(gpu.name), label(view.host))
             uses = view.usage.on(gpu.uuid)
@@ -45,12 +45,12 @@ def _percent(its: GpuUse) -> float | None:
     return compute.estimated_percent
 
 
-def _used(view: View, gpu: GpuTotals) -> float | None:
+def _used(view: MetricsView, gpu: GpuTotals) -> float | None:
     used = view.audit.used_bytes.get(gpu.uuid)
     return None if used is None else used / _MIB
 
 
-def _free(view: View, gpu: GpuTotals) -> float | None:
+def _free(view: MetricsView, gpu: GpuTotals) -> float | None:
     used = _used(view, gpu)
     return None if used is None else gpu.total_bytes / _MIB - used
 

@@ -19,7 +19,7 @@ from cgpu_node.shares.record import pod_of
 from cgpu_server.audit.description import describe
 from cgpu_server.journal import log
 from cgpu_server.metrics.dcgm import DCGM
-from cgpu_server.metrics.table import METRICS, View
+from cgpu_server.metrics.table import METRICS, MetricsView
 from cgpu_server.metrics.whole import whole
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ class Collector:
                 family.add_metric(labels, float(value))
             yield family
 
-    def _view(self) -> View:
+    def _view(self) -> MetricsView:
         state, audit = self._state, self._audit
         node = state.node()
         others = whole(state.exclusive, node, audit.last)
         usage = describe(state, audit, node, others=others.values())
-        return View(
+        return MetricsView(
             usage=usage,
             is_readable=node is not None,
             refused=self._grown(usage.uses),

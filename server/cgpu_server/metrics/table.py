@@ -34,7 +34,7 @@ _OF_WHOLE = {
 }
 
 
-class View(NamedTuple):
+class MetricsView(NamedTuple):
     """The figures that are exported.
 
     Attributes:
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
     kind: str
     labels: tuple[str, ...]
     help: str
-    samples: Callable[[View], Iterable[Sample]]
+    samples: Callable[[MetricsView], Iterable[Sample]]
 
 
 def label(text: str) -> str:
@@ -77,30 +77,30 @@ def label(text: str) -> str:
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
 
 
-def pod_labels(view: View, use: Use) -> tuple[str, ...]:
+def pod_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
     """Namespace, pod and container; a container of no pod has its id for a name."""
     pod = view.pods.get(use.id)
     return tuple(map(label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id)))
 
 
-def _labels(view: View, use: Use) -> tuple[str, ...]:
+def _labels(view: MetricsView, use: Use) -> tuple[str, ...]:
     """The values of ``_CONTAINER``."""
     return label(use.id), *pod_labels(view, use)
 
 
-def _uses(view: View, name: str) -> Iterable[Use]:
+def _uses(view: MetricsView, name: str) -> Iterable[Use]:
     """The containers of which the metric ``name`` is known."""
     return (use for use in view.usage.uses if use.kind != "exclusive" or name in _OF_WHOLE)
 
 
-def _node(name: str, kind: str, text: str, read: Callable[[View], float]) -> Metric:
+def _node(name: str, kind: str, text: str, read: Callable[[MetricsView], float]) -> Metric:
     return Metric(f"cgpu_{name}", kind, (), text, lambda view: [((), read(view))])
 
 
 def _gpu(
-    name: str, kind: str, text: str, read: Callable[[View, GpuTotals], float | None]
+    name: str, kind: str, text: str, read: Callable[[MetricsView, GpuTotals], float | None]
 ) -> Metric:
-    def samples(view: View) -> Iterable[Sample]:
+    def samples(view: MetricsView) -> Iterable[Sample]:
         for gpu in view.usage.gpus:
             value = read(view, gpu)
             if value is not None:
@@ -110,7 +110,7 @@ def _gpu(
 
 
 def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -> Metric:
-    def value(view: View, gpu: GpuTotals) -> float | None:
+    def value(view: MetricsView, gpu: GpuTotals) -> float | None:
         found = view.figures.get(gpu.uuid)
         return read(found) if found else None
 
@@ -118,16 +118,16 @@ def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -
 
 
 def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
-    def samples(view: View) -> Iterable[Sample]:
+    def samples(view: MetricsView) -> Iterable[Sample]:
         return ((_labels(view, use), read(use)) for use in _uses(view, name))
 
     return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
 
 
 def _share(
-    name: str, kind: str, text: str, read: Callable[[View, Use, int], float | None]
+    name: str, kind: str, text: str, read: Callable[[MetricsView, Use, int], float | None]
 ) -> Metric:
-    def samples(view: View) -> Iterable[Sample]:
+    def samples(view: MetricsView) -> Iterable[Sample]:
         for use in _uses(view, name):
             labels = _labels(view, use)
             for number, gpu in enumerate(use.gpus):
@@ -139,7 +139,7 @@ def _share(
 
 
 def _compute(name: str, kind: str, text: str, read: Callable[[Compute], float | None]) -> Metric:
-    def value(_: View, use: Use, number: int) -> float | None:
+    def value(_: MetricsView, use: Use, number: int) -> float | None:
         found = use.gpus[number].compute
         return read(found) if found else None
 
@@ -154,17 +154,17 @@ def _seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / _NS
 
 
-def _gpu_info(view: View) -> Iterable[Sample]:
+def _gpu_info(view: MetricsView) -> Iterable[Sample]:
     for gpu in view.usage.gpus:
         yield (str(gpu.index), gpu.uuid, label(gpu.name), label(view.usage.driver_version)), 1
 
 
-def _container_info(view: View) -> Iterable[Sample]:
+def _container_info(view: MetricsView) -> Iterable[Sample]:
     for use in view.usage.uses:
         yield (*_labels(view, use), use.kind, label(use.name)), 1
 
 
-def _marks(view: View) -> Iterable[Sample]:
+def _marks(view: MetricsView) -> Iterable[Sample]:
     for use in view.usage.uses:
         for mark in dict.fromkeys(gpu.mark for gpu in use.gpus if gpu.mark is not None):
             yield (*_labels(view, use), mark), 1

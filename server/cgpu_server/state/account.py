@@ -12,7 +12,7 @@ from cgpu_server.journal import log
 _LOOK_SECONDS = 5.0
 
 
-class Account:
+class AccountKeeper:
     """The account of ``state_dir``."""
 
     def __init__(self, state_dir: str) -> None:

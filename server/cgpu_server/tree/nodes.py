@@ -50,7 +50,7 @@ class Folder(NamedTuple):
     record: Record | None = None
 
 
-class Node(NamedTuple):
+class TreeFile(NamedTuple):
     """A file of the tree; ``write`` is None if it can only be read."""
 
     read: Callable[[Tree, Folder], str]
@@ -90,7 +90,7 @@ class Tree:
         everyone = self.state.records
         return [each for each in everyone if self.is_for_all or owner(each) == self._uid]
 
-    def find(self, path: str) -> Folder | Node:
+    def find(self, path: str) -> Folder | TreeFile:
         """The folder or file at ``path``, such as ``0/policy``.
 
         Raises:
@@ -105,7 +105,7 @@ class Tree:
             MissingError: there is no such folder.
         """
         folder = self.find(path)
-        if isinstance(folder, Node):
+        if isinstance(folder, TreeFile):
             raise MissingError(f"'{shown(path)}': not a folder")
         return [*(name for name, _ in self._below(folder)), *_table(folder)]
 
@@ -137,7 +137,7 @@ class Tree:
             raise ReadOnlyError(f"{shown(path)}: you are neither root nor the owner")
         node.write(self, folder, text.strip())
 
-    def _find(self, words: list[str]) -> tuple[Folder, Folder | Node]:
+    def _find(self, words: list[str]) -> tuple[Folder, Folder | TreeFile]:
         folder = Folder()
         for depth, word in enumerate(words):
             below = dict(self._below(folder))
@@ -296,8 +296,8 @@ def _meminfo(_: Tree, folder: Folder) -> str:
     return "\n".join([f"Free: {gpu.free_bytes}", *lines])
 
 
-def _node_setting(name: str) -> Node:
-    return Node(
+def _node_setting(name: str) -> TreeFile:
+    return TreeFile(
         lambda tree, _: str(
             rules.default_memsize(tree.state.registry.state_dir, tree.state.config.default_memsize)
         ),
@@ -305,17 +305,17 @@ def _node_setting(name: str) -> Node:
     )
 
 
-def _rule(name: str) -> Node:
+def _rule(name: str) -> TreeFile:
     def write(tree: Tree, folder: Folder, text: str) -> None:
         gpus, values = [_gpu(folder)], {name: _value(text)}
         tree.state.refresh(lambda living: changes.set_gpus(tree.state, living, gpus, values))
 
-    return Node(
+    return TreeFile(
         lambda tree, folder: str(getattr(tree.state.rules_of(_gpu(folder).uuid), name)), write
     )
 
 
-def _term(name: str, read: Callable[[Folder], int]) -> Node:
+def _term(name: str, read: Callable[[Folder], int]) -> TreeFile:
     def write(tree: Tree, folder: Folder, text: str) -> None:
         entry, uuid, values = _record(folder), _gpu(folder).uuid, {name: _value(text)}
 
@@ -327,7 +327,7 @@ def _term(name: str, read: Callable[[Folder], int]) -> Node:
 
         tree.state.refresh(change)
 
-    return Node(lambda _, folder: str(read(folder)), write)
+    return TreeFile(lambda _, folder: str(read(folder)), write)
 
 
 def _free_weight(tree: Tree, folder: Folder) -> str:
@@ -338,21 +338,21 @@ def _free_weight(tree: Tree, folder: Folder) -> str:
 
 _NODE = {
     "default_memsize": _node_setting("default_memsize"),
-    "inst_ctl": Node(_instances, _reap),
-    "upgrade": Node(_releases, _upgrade),
-    "version": Node(lambda *_: version.VERSION),
+    "inst_ctl": TreeFile(_instances, _reap),
+    "upgrade": TreeFile(_releases, _upgrade),
+    "version": TreeFile(lambda *_: version.VERSION),
 }
 NODE_SETTINGS = tuple(name for name, node in _NODE.items() if node.write)
 _GPU = {
-    "free_weight": Node(_free_weight),
-    "major": Node(lambda _, folder: str(major(_gpu(folder)))),
+    "free_weight": TreeFile(_free_weight),
+    "major": TreeFile(lambda _, folder: str(major(_gpu(folder)))),
     **{name: _rule(name) for name in rules.RANGES},
 }
 _CONTAINER = {
     "highprio": _term("highprio", lambda folder: int(_record(folder).high_priority)),
-    "id": Node(lambda _, folder: _record(folder).id),
+    "id": TreeFile(lambda _, folder: _record(folder).id),
     "memsize": _term("memsize", _cap),
-    "meminfo": Node(_meminfo),
+    "meminfo": TreeFile(_meminfo),
     "weight": _term("weight", lambda folder: _record(folder).weight),
 }
 
@@ -360,7 +360,7 @@ _CONTAINER = {
 COMMON = ("highprio", "id", "weight")  # the same on each GPU of a container
 
 
-def _table(folder: Folder) -> dict[str, Node]:
+def _table(folder: Folder) -> dict[str, TreeFile]:
     if folder.record is not None:
         return _CONTAINER
     return _NODE if folder.gpu is None else _GPU

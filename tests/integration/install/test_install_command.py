@@ -19,7 +19,7 @@ from cgpu_install import dockerd
 from cgpu_install.engines import named, shipped
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
-from cgpu_install.plan import Plan
+from cgpu_install.plan import InstallPlan
 from lab.machine.node import BIN, ROOT
 from lab.worlds.install import CONTAINERD, DOCKER, GOLDEN, NVIDIA, cgpu, make_machine, put, tree
 
@@ -294,7 +294,7 @@ def test_systemctl_is_run_only_where_systemd_runs(
     monkeypatch.setattr(install_command, "_run", lambda commands: sys.stdout.write(str(commands)))
     engines = named(["docker", "crio"])
     given = argparse.Namespace(root="", now=True)
-    install_command._report(Plan([], []), engines, given)  # noqa: SLF001
+    install_command._report(InstallPlan([], []), engines, given)  # noqa: SLF001
     output = capfd.readouterr().out
     assert ("systemctl try-restart crio" in output) is booted
     by_hand = f"systemd does not run here; to be done by you: {dockerd.SIGNAL}, restart crio"

@@ -21,7 +21,7 @@ from cgpu_k8s.api.errors import (
     ConfigurationError,
     ForbiddenError,
     GoneError,
-    LostError,
+    NoAnswerError,
     ServerError,
     TooManyRequestsError,
     UnauthorizedError,
@@ -77,7 +77,7 @@ def test_a_refusal_has_a_type_and_says_whether_the_write_may_have_happened(
 def test_a_write_whose_reply_is_dropped_may_have_happened(fake: FakeServer) -> None:
     fake.fail(Fault("POST", after=True))
     error = refused(fake, create)
-    assert type(error) is LostError
+    assert type(error) is NoAnswerError
     assert not error.sure
     assert names(fake) == ["a"]
 
@@ -94,14 +94,14 @@ def test_a_write_that_fails_after_it_was_done_may_have_happened(fake: FakeServer
 
 def test_half_an_answer_is_none(fake: FakeServer) -> None:
     fake.fail(Fault("POST", half=True))
-    assert type(refused(fake, create)) is LostError
+    assert type(refused(fake, create)) is NoAnswerError
     assert names(fake) == ["a"]
 
 
 def test_an_answer_that_does_not_come_is_lost(fake: FakeServer) -> None:
     fake.fail(Fault("POST", mute=True))
     error = refused(fake, create, timeout=0.2)
-    assert type(error) is LostError
+    assert type(error) is NoAnswerError
     assert not error.sure
     assert names(fake) == ["a"]
 
@@ -139,7 +139,7 @@ def test_a_server_that_hangs_up_is_named_without_the_kernels_number(fake: FakeSe
             async with connected(where) as client:
                 await create(client)
 
-    with pytest.raises(LostError) as error:
+    with pytest.raises(NoAnswerError) as error:
         asyncio.run(act())
     assert str(error.value).endswith(" does not come: Connection reset by peer")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.api.client import Client
-from cgpu_k8s.api.errors import ApiError, ConfigurationError, GoneError, LostError
+from cgpu_k8s.api.errors import ApiError, ConfigurationError, GoneError, NoAnswerError
 from cgpu_k8s.api.watch import Changed, Listed, Pace, Watch
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.fake_server import FakeServer
@@ -87,7 +87,7 @@ def test_a_watch_goes_on_after_half_a_line(fake: FakeServer) -> None:
         return seen
 
     seen = tried(fake, act)
-    assert seen.kinds == [LostError]
+    assert seen.kinds == [NoAnswerError]
     assert seen.watch.lists == 1
 
 
@@ -134,7 +134,7 @@ def test_a_watch_that_falls_silent_is_opened_again(fake: FakeServer) -> None:
         return seen
 
     seen = tried(fake, act)
-    assert seen.kinds == [LostError]
+    assert seen.kinds == [NoAnswerError]
     assert seen.watch.lists == 1
 
 

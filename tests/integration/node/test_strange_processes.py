@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from cgpu_node.shares.mountinfo import Mount
+    from cgpu_node.shares.mountinfo import MountInfo
 
 
 pytestmark = pytest.mark.integration
@@ -187,7 +187,7 @@ def test_a_users_mounts_keep_no_session_but_the_users(
         assert inhabited(wanted) == set()
         full = f"/proc/{strange.pid}"
 
-        def read(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | None]:
+        def read(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
             return iter([None]) if folder == full else mounts(folder, until, ending)
 
         monkeypatch.setattr(liveness, "mounts", read)

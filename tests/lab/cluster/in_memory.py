@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_k8s.api.client import DEAD, STRATEGIC, Page
-from cgpu_k8s.api.errors import LostError, UnreachableError, refusal
+from cgpu_k8s.api.errors import NoAnswerError, UnreachableError, refusal
 from lab.kubernetes.fake_server import line_of, parsed
 from lab.kubernetes.selectors import chosen
 from lab.kubernetes.store import Key, Refusal, Store
@@ -123,7 +123,7 @@ class InMemory:
             if self.away == SILENT:
                 await asyncio.sleep(min(silence, DEAD))
             if self.away:
-                raise LostError(f"the answer to GET {path} does not come: {self.away}")
+                raise NoAnswerError(f"the answer to GET {path} does not come: {self.away}")
 
     async def _ask(
         self, method: str, path: str, body: Json | None, act: Callable[[Key, Json], Json]
@@ -144,7 +144,7 @@ class InMemory:
         self.calls.append(Call(asyncio.get_running_loop().time(), method, path))
         if self.away == SILENT:
             await asyncio.sleep(_PATIENCE)
-            raise LostError(f"the answer to {method} {path} does not come: it takes too long")
+            raise NoAnswerError(f"the answer to {method} {path} does not come: it takes too long")
         if self.away:
             raise UnreachableError(f"the API server cannot be reached: {self.away}")
         await asyncio.sleep(0)

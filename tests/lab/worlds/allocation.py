@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import strategies as st
 
 from cgpu_node.allocation import (
@@ -13,13 +15,18 @@ from cgpu_node.allocation import (
     SHARE,
     SIDECAR,
     SPREAD,
+    Choice,
     Container,
     Decision,
-    Gpu,
     Need,
     NodeInfo,
+    OfferedGpu,
     decide,
+    part_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 KINDS = st.sampled_from((APP, APP, INIT, SIDECAR))
 
@@ -45,7 +52,7 @@ def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
 def nodes(draw: st.DrawFn, name: str = "node") -> NodeInfo:
     """A node with GPUs of several sizes, some ill, some partly held by others."""
     gpus = [
-        Gpu(
+        OfferedGpu(
             f"{name}-{index}",
             index,
             draw(st.integers(1, 16)),
@@ -83,3 +90,10 @@ def bare(node: NodeInfo) -> NodeInfo:
 
 def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> Need:
     return Need(name, owner, gpus, (Container("main", units, cores),))
+
+
+def fitting_nodes(nodes: Iterable[NodeInfo], need: Need) -> dict[str, Choice]:
+    """What each node that has room for a pod would give it, by name."""
+    part = part_of(need)
+    choices = {node.name: node.choose(need, part) for node in nodes}
+    return {name: choice for name, choice in choices.items() if isinstance(choice, Choice)}

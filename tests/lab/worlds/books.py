@@ -9,7 +9,7 @@ from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.nodes import Offer
 from cgpu_k8s.objects.pods import Pod
-from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, Gpu, NodeInfo, decide
+from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, NodeInfo, OfferedGpu, decide
 
 UNITS = 4
 
@@ -37,7 +37,7 @@ def bound(given_pod: Pod, decision: Decision) -> Pod:
 def on(given_pod: Pod, *uuids: str) -> Pod:
     """The pod, bound to some GPUs of a node."""
     node = uuids[0].split("-")[1]
-    gpus = [Gpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
+    gpus = [OfferedGpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
     assert given_pod.need is not None
     decision = decide(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
     assert isinstance(decision, Decision)

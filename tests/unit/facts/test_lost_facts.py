@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cgpu_env.devices import LostError
+from cgpu_env.devices import GpuLostError
 from cgpu_node.facts.node import DeviceNode, unless_lost
 from lab.driver.fake_probe import FACTS, MIB, UUID, FakeDriver, fake_driver, load
 
@@ -123,7 +123,7 @@ def test_a_lost_gpu_that_is_asked_for_is_asked_about_once_more() -> None:
     def make(*, refresh: bool) -> str:
         asked.append(refresh)
         if not refresh:
-            raise LostError("it is lost")
+            raise GpuLostError("it is lost")
         return "back"
 
     assert unless_lost(make) == "back"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, read_facts, write_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_node.allocation import Gpu
+from cgpu_node.allocation import OfferedGpu
 
 pytestmark = pytest.mark.unit
 
@@ -147,8 +147,8 @@ def test_a_node_offers_the_gpus_that_its_agent_found() -> None:
     found = offer.node()
     assert (found.name, found.mode, found.placement) == ("n1", "cgpu", "spread")
     assert found.gpus == {
-        "GPU-a": Gpu("GPU-a", 0, 15),
-        "GPU-b": Gpu("GPU-b", 1, 24, slots=3, healthy=False, held=2),
+        "GPU-a": OfferedGpu("GPU-a", 0, 15),
+        "GPU-b": OfferedGpu("GPU-b", 1, 24, slots=3, healthy=False, held=2),
     }
 
 

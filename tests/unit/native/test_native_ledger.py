@@ -104,7 +104,7 @@ def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
     with cgpu_native.Ledger.attach(path) as ledger:
         assert ledger.charge(0, CAP, 150) == 150
         assert (ledger.used(0), ledger.own(0), observer.used(0)) == (150, 150, 150)
-        assert observer.processes() == [cgpu_native.Process(os.getpid(), 0, 150)]
+        assert observer.processes() == [cgpu_native.LedgerProcess(os.getpid(), 0, 150)]
         assert observer.processes(1) == []
         ledger.release(0, 50)
         assert observer.used(0) == 100

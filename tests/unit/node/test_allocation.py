@@ -21,16 +21,15 @@ from cgpu_node.allocation import (
     SPREAD,
     Container,
     Decision,
-    Gpu,
     Need,
     NodeInfo,
+    OfferedGpu,
     Part,
     best,
-    compare,
     decide,
     part_of,
 )
-from lab.worlds.allocation import PODS, bare, filled, needs, nodes
+from lab.worlds.allocation import PODS, bare, filled, fitting_nodes, needs, nodes
 
 pytestmark = pytest.mark.unit
 
@@ -207,7 +206,7 @@ def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
             order = (0, room) if node.placement == BINPACK else (1, replicas, -room)
             whole = sum(node.free(gpu).units for gpu in node.gpus.values())
             costs[node.name, tuple(sorted(gpus))] = (*order, whole)
-    fitting, _ = compare(cluster, need)
+    fitting = fitting_nodes(cluster, need)
     assert bool(fitting) == bool(costs)
     if fitting:
         name = best(fitting)
@@ -218,7 +217,7 @@ def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
 def test_what_a_node_remembers_is_what_a_fresh_one_finds(
     asked: list[int], pods: list[Need], probe: Need
 ) -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [Gpu(f"g{n}", n, 8) for n in range(3)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu(f"g{n}", n, 8) for n in range(3)])
     for n, need in enumerate(pods):
         decide(node, probe)
         filled(node, [need])

@@ -22,17 +22,17 @@ from cgpu_node.allocation import (
     Choice,
     Container,
     Decision,
-    Gpu,
     Need,
     NeedError,
     NodeInfo,
+    OfferedGpu,
     Part,
     Refusal,
     best,
-    compare,
     decide,
+    part_of,
 )
-from lab.worlds.allocation import filled, pod
+from lab.worlds.allocation import filled, fitting_nodes, pod
 
 pytestmark = pytest.mark.unit
 
@@ -44,39 +44,39 @@ def refusal(node: NodeInfo, need: Need) -> Refusal:
 
 
 def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> None:
-    node = NodeInfo("node", CORE_MEM, BINPACK, [Gpu("a", 0, 15), Gpu("b", 1, 15)])
+    node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 15)])
     made = filled(node, [pod(str(n), 2, 30) for n in range(4)])
     assert [decision.gpus for decision in made] == [("a",), ("a",), ("a",), ("b",)]
 
 
 @pytest.mark.parametrize(("units", "cores"), [(14, 5), (1, 85)])
 def test_what_others_hold_is_promised_to_no_pod(units: int, cores: int) -> None:
-    node = NodeInfo("node", CORE_MEM, BINPACK, [Gpu("a", 0, 15, held=2, held_slots=4)])
+    node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15, held=2, held_slots=4)])
     assert refusal(node, pod("p", units, cores)).code == FULL
     assert isinstance(decide(node, pod("p", 13, 80)), Decision)
 
 
 def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
     made = filled(node, [pod(str(n), 2, owner="set") for n in range(3)])
     assert [decision.gpus for decision in made] == [("a",), ("b",), ("a",)]
 
 
 def test_a_node_at_rest_remembers_no_more_however_many_controllers_ask() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [Gpu("a", 0, 15)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15)])
     for n in range(1000):
         decide(node, pod("p", 1, owner=str(n)))
         assert len(node._answers) <= MOST_ANSWERS  # noqa: SLF001 (a cache is no promise)
 
 
 def test_pods_without_a_controller_are_no_replicas_of_each_other() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
     made = filled(node, [pod(str(n), 1) for n in range(3)])
     assert [decision.gpus for decision in made] == [("a",), ("a",), ("a",)]
 
 
 def test_what_one_controller_is_told_is_not_told_to_another() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
     filled(node, [pod("first", 1, owner="set")])
     decisions = [decide(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
     assert [each.gpus for each in decisions if isinstance(each, Decision)] == [("b",), ("a",)]
@@ -103,7 +103,7 @@ def test_what_one_controller_is_told_is_not_told_to_another() -> None:
     ],
 )
 def test_a_refusal_says_what_is_lacking(mode: str, need: Need, expected: tuple[str, str]) -> None:
-    node = NodeInfo("node", mode, BINPACK, [Gpu("a", 0, 15), Gpu("b", 1, 8)])
+    node = NodeInfo("node", mode, BINPACK, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 8)])
     node.add(Decision("x", "", "node", ("a",), Part(7, 0, 1), {}))
     code, text = expected
     found = refusal(node, need)
@@ -128,7 +128,7 @@ def test_what_no_gpu_could_give_is_refused_before_any_node_is_asked(
     containers: list[Container], gpus: int, text: str
 ) -> None:
     with pytest.raises(NeedError, match=text.replace("%", ".")):
-        compare([], Need("p", "", gpus, tuple(containers)))
+        part_of(Need("p", "", gpus, tuple(containers)))
 
 
 @pytest.mark.long
@@ -136,7 +136,7 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     chance = random.Random(20261123)
     cluster = {
         f"n{n}": NodeInfo(
-            f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)]
+            f"n{n}", CGPU, BINPACK, [OfferedGpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)]
         )
         for n in range(1000)
     }
@@ -144,7 +144,7 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     for n in range(10_000):
         need = pod(str(n), chance.choice((1, 2, 3, 5, 8, 12)))
         fitting: dict[str, Choice]
-        fitting, _ = compare(cluster.values(), need)
+        fitting = fitting_nodes(cluster.values(), need)
         node = cluster[best(fitting)]
         decision = decide(node, need)
         assert isinstance(decision, Decision)
@@ -166,11 +166,13 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
 
 def test_pods_of_3_gib_fill_gpus_of_15_one_after_the_other() -> None:
     cluster = {
-        f"n{n}": NodeInfo(f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15) for k in range(8)])
+        f"n{n}": NodeInfo(
+            f"n{n}", CGPU, BINPACK, [OfferedGpu(f"n{n}-{k}", k, 15) for k in range(8)]
+        )
         for n in range(100)
     }
     for n in range(500):
-        fitting, _ = compare(cluster.values(), pod(str(n), 3))
+        fitting = fitting_nodes(cluster.values(), pod(str(n), 3))
         node = cluster[best(fitting)]
         decision = decide(node, pod(str(n), 3))
         assert isinstance(decision, Decision)

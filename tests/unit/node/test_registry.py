@@ -55,7 +55,7 @@ def test_all_files_that_a_directory_can_hold_are_known(registry: Registry) -> No
     """Those that ``cgpu-hook poststop`` removes (``test_hook_stages.py``)."""
     asked_for = ask(SIX)._replace(notes=("GPU 0 is smaller",))
     pod = record.PodContainer("uid", "ml", "train", "main")
-    guest = record.Guest(os.geteuid(), os.getegid())
+    guest = record.SessionUser(os.geteuid(), os.getegid())
     directory = Path(admit(registry, "abc", asked_for, pod=pod, guest=guest))
     assert {path.name for path in directory.iterdir()} == set(record.FILES)
 

@@ -11,9 +11,9 @@ from cgpu_server.audit.verdict import (
     CALM,
     DRIFT_BYTES,
     MIB,
-    Finding,
-    Held,
+    Discrepancy,
     LedgerAccount,
+    ReportedMemory,
     Verdict,
     allowance,
     excused,
@@ -30,9 +30,9 @@ FREE = allowance(CONTEXT)
 ALL = 1 << 40
 
 
-def held(*used: int, own: int = 1, ends: bool = False) -> list[Held]:
+def held(*used: int, own: int = 1, ends: bool = False) -> list[ReportedMemory]:
     """Processes 100, 101, ... of the host that go by the ids 1, 2, ..."""
-    return [Held(100 + i, own + i, bytes_, ends) for i, bytes_ in enumerate(used)]
+    return [ReportedMemory(100 + i, own + i, bytes_, ends) for i, bytes_ in enumerate(used)]
 
 
 def account(*used: int, total: int | None = None) -> LedgerAccount:
@@ -54,45 +54,45 @@ CASES = {
     "a byte more": (
         held(500 * MIB + FREE + 1),
         account(500 * MIB),
-        Verdict(1, (Finding("drift", (100,), 1),)),
+        Verdict(1, (Discrepancy("drift", (100,), 1),)),
     ),
     "more than any drift": (
         held(500 * MIB + FREE + DRIFT_BYTES + 1),
         account(500 * MIB),
-        Verdict(DRIFT_BYTES + 1, (Finding("bypass", (100,), DRIFT_BYTES + 1),)),
+        Verdict(DRIFT_BYTES + 1, (Discrepancy("bypass", (100,), DRIFT_BYTES + 1),)),
     ),
     "a process without a slot, from the first byte": (
         held(500 * MIB, CONTEXT),
         account(500 * MIB),
-        Verdict(CONTEXT, (Finding("bypass", (101,), CONTEXT),)),
+        Verdict(CONTEXT, (Discrepancy("bypass", (101,), CONTEXT),)),
     ),
     "what one has too much is no credit for another": (
         held(CONTEXT, CONTEXT),
         account(900 * MIB),
-        Verdict(CONTEXT, (Finding("bypass", (101,), CONTEXT),)),
+        Verdict(CONTEXT, (Discrepancy("bypass", (101,), CONTEXT),)),
     ),
     "a process that ends has lost its slot before its memory": (
         held(500 * MIB, ends=True),
         account(),
-        Verdict(500 * MIB, (Finding("drift", (100,), 500 * MIB),)),
+        Verdict(500 * MIB, (Discrepancy("drift", (100,), 500 * MIB),)),
     ),
     "a ruined ledger": (
         held(500 * MIB, CONTEXT),
         LedgerAccount(0, {}),
         Verdict(
             500 * MIB + CONTEXT,
-            (Finding("bypass", (100,), 500 * MIB), Finding("bypass", (101,), CONTEXT)),
+            (Discrepancy("bypass", (100,), 500 * MIB), Discrepancy("bypass", (101,), CONTEXT)),
         ),
     ),
     "a sum made smaller than its parts": (
         held(900 * MIB),
         account(900 * MIB, total=0),
-        Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
+        Verdict(900 * MIB - FREE, (Discrepancy("bypass", (), 900 * MIB - FREE),)),
     ),
     "a slot of another's id explains nothing, for its sum is not charged": (
         held(900 * MIB),
         LedgerAccount(0, {1: 900 * MIB, 7: 900 * MIB}),
-        Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
+        Verdict(900 * MIB - FREE, (Discrepancy("bypass", (), 900 * MIB - FREE),)),
     ),
     "of two importers the ledger charges one, and the driver names the other": (
         held(CONTEXT, CONTEXT + 5000 * MIB),
@@ -102,7 +102,7 @@ CASES = {
     "more than it has imported": (
         held(CONTEXT, CONTEXT + 6000 * MIB + FREE),
         sharing({1: CONTEXT + 5000 * MIB, 2: CONTEXT}, {2: 5000 * MIB}),
-        Verdict(1000 * MIB, (Finding("bypass", (101,), 1000 * MIB),)),
+        Verdict(1000 * MIB, (Discrepancy("bypass", (101,), 1000 * MIB),)),
     ),
     "what it claims to have imported is in no sum": (
         held(CONTEXT, CONTEXT + 5000 * MIB),
@@ -110,32 +110,32 @@ CASES = {
         Verdict(
             5000 * MIB - 2 * FREE,
             (
-                Finding("bypass", (101,), 1000 * MIB - FREE),
-                Finding("bypass", (), 4000 * MIB - FREE),
+                Discrepancy("bypass", (101,), 1000 * MIB - FREE),
+                Discrepancy("bypass", (), 4000 * MIB - FREE),
             ),
         ),
     ),
     "two that go by one id in nested namespaces": (
-        [Held(100, 1, 700 * MIB), Held(101, 1, CONTEXT)],
+        [ReportedMemory(100, 1, 700 * MIB), ReportedMemory(101, 1, CONTEXT)],
         account(700 * MIB + CONTEXT),
         CALM,
     ),
     "of two that go by one id, the one that holds more than the slot is accused": (
-        [Held(100, 1, 700 * MIB), Held(101, 1, 2000 * MIB)],
+        [ReportedMemory(100, 1, 700 * MIB), ReportedMemory(101, 1, 2000 * MIB)],
         account(700 * MIB),
-        Verdict(2000 * MIB - 2 * FREE, (Finding("bypass", (101,), 2000 * MIB - 2 * FREE),)),
+        Verdict(2000 * MIB - 2 * FREE, (Discrepancy("bypass", (101,), 2000 * MIB - 2 * FREE),)),
     ),
     "and neither, where either may be what the slot is for": (
-        [Held(100, 1, 1000 * MIB), Held(101, 1, 1000 * MIB)],
+        [ReportedMemory(100, 1, 1000 * MIB), ReportedMemory(101, 1, 1000 * MIB)],
         account(1000 * MIB),
-        Verdict(1000 * MIB - 2 * FREE, (Finding("drift", (100, 101), 1000 * MIB - 2 * FREE),)),
+        Verdict(1000 * MIB - 2 * FREE, (Discrepancy("drift", (100, 101), 1000 * MIB - 2 * FREE),)),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_the_driver_and_the_ledger_say(
-    case: tuple[list[Held], LedgerAccount, Verdict],
+    case: tuple[list[ReportedMemory], LedgerAccount, Verdict],
 ) -> None:
     theirs, ledger, verdict = case
     assert judge(theirs, ledger, CONTEXT, ALL) == verdict
@@ -196,21 +196,21 @@ def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:
 
 
 STEADY = [
-    (CALM, Verdict(9, (Finding("bypass", (1,), 9),)), CALM),
-    (Verdict(9, (Finding("bypass", (1,), 9),)), CALM, CALM),
+    (CALM, Verdict(9, (Discrepancy("bypass", (1,), 9),)), CALM),
+    (Verdict(9, (Discrepancy("bypass", (1,), 9),)), CALM, CALM),
     (
-        Verdict(9, (Finding("bypass", (1,), 9),)),
-        Verdict(5, (Finding("bypass", (1,), 5),)),
-        Verdict(5, (Finding("bypass", (1,), 5),)),
+        Verdict(9, (Discrepancy("bypass", (1,), 9),)),
+        Verdict(5, (Discrepancy("bypass", (1,), 5),)),
+        Verdict(5, (Discrepancy("bypass", (1,), 5),)),
     ),
     (
-        Verdict(9, (Finding("bypass", (1,), 9),)),
-        Verdict(5, (Finding("drift", (1,), 5),)),
-        Verdict(5, (Finding("drift", (1,), 5),)),
+        Verdict(9, (Discrepancy("bypass", (1,), 9),)),
+        Verdict(5, (Discrepancy("drift", (1,), 5),)),
+        Verdict(5, (Discrepancy("drift", (1,), 5),)),
     ),
     (
-        Verdict(9, (Finding("bypass", (1,), 9),)),
-        Verdict(5, (Finding("bypass", (2,), 5),)),
+        Verdict(9, (Discrepancy("bypass", (1,), 9),)),
+        Verdict(5, (Discrepancy("bypass", (2,), 5),)),
         Verdict(5, ()),
     ),
 ]
@@ -222,9 +222,14 @@ def test_only_what_both_say_holds(first: Verdict, second: Verdict, both: Verdict
 
 
 def test_who_is_excused_is_charged_all_the_same() -> None:
-    ruined = Finding("bypass", (), 5)
+    ruined = Discrepancy("bypass", (), 5)
     verdict = Verdict(
-        30, (Finding("bypass", (1,), 9), Finding("bypass", (2, 3), 7), Finding("drift", (4,), 9))
+        30,
+        (
+            Discrepancy("bypass", (1,), 9),
+            Discrepancy("bypass", (2, 3), 7),
+            Discrepancy("drift", (4,), 9),
+        ),
     )
     kinds = [finding.kind for finding in excused(verdict, {1, 2}).findings]
     assert kinds == ["drift", "bypass", "drift"], "all of those that go by one id, or none"
@@ -259,7 +264,7 @@ def test_nobody_is_accused_of_what_another_process_holds(
     groups: list[tuple[int, int]], slots: dict[int, int], context: int
 ) -> None:
     """Whoever else goes by its id: alone in its container it would be accused as well."""
-    theirs = [Held(100 + n, own, used) for n, (own, used) in enumerate(groups)]
+    theirs = [ReportedMemory(100 + n, own, used) for n, (own, used) in enumerate(groups)]
     verdict = judge(theirs, LedgerAccount(ALL, slots), context, ALL)
     accused = {pid for each in verdict.findings if each.kind == "bypass" for pid in each.pids}
     for each in theirs:

@@ -12,7 +12,7 @@ import pytest
 from cgpu_env import CgpuError
 from cgpu_server.tree import mounts
 from cgpu_server.tree.filesystem import ControlTree, Files
-from cgpu_server.tree.nodes import Folder, MissingError, Node, ReadOnlyError
+from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError, TreeFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.unit
 class OneFile:
     """A tree with one node, which can be written."""
 
-    def find(self, path: str) -> Folder | Node:
+    def find(self, path: str) -> Folder | TreeFile:
         if path == "/":
             return Folder()
         if path != "/node":
             raise MissingError(path)
-        return Node(lambda *_: "", lambda *_: None)
+        return TreeFile(lambda *_: "", lambda *_: None)
 
     def read(self, path: str) -> str:
         assert path == "/node"

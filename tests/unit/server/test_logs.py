@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cgpu_env.logline import LONGEST_VALUE, line, quoted
-from cgpu_server.journal import Journal
+from cgpu_server.journal import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,16 +159,16 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def journal(kept: Kept, now: list[float]) -> Journal:
+def journal(kept: Kept, now: list[float]) -> EventLog:
     logger = logging.getLogger("test")
     logger.handlers, logger.propagate = [], False
     logger.setLevel(logging.INFO)
     logger.addHandler(kept)
-    return Journal(logger, 2, 60, lambda: now[0])
+    return EventLog(logger, 2, 60, lambda: now[0])
 
 
 def test_an_event_is_logged_so_many_times_a_minute(
-    journal: Journal, kept: Kept, now: list[float]
+    journal: EventLog, kept: Kept, now: list[float]
 ) -> None:
     for number in range(5):
         journal.warning("full", do="empty it", count=number)
@@ -185,7 +185,7 @@ def test_an_event_is_logged_so_many_times_a_minute(
 
 
 def test_what_was_held_back_is_told_even_if_nothing_follows(
-    journal: Journal, kept: Kept, now: list[float]
+    journal: EventLog, kept: Kept, now: list[float]
 ) -> None:
     for _ in range(3):
         journal.info("x")
@@ -198,14 +198,14 @@ def test_what_was_held_back_is_told_even_if_nothing_follows(
     assert kept.lines == [*["INFO x"] * 2, "INFO more event=x count=1"]
 
 
-def test_what_was_held_back_is_told_at_the_end(journal: Journal, kept: Kept) -> None:
+def test_what_was_held_back_is_told_at_the_end(journal: EventLog, kept: Kept) -> None:
     for _ in range(3):
         journal.info("x")
     journal.flush(everything=True)
     assert kept.lines[-1] == "INFO more event=x count=1"
 
 
-def test_threads_that_log_at_once_lose_no_count(journal: Journal, kept: Kept) -> None:
+def test_threads_that_log_at_once_lose_no_count(journal: EventLog, kept: Kept) -> None:
     def many() -> None:
         for _ in range(500):
             journal.info("x")

@@ -8,8 +8,8 @@ import pytest
 
 from cgpu_server.audit import process_owners
 from cgpu_server.audit.process_owners import (
+    HostProcess,
     OwnerTracker,
-    Process,
     container_in,
     groups_in,
     home_in,
@@ -126,8 +126,8 @@ def test_a_process_that_has_ended_but_was_not_waited_for() -> None:
     os.waitpid(pid, 0)
 
 
-def process(pid: int, start_time: int) -> Process:
-    return Process(pid, start_time, pid, 1, 0, ends=False)
+def process(pid: int, start_time: int) -> HostProcess:
+    return HostProcess(pid, start_time, pid, 1, 0, ends=False)
 
 
 def test_who_has_the_id_of_a_process_that_is_gone_answers_for_nothing(

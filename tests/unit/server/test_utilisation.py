@@ -19,7 +19,7 @@ from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view.usage import usage_of, use_of
 from cgpu_node.view.view import parsed
 from cgpu_server.audit.driver_probe import Reading
-from cgpu_server.audit.process_owners import Process
+from cgpu_server.audit.process_owners import HostProcess
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
 from cgpu_server.audit.utilisation import Utilisation
 
@@ -144,7 +144,7 @@ def test_a_container_has_what_its_processes_have_and_a_gpu_at_most(world: World)
     world.add("a", 0)
     world.add("b", 0, 1)
     a, b = world.records
-    process = Process(1, 1, 1, 1, 0, ends=False)
+    process = HostProcess(1, 1, 1, 1, 0, ends=False)
     whose = {1: (process, a), 2: (process, a), 3: (process, b), 4: (process, None)}
     readings = {
         UUIDS[0]: Reading(0, {}, 90, {1: 70, 2: 60, 4: 5, 5: 5}),

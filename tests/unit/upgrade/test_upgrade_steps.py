@@ -19,7 +19,7 @@ from cgpu_node.installation import Installation
 from cgpu_upgrade import environment, layouts, living, server, switch
 from cgpu_upgrade import upgrade as steps
 from cgpu_upgrade.environment import Environment
-from cgpu_upgrade.living import Guest
+from cgpu_upgrade.living import RunningContainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,10 +207,13 @@ def test_an_environment_stays_while_a_container_would_start_a_hook_from_it(tmp_p
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "config.json").write_text('{"hooks": {"path": "/opt/cgpu-0.1.0/lib/cgpu-hook"}}')
-    guests = [Guest("abc", "0.1.0", {}, str(bundle)), Guest("run-1", "0.1.0", {}, "")]
+    guests = [
+        RunningContainer("abc", "0.1.0", {}, str(bundle)),
+        RunningContainer("run-1", "0.1.0", {}, ""),
+    ]
     assert living.leads_into(guests, "/opt/cgpu-0.1.0")
     assert not living.leads_into(guests, "/opt/cgpu-0.1")
-    unseen = [Guest("abc", "0.1.0", {}, str(tmp_path / "gone"))]
+    unseen = [RunningContainer("abc", "0.1.0", {}, str(tmp_path / "gone"))]
     assert living.leads_into(unseen, "/opt/cgpu-0.1.0")
 
 
@@ -229,7 +232,7 @@ def test_a_container_that_ruins_its_ledger_holds_up_no_upgrade(
     reads: bool,  # noqa: FBT001 (a column of the table)
 ) -> None:
     """The container can write its ledger, and not the others."""
-    guests = [Guest("abc", "0.1.0", versions, "")]
+    guests = [RunningContainer("abc", "0.1.0", versions, "")]
     if reads:
         living.check(guests, layouts.own())
     else:

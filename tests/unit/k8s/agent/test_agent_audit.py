@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_k8s.agent.audit import Finding, Living, audit
-from cgpu_k8s.agent.pods import Guest, read_guest
+from cgpu_k8s.agent.audit import ContainerMismatch, Living, audit
+from cgpu_k8s.agent.pods import NodePod, read_guest
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_node.decision import AllocationAnnotation, Grant, write
 from cgpu_node.podspecs import Limit
@@ -20,7 +20,7 @@ ASKED = {"aliyun.com/gpu-mem": "2"}
 
 def guest(
     limits: dict[str, str] | None = None, gpus: tuple[str, ...] = ("GPU-0",), state: str = "running"
-) -> Guest:
+) -> NodePod:
     """A pod with UID ``uid`` and one container, which runs."""
     item = pod("train", ASKED if limits is None else limits, nodeName="gpu-a")
     given = {"main": {uuid: Grant(1077) for uuid in gpus}}
@@ -36,8 +36,8 @@ def living(container: str = "main", uid: str = "uid", **caps: int) -> Living:
 
 
 def found(
-    pods: Guest, *shares: Living, passing: tuple[str, ...] = (), limited: bool = True
-) -> list[Finding]:
+    pods: NodePod, *shares: Living, passing: tuple[str, ...] = (), limited: bool = True
+) -> list[ContainerMismatch]:
     return audit(shares, {pods.uid: pods}, GPUS, passing, limited=limited)
 
 

@@ -16,7 +16,7 @@ from cgpu_k8s.agent.offering import (
     offered,
     status_patch,
 )
-from cgpu_k8s.agent.outside import Held, held
+from cgpu_k8s.agent.outside import NonPodUsage, held
 from cgpu_k8s.objects.gpus import Fact, read_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_node.allocation import Part
@@ -74,7 +74,7 @@ def test_gpus_of_different_sizes_count_each_for_itself() -> None:
 
 
 def test_the_scheduler_reads_what_the_agent_writes() -> None:
-    gpus = facts("core_mem", seen(0, 1), (), (), {"GPU-1": Held(1500, 1)})
+    gpus = facts("core_mem", seen(0, 1), (), (), {"GPU-1": NonPodUsage(1500, 1)})
     offer = read_node(written("core_mem", gpus))
     assert (offer.mode, offer.withheld) == ("core_mem", "")
     assert [gpu.held for gpu in offer.gpus.values()] == [0, 2]
@@ -151,16 +151,19 @@ def test_what_others_than_pods_hold_is_taken_off() -> None:
         living("booked", 4000, "uid-1"),
         living("new", 4000, "uid-2"),
     ]
-    assert held(everyone, {"uid-1"}, {"docker", "booked"}) == {"GPU-0": Held(1024, 5)}
+    assert held(everyone, {"uid-1"}, {"docker", "booked"}) == {"GPU-0": NonPodUsage(1024, 5)}
     deleted = [*everyone, living("forgotten", 1000, "uid-3")]
-    assert held(deleted, {"uid-1"}, {"booked", "forgotten"}) == {"GPU-0": Held(2024, 6)}
+    assert held(deleted, {"uid-1"}, {"booked", "forgotten"}) == {"GPU-0": NonPodUsage(2024, 6)}
 
 
 @pytest.mark.parametrize("mode", ["cgpu", "core_mem", "share"])
 @pytest.mark.parametrize(
-    ("by_others", "units", "slots"), [(Held(1024, 4), 1, 4), (Held(99999, 99), 15, 20)]
+    ("by_others", "units", "slots"),
+    [(NonPodUsage(1024, 4), 1, 4), (NonPodUsage(99999, 99), 15, 20)],
 )
-def test_no_more_is_held_than_there_is(mode: str, by_others: Held, units: int, slots: int) -> None:
+def test_no_more_is_held_than_there_is(
+    mode: str, by_others: NonPodUsage, units: int, slots: int
+) -> None:
     [fact] = facts(mode, seen(0), (), (), {"GPU-0": by_others})
     assert fact.held == units
     assert fact.held_slots == (0 if mode == "share" else slots)  # which limits nobody's time
@@ -168,7 +171,7 @@ def test_no_more_is_held_than_there_is(mode: str, by_others: Held, units: int, s
 
 def test_time_that_others_were_promised_is_promised_to_no_pod() -> None:
     """A docker container of weight 4 has a fifth of the GPU's time, on a node that shares time."""
-    gpus = facts("core_mem", seen(0), (), (), {"GPU-0": Held(1000, 4)})
+    gpus = facts("core_mem", seen(0), (), (), {"GPU-0": NonPodUsage(1000, 4)})
     node_of = read_node(written("core_mem", gpus)).node()
     assert node_of.free(node_of.gpus["GPU-0"]) == Part(14, 80, 16)
     wanted = offered("core_mem", gpus, NAMES)

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.api.errors import ApiError, ConfigurationError, ForbiddenError, LostError, ServerError
+from cgpu_k8s.api.errors import (
+    ApiError,
+    ConfigurationError,
+    ForbiddenError,
+    NoAnswerError,
+    ServerError,
+)
 from cgpu_k8s.extender import binding, wire
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -17,7 +23,7 @@ from lab.worlds.extender import World, node, pod
 
 pytestmark = pytest.mark.unit
 
-LOST, BROKEN = LostError("no answer"), ServerError("failed", status=500)
+LOST, BROKEN = NoAnswerError("no answer"), ServerError("failed", status=500)
 
 
 @pytest.mark.parametrize("error", [LOST, BROKEN])

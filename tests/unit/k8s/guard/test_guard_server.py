@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from cgpu_k8s.api.errors import ApiError, LostError, NotFoundError
+from cgpu_k8s.api.errors import ApiError, NoAnswerError, NotFoundError
 from cgpu_k8s.guard import server
 from cgpu_k8s.guard.server import LONGEST, Guard
 from cgpu_k8s.guard.settings import Settings
@@ -82,7 +82,9 @@ def test_the_pod_of_a_binding_is_looked_up_unless_the_scheduler_binds_it() -> No
 
 
 def test_a_binding_whose_pod_cannot_be_read_is_not_let_in() -> None:
-    status, text = ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(LostError("no answer")))
+    status, text = ask(
+        f"/{WORD}/validate", body(BINDING, "binding"), Api(NoAnswerError("no answer"))
+    )
     assert (status, text) == (500, "pod ml/p cannot be read: no answer\n")
     assert allowed(ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(NotFoundError("gone"))))
     api = Api({"items": []})  # a list of pods, which is at the path of no name
@@ -120,7 +122,7 @@ def test_k8s_16_the_node_of_an_agents_token_is_that_of_its_pod() -> None:
         (change("agent-1", "u-7"), Api(NotFoundError("gone"))),
     ):
         assert not allowed(ask(f"/{WORD}/mutate", data, other))
-    status, text = ask(f"/{WORD}/mutate", change("agent-1", "u-7"), Api(LostError("no answer")))
+    status, text = ask(f"/{WORD}/mutate", change("agent-1", "u-7"), Api(NoAnswerError("no answer")))
     assert (status, text) == (500, "pod cgpu-system/agent-1 cannot be read: no answer\n")
 
 

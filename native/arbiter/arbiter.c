@@ -33,7 +33,6 @@ entitle(struct cgpu_arbiter *arbiter)
 
         if (cgpu_tenant_is_present(tenant)) {
             claims[count] = tenant->claim;
-            claims[count].active = cgpu_tenant_wants(tenant);
             count += 1;
         }
     }
@@ -211,12 +210,6 @@ bool
 cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index)
 {
     return exists(arbiter, index) && arbiter->holder == index && arbiter->tenants[index].quiet;
-}
-
-uint64_t
-cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter)
-{
-    return arbiter->turns;
 }
 
 uint64_t

@@ -98,7 +98,6 @@ uint32_t cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index);
 bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index);
 
 /* Gates opened so far, and turns that were taken from containers that gave no sign. */
-uint64_t cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter);
 uint64_t cgpu_arbiter_expired(const struct cgpu_arbiter *arbiter);
 
 #endif

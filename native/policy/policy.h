@@ -3,7 +3,7 @@
  *
  * A policy is pure: from the running containers, it computes for each a weight among those that
  * compete, and a ceiling. The arbiter does the rest, which is the same for all policies: it knows
- * who is active, gives turns by weight and to high priority first, and keeps ceilings by a bucket.
+ * who has work, gives turns by weight and to high priority first, and keeps ceilings by a bucket.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H
@@ -30,7 +30,6 @@ enum { CGPU_WHOLE_PPM = 1000000, CGPU_MAX_TENANTS = 32 };
 struct cgpu_claim {
     uint32_t weight; /* 1..max_inst */
     uint32_t high_priority;
-    uint32_t active;       /* has GPU work, or wants to launch; no policy reads it */
     uint32_t competes;     /* out: its weight among those that compete for turns, at least 1 */
     uint32_t ceiling_ppm;  /* out: of the GPU's time it gets no more than this; 1000000: all */
     uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000,

@@ -7,7 +7,7 @@
     default_memsize = 0    # cap of a container that names none: bytes, "6GiB", "40%"; 0: no cap
     allow_off = true       # false: a container that switches cgpu off is refused
     overcommit = false     # true: caps on a GPU may add up to more than its memory
-    policy = 6             # compute policy of a GPU: 0..6, or its name
+    policy = 6             # compute policy of a GPU, by number or by name
     prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
 
     [gpu.0]                # of one GPU, by index or UUID: policy, max_inst, prio_ratio

@@ -97,7 +97,7 @@ class Rules(NamedTuple):
     """The rules of one GPU.
 
     Attributes:
-        policy: compute policy, 0..6.
+        policy: compute policy, a number of ``POLICIES``.
         max_inst: containers, and the sum of their weights.
         prio_ratio: percent of the time that high-priority containers get while others want some.
     """

@@ -18,7 +18,6 @@ entitle(uint32_t policy)
     memset(claims, 0, sizeof claims);
     for (int i = 0; i < RUNNING; i++) {
         claims[i].weight = weights[i];
-        claims[i].active = i < 2;
     }
     CHECK(cgpu_policy_entitle(policy, claims, RUNNING, MAX_INST) == CGPU_OK);
 }

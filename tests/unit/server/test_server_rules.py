@@ -12,7 +12,7 @@ import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
-from cgpu_node.settings.rules import Defaults, Rules
+from cgpu_node.settings.rules import POLICIES, Defaults, Rules
 from cgpu_node.shares import target
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.names import names_of
@@ -25,10 +25,7 @@ MIB = 1 << 20
 UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
 GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
 DEFAULTS = Defaults()
-ANY_POLICY = (
-    "a whole number from 0 to 6, or one of fair-share, preemptive, weighted-preemptive, fixed,"
-    " soft, native, weighted-fair"
-)
+ANY_POLICY = f"a whole number from 0 to {len(POLICIES) - 1}, or one of {', '.join(POLICIES)}"
 
 
 def admit(
@@ -139,13 +136,13 @@ def test_a_change_takes_the_place_of_a_policy_that_was_brought(registry: Registr
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"policy": 7}, f"policy=7: expected {ANY_POLICY}"),
+        ({"policy": 99}, f"policy=99: expected {ANY_POLICY}"),
         ({"policy": "x"}, f"policy=x: expected {ANY_POLICY}"),
         (
             {"policy": "Weigted_fair"},
             f"policy=Weigted_fair: expected {ANY_POLICY}: did you mean weighted-fair?",
         ),
-        ({"policy": "7"}, f"policy=7: expected {ANY_POLICY}"),
+        ({"policy": "99"}, f"policy=99: expected {ANY_POLICY}"),
         ({"policy": True}, f"policy=True: expected {ANY_POLICY}"),
         ({"max_inst": "fixed"}, "max_inst=fixed: expected a whole number from 1 to 25"),
         ({"max_inst": 26}, "max_inst=26: expected a whole number from 1 to 25"),

@@ -1,0 +1,122 @@
+"""The recipe "Add a policy" of CONTRIBUTING.md, applied to a copy of the tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[3]
+BUILT = ("shim/cgpu_shim/_lib", "hook/cgpu_hook/_bin", "tests/sim/cgpu_sim/_lib")
+
+POLICY = """/* Each container gets weight/8 of the GPU, and never more. */
+#include "policy/policy_parts.h"
+
+static void
+entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
+{
+    uint64_t whole = cgpu_policy_larger(8, cgpu_policy_weights(claims, count));
+
+    (void)max_inst;
+    for (size_t i = 0; i < count; i++) {
+        claims[i].competes = claims[i].weight;
+        claims[i].ceiling_ppm = cgpu_policy_part(claims[i].weight, whole);
+        claims[i].fallback_ppm = claims[i].ceiling_ppm;
+    }
+}
+
+const struct cgpu_policy cgpu_policy_eighths = {
+    .name = "eighths", .metered = true, .entitle = entitle};
+"""
+# Of each file: a part of a line, and what is added below that line.
+ADDED = {
+    "native/policy/policy.h": {
+        "CGPU_POLICY_WEIGHTED_FAIR = 6,": "    CGPU_POLICY_EIGHTHS = 7,",
+        "struct cgpu_policy cgpu_policy_weighted_fair;": (
+            "extern const struct cgpu_policy cgpu_policy_eighths;"
+        ),
+    },
+    "native/policy/policy.c": {
+        "= &cgpu_policy_weighted_fair,": "    [CGPU_POLICY_EIGHTHS] = &cgpu_policy_eighths,",
+    },
+    "node/cgpu_node/settings/rules.py": {'    "weighted-fair",': '    "eighths",'},
+    "README.md": {"| **6** |": "| 7 | eighths | weight/8, never more |"},
+}
+CHANGED = {"native/policy/policy.h": {"CGPU_POLICIES = 7": "CGPU_POLICIES = 8"}}
+# A test of the copy: of a server that serves.
+USED = """
+
+def test_a_server_takes_the_new_policy(served: Served) -> None:
+    assert served.cgpu("set", "0", "policy=eighths").stderr == ""
+    served.admit(A, "one")
+    assert served.rules()[0][0] == 7
+    assert served.smi()["gpus"][0]["policy_name"] == "eighths"
+"""
+
+
+@pytest.fixture(name="copy", scope="module")
+def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree with a policy 7, its binding built; the other binaries are those of this tree."""
+    root = tmp_path_factory.mktemp("recipe") / "cgpu"
+    listed = subprocess.check_output(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
+    )
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    for name in BUILT:
+        (root / name).symlink_to(ROOT / name)
+    (root / "native/policy/policy_eighths.c").write_text(POLICY)
+    for name, parts in ADDED.items():
+        text = (root / name).read_text()
+        for part, line in parts.items():
+            assert text.count(part) == 1, (name, part)
+            end = text.index("\n", text.index(part))
+            text = f"{text[:end]}\n{line}{text[end:]}"
+        for old, new in CHANGED.get(name, {}).items():
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        (root / name).write_text(text)
+    with (root / "tests/integration/cli/test_targets.py").open("a") as tests:
+        tests.write(USED)
+    run(root, "setup.py", "-q", "build_ext", "--inplace")
+    run(root, "deploy/man")
+    return root
+
+
+def run(root: Path, *arguments: str) -> str:
+    """What Python prints in the copy."""
+    folders = (".", "native", "shim", "node", "hook", "server", "cli", "k8s", "tests", "tests/sim")
+    path = os.pathsep.join(str(root / folder) for folder in folders)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=root, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_new_policy_is_what_its_file_says(copy: Path) -> None:
+    code = "from cgpu_native.policies import entitle; print(*entitle(7, [1, 4], 20), sep='\\n')"
+    assert run(copy, "-c", code).splitlines() == [
+        "Entitlement(competes=1, ceiling_ppm=125000, fallback_ppm=125000)",
+        "Entitlement(competes=4, ceiling_ppm=500000, fallback_ppm=500000)",
+    ]
+
+
+def test_the_copys_own_tests_pass(copy: Path) -> None:
+    """Names agree in C, Python, README and manual; a server takes the policy by its name."""
+    run(
+        copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
+        "(policy or policies) and not address and not thread",
+        "tests/unit/native/test_native_policies.py", "tests/unit/project/test_manual_pages.py",
+        "tests/unit/server/test_server_rules.py", "tests/unit/cli/test_run_options.py",
+        "tests/unit/node/test_node.py", "tests/integration/cli/test_targets.py",
+        "tests/integration/server/test_control_tree.py", "tests/c/test_c.py",
+    )  # fmt: skip

@@ -1,5 +1,6 @@
 /*
  * Holdings: what this process has charged, by the handle it will be released with.
+ * Design: docs/design/memory.md.
  *
  * A hash table in memory of its own (mmap, never the host program's allocator), sharded so that
  * threads seldom meet; look-up, insert and remove cost the same with 10 and with 10,000 entries.

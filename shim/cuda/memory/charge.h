@@ -1,4 +1,4 @@
-/* Accounts. */
+/* Accounts. Design: docs/design/memory.md. */
 #ifndef CGPU_CUDA_CHARGE_H
 #define CGPU_CUDA_CHARGE_H
 

@@ -2,6 +2,7 @@
  * cgpu-runtime: an OCI runtime that passes everything to runc or crun. If it creates a container
  * whose configuration names our variables, Python runs first and changes that configuration, and
  * this process stays until it is known whether the container was created.
+ * Design: docs/design/container-start.md.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /*
- * The proxy of libnvidia-ml.so.1: what every hook may use.
+ * The proxy of libnvidia-ml.so.1: what every hook may use. Design: docs/design/proxies.md.
  *
  * To add a hook: a row in hooks.def; its body, `enum nvml_return body(enum nvml_return
  * (*real)(...), ...)`; the class HOOK in entry_points.csv; a test. A body first calls the real

@@ -1,5 +1,5 @@
 /*
- * The proxy of libcuda.so.1: what every hook may use.
+ * The proxy of libcuda.so.1: what every hook may use. Design: docs/design/proxies.md.
  *
  * A hook is three steps under a recursion guard: account, call the real function, undo on failure.
  * To add one:

@@ -4,6 +4,7 @@
  * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests),
  * unused.c (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns
  * that nobody needs), look.c (when to look again), used.c, report.c (figures for people), group/.
+ * Design: docs/design/arbiter.md.
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H

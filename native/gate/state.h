@@ -4,7 +4,7 @@
  *
  * It has no clock, driver or thread: the proxy runs it with the driver, the model of docs/model.md
  * in virtual time. Everything but `marks`, `threads_waiting` and the gate is under one lock of the
- * process.
+ * process. Design: docs/design/gate.md.
  */
 #ifndef CGPU_GATE_STATE_H
 #define CGPU_GATE_STATE_H

@@ -4,7 +4,8 @@
  * Word: bits 0-10 the holder's slot + 1, bits 11-30 the low bits of the slot's generation, bit 31
  * somebody may be asleep. All threads of a process write the same word; compare-and-swap from 0
  * excludes threads from one another as it does processes. A dead holder is found by its slot's byte
- * lock. The process that finds it takes over the lock and adds up the GPU's total again.
+ * lock. The process that finds it takes over the lock and adds up the GPU's total again. Design:
+ * docs/design/ledger.md.
  */
 #ifndef CGPU_LOCK_H
 #define CGPU_LOCK_H

@@ -3,7 +3,7 @@
  *
  * It is one block of memory that a forked child sees as zeros. One lock covers all of it, taken
  * about once per batch and never by a launch on the hot path. The hot path reads and writes only
- * the thread's own lane and `marks` of its stream.
+ * the thread's own lane and `marks` of its stream. Design: docs/design/gate.md.
  */
 #ifndef CGPU_CUDA_FLOW_H
 #define CGPU_CUDA_FLOW_H

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
+from cgpu_env.values import MIB
 from cgpu_hook import preview
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from cgpu_hook.plan import Plan
 
-_MIB = 1 << 20
 _OFF = (
     "cgpu is off for this container: ALIYUN_COM_GPU_MEM_CONTAINER asks for nothing,"
     " or CGPU_DISABLE or NVIDIA_VISIBLE_DEVICES switches it off"
@@ -46,7 +46,7 @@ def _lines(plan: Plan) -> list[str]:
         return [_OFF, *notes]
     priority = ", high priority" if request.high_priority else ""
     return [
-        *(f"GPU {g.index}  {g.uuid}  {g.cap_bytes // _MIB} MiB" for g in request.gpus),
+        *(f"GPU {g.index}  {g.uuid}  {g.cap_bytes // MIB} MiB" for g in request.gpus),
         f"weight {request.weight}{priority}",
         *notes,
         *(f"mount   {mount.destination}  <-  {mount.source}" for mount in plan.mounts),

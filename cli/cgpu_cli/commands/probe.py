@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.running import named_driver
 from cgpu_env.devices import silent
+from cgpu_env.values import MIB
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
 
 if TYPE_CHECKING:
     import argparse
-
-_MIB = 1 << 20
 
 
 class Probe:
@@ -36,8 +35,8 @@ class Probe:
                 print(silent(gpu.asked))
                 continue
             print(f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}")
-            context = gpu.context_bytes / _MIB
-            print(f"  {gpu.total_bytes // _MIB} MiB, {context:.1f} MiB for each CUDA context")
+            context = gpu.context_bytes / MIB
+            print(f"  {gpu.total_bytes // MIB} MiB, {context:.1f} MiB for each CUDA context")
             for device in gpu.device_nodes:
                 print(f"  {device.host}")
         for note in node.notes:

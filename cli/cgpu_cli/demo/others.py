@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cgpu_cli.show.table import title
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_env.values import MIB
 from cgpu_node.facts.discovery import holders
 from cgpu_node.shares.registry import Registry
 from cgpu_node.view.usage import use_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from cgpu_env import Gpu
 
-_MIB = 1 << 20
 _AGAIN = "end them or wait for their end, and run it again; cgpu-smi shows who uses what"
 
 
@@ -44,7 +44,7 @@ def _sharing(state_dir: str, gpu: Gpu) -> Iterator[str]:
         pid = f", pid {entry.owner.pid}" if entry.owner.pid else ""
         for its in use.gpus:
             if its.uuid == gpu.uuid:
-                holds = f"{its.used_bytes // _MIB}MiB of its {its.cap_bytes // _MIB}MiB"
+                holds = f"{its.used_bytes // MIB}MiB of its {its.cap_bytes // MIB}MiB"
                 yield f"{use.kind} {use.id[:12]} ({shown(title(use))}{pid}) holds {holds}"
 
 
@@ -55,4 +55,4 @@ def _holding(driver_dir: str, gpu: Gpu) -> Iterator[str]:
                 name = shown(file.read().strip())
         except OSError:  # it has ended, or is not seen from here
             continue
-        yield f"{name} (pid {pid}) holds {'memory' if held is None else f'{held // _MIB}MiB'}"
+        yield f"{name} (pid {pid}) holds {'memory' if held is None else f'{held // MIB}MiB'}"

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from cgpu_env import CgpuError
+from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ _WINDOW_SECONDS = 3
 _POINTS = 3.0  # of the GPU's time, by which a share may be off in one window
 _PATIENCE_SECONDS = 60  # a busy machine gives a simulated GPU its time late
 _POLL_SECONDS = 0.1
-_MIB = 1 << 20
 _FAULTS = (CgpuError, OSError, AssertionError, RuntimeError, subprocess.SubprocessError)
 
 
@@ -112,7 +112,7 @@ def play(stage: Stage, total: int) -> bool:
     steps = _Steps()
     tenants: list[Tenant] = []
     try:
-        _play(stage, [total * part // WHOLE // _MIB for part in PARTS], tenants, steps)
+        _play(stage, [total * part // WHOLE // MIB for part in PARTS], tenants, steps)
     except _FAULTS as error:
         steps.check(str(error), good=False)
     finally:

@@ -23,6 +23,7 @@ from cgpu_cli.show.plain import Plain
 from cgpu_cli.show.trend import ORDERS, Trend, bar, sparks
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from cgpu_cli.show.trend import Row
     from cgpu_node.view.view import GpuTotals, Usage
 
-_MIB = 1 << 20
 _ID_WIDTH, _BAR, _SHORT, _HISTORY, _WIDE = 12, 10, 15, 24, 30
 _NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
 _MOST_PANELS, _LONGEST_NOTE, _PARTS = 3, 400, 3
@@ -290,8 +290,8 @@ def _gpu(gpu: GpuTotals, width: int) -> Text:
         " not measured\n" if share is None else f" {_figure(share, is_estimate=is_whole)}\n"
     )
     text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.total_bytes), width))
-    text.append(f" {gpu.used_bytes // _MIB}MiB held, {gpu.promised_bytes // _MIB}MiB promised")
-    return text.append(f" of {gpu.total_bytes // _MIB}MiB")
+    text.append(f" {gpu.used_bytes // MIB}MiB held, {gpu.promised_bytes // MIB}MiB promised")
+    return text.append(f" of {gpu.total_bytes // MIB}MiB")
 
 
 def _gpu_line(gpu: GpuTotals) -> Text:
@@ -313,7 +313,7 @@ def _cells(row: Row, name_width: int) -> tuple[Text, ...]:
         _bar(memory, _BAR).append(_figure(memory)),
         Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
         Text(_figure(row.limit), justify="right"),
-        Text(f"{row.used // _MIB} / {row.cap // _MIB} MiB", justify="right"),
+        Text(f"{row.used // MIB} / {row.cap // MIB} MiB", justify="right"),
         Text(_figure(row.throttled), justify="right"),
         Text(sparks(row.history, _HISTORY), "cyan"),
         Text(_count(row.refused), "red" if row.refused else "", justify="right"),

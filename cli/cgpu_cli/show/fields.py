@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import nearest, shown, suggestion
+from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     Value = str | int | float | None
 
-_MIB = 1 << 20
 _ABSENT = "[N/A]"
 _PERCENT, _SIZE = "%", "MiB"
 
@@ -63,7 +63,7 @@ _TIMESTAMP = Field(lambda _: _now())
 _GPU_NAME = Field(lambda row: row.gpu.name)
 _GPU_UUID = Field(lambda row: row.gpu.uuid)
 _PROCESS_NAME = _process(lambda its: _program(its.pid))
-_USED_BY_PROCESS = _process(lambda its: its.used_bytes // _MIB, _SIZE)
+_USED_BY_PROCESS = _process(lambda its: its.used_bytes // MIB, _SIZE)
 
 GPU: dict[str, Field] = {
     "timestamp": _TIMESTAMP,
@@ -74,14 +74,14 @@ GPU: dict[str, Field] = {
     "gpu_name": _GPU_NAME,
     "uuid": _GPU_UUID,
     "gpu_uuid": _GPU_UUID,
-    "memory.total": Field(lambda row: row.gpu.total_bytes // _MIB, _SIZE),
-    "memory.used": Field(lambda row: row.gpu.used_bytes // _MIB, _SIZE),
+    "memory.total": Field(lambda row: row.gpu.total_bytes // MIB, _SIZE),
+    "memory.used": Field(lambda row: row.gpu.used_bytes // MIB, _SIZE),
     "memory.free": Field(
-        lambda row: max(0, row.gpu.total_bytes - row.gpu.used_bytes) // _MIB, _SIZE
+        lambda row: max(0, row.gpu.total_bytes - row.gpu.used_bytes) // MIB, _SIZE
     ),
-    "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
+    "memory.promised": Field(lambda row: row.gpu.promised_bytes // MIB, _SIZE),
     "memory.foreign": Field(
-        lambda row: None if row.gpu.foreign_bytes is None else row.gpu.foreign_bytes // _MIB, _SIZE
+        lambda row: None if row.gpu.foreign_bytes is None else row.gpu.foreign_bytes // MIB, _SIZE
     ),
     "utilization.gpu": Field(lambda row: _whole(row.gpu), _PERCENT),
     "containers": Field(lambda row: row.gpu.containers),
@@ -112,11 +112,11 @@ CONTAINERS: dict[str, Field] = {
     "gpu_uuid": _GPU_UUID,
     "weight": _container(lambda use, _: use.weight),
     "high_priority": _container(lambda use, _: int(use.high_priority)),
-    "memory.cap": _container(lambda _, its: its.cap_bytes // _MIB, _SIZE),
+    "memory.cap": _container(lambda _, its: its.cap_bytes // MIB, _SIZE),
     "memory.used": _container(
-        lambda _, its: its.used_bytes // _MIB if its.is_readable else None, _SIZE
+        lambda _, its: its.used_bytes // MIB if its.is_readable else None, _SIZE
     ),
-    "memory.promised": _container(lambda _, its: its.promised_bytes // _MIB, _SIZE),
+    "memory.promised": _container(lambda _, its: its.promised_bytes // MIB, _SIZE),
     "memory.refused": _container(lambda _, its: its.refused),
     "utilization.gpu": _container(
         lambda _, its: its.compute and _tenth(its.compute.measured_percent), _PERCENT

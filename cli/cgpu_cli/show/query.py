@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import shown
+from cgpu_env.values import MIB
 from cgpu_node.view import marks
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
-_MIB = 1 << 20
 _WIDTH = 44
 _INDENT = "    "
 _NS = 1e9
@@ -104,4 +104,4 @@ def _of_time(percent: float | None) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{size // _MIB} MiB"
+    return f"{size // MIB} MiB"

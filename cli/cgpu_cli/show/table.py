@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import shown
+from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
     from rich.console import OverflowMethod
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
-_MIB = 1 << 20
 _ID_WIDTH = 12
 _NARROWEST, _ROOMY = 80, 100
 _LONGEST_FOLDED = 40
@@ -77,10 +77,10 @@ def _promised(gpu: GpuTotals) -> str:
     share, whole = gpu.measured_percent, gpu.utilisation_percent
     busy = "" if share is None else f", {share:.1f}% of its time measured"
     busy += "" if whole is None else f", {whole:.0f}% busy"
-    held = (gpu.foreign_bytes or 0) // _MIB
+    held = (gpu.foreign_bytes or 0) // MIB
     return (
         f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
-        f" {gpu.promised_bytes // _MIB}MiB of {gpu.total_bytes // _MIB}MiB promised\n"
+        f" {gpu.promised_bytes // MIB}MiB of {gpu.total_bytes // MIB}MiB promised\n"
         f"policy {gpu.policy} ({gpu.policy_name}), prio_ratio {gpu.prio_ratio}{busy}"
         + (f"\n{held}MiB held outside these containers" if held else "")
     )
@@ -129,4 +129,4 @@ def _others_row(others: Others) -> tuple[str, ...]:
 
 
 def _memory(used: int, most: int) -> str:
-    return f"{used // _MIB}MiB / {most // _MIB}MiB"
+    return f"{used // MIB}MiB / {most // MIB}MiB"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cgpu_env.values import MIB
 from cgpu_native import policies
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from cgpu_node.shares.record import Kind
-
-
-_MIB = 1 << 20
 
 
 class Compute(NamedTuple):
@@ -259,10 +257,10 @@ class Usage(NamedTuple):
 
 
 def _scarce(gpu: GpuTotals) -> str:
-    held, promised = (gpu.foreign_bytes or 0) // _MIB, gpu.promised_bytes // _MIB
+    held, promised = (gpu.foreign_bytes or 0) // MIB, gpu.promised_bytes // MIB
     return (
         f"GPU {gpu.index}: processes outside these containers hold {held}MiB, and {promised}MiB of"
-        f" {gpu.total_bytes // _MIB}MiB are promised: memory can run out below a cap"
+        f" {gpu.total_bytes // MIB}MiB are promised: memory can run out below a cap"
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import location
+from cgpu_env.values import MIB
 from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
 from cgpu_server.audit.accounts import accounts_of
@@ -28,7 +29,6 @@ from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation
 from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.audit.verdict import (
     CALM,
-    MIB,
     Discrepancy,
     ReportedMemory,
     Verdict,

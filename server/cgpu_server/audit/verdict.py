@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cgpu_env.values import MIB
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
     Kind = Literal["drift", "bypass"]
 
-MIB = 1 << 20
 # What a process may hold beyond its ledger: code that the driver loads late, and blocks that it
 # keeps for itself. docs/decisions/0740-audit.md has the figures.
 _ROUNDING_BYTES = 64 * MIB

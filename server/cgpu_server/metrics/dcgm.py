@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_env.values import MIB
 from cgpu_server.metrics.table import Metric, label, pod_labels
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from cgpu_server.metrics.table import MetricsView, Sample
 
 _LABELS = ("gpu", "UUID", "modelName", "Hostname", "namespace", "pod", "container")
-_MIB = 1 << 20
 
 
 def _metric(
@@ -47,17 +47,17 @@ def _percent(its: GpuUse) -> float | None:
 
 def _used(view: MetricsView, gpu: GpuTotals) -> float | None:
     used = view.audit.used_bytes.get(gpu.uuid)
-    return None if used is None else used / _MIB
+    return None if used is None else used / MIB
 
 
 def _free(view: MetricsView, gpu: GpuTotals) -> float | None:
     used = _used(view, gpu)
-    return None if used is None else gpu.total_bytes / _MIB - used
+    return None if used is None else gpu.total_bytes / MIB - used
 
 
 DCGM: tuple[Metric, ...] = (
-    _metric("FB_USED", "Memory used (in MiB).", lambda its: its.used_bytes / _MIB, _used),
-    _metric("FB_FREE", "Memory free (in MiB).", lambda its: its.free_bytes / _MIB, _free),
+    _metric("FB_USED", "Memory used (in MiB).", lambda its: its.used_bytes / MIB, _used),
+    _metric("FB_FREE", "Memory free (in MiB).", lambda its: its.free_bytes / MIB, _free),
     _metric(
         "GPU_UTIL",
         "Utilisation of the GPU (in %).",

@@ -65,7 +65,7 @@ struct cgpu_export {
 struct cgpu_mapping {
     uint64_t base;
     uint64_t bytes;
-    uint64_t allocation; /* serial; 0: imported, another process pays */
+    uint64_t allocation; /* serial; 0: of a handle that is not charged here */
 };
 
 /* The GPU's memory when the first of the loads in progress began. */

@@ -2,7 +2,7 @@
 
 Whoever admits a container connects to the socket, which makes the server refresh at once. Other
 changes are found by polling: the folder of containers four times a second, and who lives once a
-second.
+second. Design: docs/design/server.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Kind = Literal["drift", "bypass"]
 
 # What a process may hold beyond its ledger: code that the driver loads late, and blocks that it
-# keeps for itself. docs/decisions/0740-audit.md has the figures.
+# keeps for itself. docs/design/server.md has the figures.
 _ROUNDING_BYTES = 64 * MIB
 _UNKNOWN_CONTEXT_BYTES = 640 * MIB  # if the host could not measure it; the largest known is 616
 DRIFT_BYTES = 256 * MIB

@@ -1,4 +1,4 @@
-"""The engines that cgpu can be installed into: one row each."""
+"""The engines that cgpu can be installed into: one row each. Design: docs/design/cli.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Admits a session for ``cgpu-run`` and becomes its program.
 
-Its exit code, signals and job control are then the program's own.
+Its exit code, signals and job control are then the program's own. Design: docs/design/cli.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Keeps a node's object as its GPUs are, and the mode in force as the node's label says."""
+"""Keeps a node's object as its GPUs are, and the mode in force as the node's label says.
+
+Design: docs/design/kubernetes.md.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A pod counts once: by its own annotation as soon as its binding is seen, until then by its
 reservation. Every change ends in the same state whatever came before, so events may be repeated.
+Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A decision counts because nobody but the scheduler can write it. An agent has the right to change
 all nodes, and the rules leave it what it offers of its own. Bindings do not contain the pod, so who
 may bind a pod that asks for a part of a GPU cannot be a rule here: that is the right to create
-``pods/binding``, and a pod that is bound without a decision gets no GPU.
+``pods/binding``, and a pod that is bound without a decision gets no GPU. Design:
+docs/design/kubernetes.md.
 """
 
 from __future__ import annotations

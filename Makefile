@@ -94,7 +94,7 @@ types: build ## mypy --strict, of the kubectl plug-in also as on macOS
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin -p cgpu_k8s.inspect
 
-# Three test files at once: of four that measure time, one disturbs another (docs/decisions/0503-tests-beside-each-other.md).
+# Three test files at once: of four that measure time, one disturbs another (docs/design/tests.md).
 BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check-fast: lint types ## lint, types, and the short ones of the unit and C tests: a minute

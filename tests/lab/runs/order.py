@@ -3,7 +3,7 @@
 Tests marked alone measure in real time. They begin when every process has ended all of its others,
 and run beside each other only. The mark numbers their files: what takes long comes first, and what
 takes most of the processors is not beside its like. Tests marked starves begin when those have
-ended too, and run beside none.
+ended too, and run beside none. Design: docs/design/tests.md.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class BuildPy(build_py):
 # What people read is as in the repository, so that links work; what other programs read is apart.
 DOCUMENTS = [
     *("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "deploy/README.md"),
-    *(path for kind in ("*.*", "decisions/*") for path in sorted(glob(f"docs/{kind}"))),
+    *(path for kind in ("*.*", "decisions/*", "design/*") for path in sorted(glob(f"docs/{kind}"))),
 ]
 SHARED = ["deploy/config.toml", "deploy/runtimeclass.yaml", *sorted(glob("deploy/prometheus/*"))]
 MANUAL = sorted(glob("docs/man/*"))

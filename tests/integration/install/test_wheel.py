@@ -211,7 +211,8 @@ def shared(wheel: zipfile.ZipFile) -> dict[str, bytes]:
 
 def test_a_wheel_has_documents_and_manual_pages(wheel: zipfile.ZipFile) -> None:
     """And what other programs read: rules of alerts, a dashboard, a RuntimeClass."""
-    manual, documents = ROOT / "docs" / "man", ("*.md", "docs/*.*", "docs/decisions/*")
+    manual = ROOT / "docs" / "man"
+    documents = ("*.md", "docs/*.*", "docs/decisions/*", "docs/design/*")
     expected = {f"man/man{file.suffix[1:]}/{file.name}": file for file in manual.iterdir()}
     for pattern in (*documents, "deploy/README.md"):
         files = ROOT.glob(pattern)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ LISTED = subprocess.check_output(["git", "ls-files", "*README.md"], cwd=ROOT, te
 OTHERS = {"README.md", "deploy/README.md", "docs/decisions/README.md"}  # for users, and a list
 READMES = [name for name in LISTED if name not in OTHERS]
 PAGES = ("docs/ARCHITECTURE.md", "CONTRIBUTING.md", *READMES)
+DESIGN = sorted(path.name for path in (ROOT / "docs/design").iterdir())
 MADE = {"dist"}  # by `make`
 TOP = {path.name for path in ROOT.iterdir()} - MADE
 # Not what begins with / or <state>: that is on a host or in a container.
@@ -61,6 +63,16 @@ def missing(page: str, room: Path = ROOT) -> list[str]:
 def test_every_path_on_the_page_is_there(page: str) -> None:
     room = (ROOT / page).parent if page in READMES else ROOT
     assert missing((ROOT / page).read_text(), room) == []
+
+
+@pytest.mark.parametrize("name", DESIGN)
+def test_every_file_that_a_page_on_the_design_names_is_somewhere(name: str) -> None:
+    """Such a page names files of its room without their folders."""
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True)
+    paths = [f"/{path}" for path in listed.split()]
+    words = {found[0] for found in WORD.finditer((ROOT / "docs/design" / name).read_text())}
+    files = {re.sub(r"<\w+>|NAME", "*", word) for word in words if SOURCE.search(word)}
+    assert {word for word in files if not fnmatch.filter(paths, f"*/{word}")} == set()
 
 
 @pytest.mark.parametrize("page", PAGES)

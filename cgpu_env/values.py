@@ -79,7 +79,7 @@ def slip(text: str) -> str:
 
 
 def _meant(text: str, total: int) -> str:
-    """How a refusal of sizes ends if all that is wrong is a unit; empty: they are not clear."""
+    """Return the end of a refusal of sizes in which only a unit is wrong; else an empty text."""
     meant = ",".join(_with_unit(item, total) for item in items(text))
     sizes = [size(item) for item in items(meant)]
     fits = all(given and LEAST_BYTES <= given.of(total) <= total for given in sizes)

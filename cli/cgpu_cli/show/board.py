@@ -79,7 +79,7 @@ class Columns(DataTable[Text]):
     """A table that hides a column which has no room as a whole: half a number is another number."""
 
     def _ends(self) -> list[int]:
-        """Where each column ends, in cells from the left; the first of these is where all begin."""
+        """The end of each column in cells from the left, after the one at which all begin."""
         widths = (column.get_render_width(self) for column in self.ordered_columns)
         return [*accumulate(widths, initial=0)]
 

@@ -1,1 +1,1 @@
-"""What the server knows of containers and rules, and the arbitration that follows it."""
+"""The server's facts of containers and rules, and the arbitration that follows them."""

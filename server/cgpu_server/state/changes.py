@@ -50,7 +50,7 @@ def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
 
 
 def notes_on_default(state: ServerState) -> tuple[str, ...]:
-    """What is odd about the node's default size on its GPUs, one sentence each."""
+    """Return a sentence for each oddity of the node's default size on its GPUs."""
     size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
     node = state.node()
     gpus = node.gpus if node else ()

@@ -30,7 +30,7 @@ _COARSE_NS = 50_000_000
 
 
 class ServerState:
-    """What the server of ``registry`` knows; the arbiters follow it.
+    """The facts of containers and rules in ``registry``; the arbiters follow them.
 
     Attributes:
         registry: of the state directory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from test_layers import PACKAGES
 
 pytestmark = pytest.mark.unit
 
@@ -162,3 +164,23 @@ def test_the_guide_lists_the_words_that_are_retired() -> None:
 )
 def test_a_word_is_found_where_it_is_retired(name: str, text: str, words: list[str]) -> None:
     assert retired(name, text) == words
+
+
+def questions(source: str) -> list[str]:
+    """The docstrings that begin as a question does; of a truth value, ``Whether`` is usual."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    texts = [ast.get_docstring(node) or "" for node in nodes]
+    return [text for text in texts if re.match(r"(What|Which|Who|Where|How|Why)\b", text)]
+
+
+def test_docstrings_say_what_the_code_does_or_returns() -> None:
+    rooms = {package: room for package, (room, _) in PACKAGES.items() if package != "cgpu_sim"}
+    folders = [ROOT / rooms[package] / package for package in rooms]
+    texts = {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
+    assert {path: found for path in texts if (found := questions(texts[path]))} == {}
+
+
+def test_a_docstring_that_begins_as_a_question_is_found() -> None:
+    assert questions('def f():\n    """What it is."""\n') == ["What it is."]
+    assert questions('def f():\n    """Whether it is."""\n') == []

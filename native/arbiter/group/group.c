@@ -52,17 +52,6 @@ find_members(struct cgpu_group *group)
     }
 }
 
-const struct cgpu_member *
-cgpu_group_member(const struct cgpu_group *group, uint32_t gpu, int index)
-{
-    for (uint32_t m = 0; m < group->member_count; m++) {
-        if (group->members[m].indices[gpu] == index) {
-            return &group->members[m];
-        }
-    }
-    return NULL;
-}
-
 /* When the holder of GPU gives way to a container that waits for another GPU too. */
 static uint64_t
 look_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)

@@ -44,8 +44,16 @@ cgpu_tenant_meets(const struct cgpu_tenant *tenant, uint64_t now)
 }
 
 /* The member at INDEX on GPU; NULL: none. */
-const struct cgpu_member *cgpu_group_member(const struct cgpu_group *group, uint32_t gpu,
-                                            int index);
+static inline const struct cgpu_member *
+cgpu_group_member(const struct cgpu_group *group, uint32_t gpu, int index)
+{
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        if (group->members[m].indices[gpu] == index) {
+            return &group->members[m];
+        }
+    }
+    return NULL;
+}
 
 /* begin.c */
 void cgpu_group_begin(struct cgpu_group *group, uint64_t now);

@@ -14,12 +14,6 @@ cgpu_device_room(int32_t gpu)
     return gpu < 0 ? 0 : cgpu_mapped_limits_room(cgpu_limits, (uint32_t)gpu);
 }
 
-uint64_t
-cgpu_device_outside(int32_t gpu)
-{
-    return gpu < 0 ? 0 : cgpu_mapped_limits_outside(cgpu_limits, (uint32_t)gpu);
-}
-
 static int32_t
 gpu_of_uuid(const struct cgpu_cuda_uuid *uuid)
 {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "entry/shim.h"
+#include "mapped_limits.h"
 
 enum { LINE_SIZE = 512, INTERVAL_SECONDS = 5 };
 
@@ -182,11 +183,11 @@ cgpu_log_memory(int32_t gpu, uint64_t asked)
         end(&line);
         return;
     }
-    uint64_t outside = cgpu_device_outside(gpu);
+    uint64_t outside = cgpu_mapped_limits_outside(cgpu_limits, (uint32_t)gpu);
     add(&line, "out of memory on GPU ");
     add_number(&line, cgpu_limits->gpus[gpu].index);
     add(&line, ": cap ");
-    add_bytes(&line, cgpu_device_cap(gpu));
+    add_bytes(&line, cgpu_mapped_limits_cap(cgpu_limits, (uint32_t)gpu));
     add(&line, ", used ");
     add_bytes(&line, cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu));
     if (outside != 0) {
@@ -212,7 +213,7 @@ cgpu_log_misstated(void)
         add(&line, " on GPU ");
         add_number(&line, cgpu_limits->gpus[i].index);
         add(&line, " the cap is ");
-        add_bytes(&line, cgpu_device_cap((int32_t)i));
+        add_bytes(&line, cgpu_mapped_limits_cap(cgpu_limits, i));
     }
     end(&line);
 }

@@ -158,6 +158,15 @@ cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out)
            cgpu_holdings_find(cgpu_state->holdings, kind, handle, out) == CGPU_OK;
 }
 
+uint64_t
+cgpu_charge_left(uint64_t bound, enum cgpu_kind kind, uint64_t handle)
+{
+    struct cgpu_holding holding;
+    uint64_t charged = cgpu_charge_find(kind, handle, &holding) ? holding.bytes : 0;
+
+    return bound > charged ? bound - charged : 0;
+}
+
 bool
 cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out)
 {

@@ -43,6 +43,9 @@ CUresult cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind k
 CUresult cgpu_charge_hold(const struct cgpu_holding *holding);
 
 bool cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
+/* What is left of BOUND after the charge under KIND and HANDLE. */
+uint64_t cgpu_charge_left(uint64_t bound, enum cgpu_kind kind, uint64_t handle);
+
 bool cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
 void cgpu_charge_give_back(const struct cgpu_holding *holding);
 void cgpu_charge_restore(const struct cgpu_holding *holding);

@@ -18,23 +18,19 @@ ROOT = Path(__file__).resolve().parents[3]
 # Folder: the files of each circle in it.
 CIRCLES = {
     "native/arbiter": ("beside linger review stage turn", "charge together"),
-    "native/arbiter/group": ("begin end group",),
     "native/gate": ("apart drain flight permits",),
     "native/ledger": ("attachment lock sharing slot work",),
     "shim/cuda/compute": ("await capture lane stream",),
-    "shim/cuda/entry": ("device log state",),
     "shim/cuda/memory": (
         (
             "async_free charge context_cost graph_memory growth location "
             "physical pool reclaim share small target"
         ),
     ),
-    "shim/cuda/memory/code": ("code library",),
-    "shim/nvml": ("exports private_table processes view",),
 }
 COMMENT_OR_STRING = re.compile(r'/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"')
 # The type is on a line of its own above the name.
-DEFINITION = re.compile(r"^(?P<type>[^\n;}]*)\n(?P<name>\w+)\([^;{]*\)\s*\{", re.MULTILINE)
+DEFINITION = re.compile(r"^(?P<type>[^\n;}]*)\n(?P<name>(?!__attribute__)\w+)\([^;{]*\)\s*\{", re.MULTILINE)
 
 
 def circles(sources: dict[str, str]) -> set[frozenset[str]]:

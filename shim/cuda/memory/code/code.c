@@ -14,7 +14,6 @@
 #include "memory/code/code.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
-#include "memory/code/library.h"
 #include "memory/growth.h"
 #include "memory/target.h"
 
@@ -183,7 +182,7 @@ static uint64_t
 least_of(const struct cgpu_code *code)
 {
     return code->payer_kind == 0 ? code->least
-                                 : cgpu_module_left(code->least, code->payer_kind, code->payer);
+                                 : cgpu_charge_left(code->least, code->payer_kind, code->payer);
 }
 
 /*

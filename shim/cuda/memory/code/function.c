@@ -155,7 +155,7 @@ find_origin(CUmodule module, struct cgpu_function_origin *origin)
         }
     }
     origin->serial = loaded.serial;
-    return cgpu_module_left(loaded.bound, origin->kind, origin->payer);
+    return cgpu_charge_left(loaded.bound, origin->kind, origin->payer);
 }
 
 static uint64_t

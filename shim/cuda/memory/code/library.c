@@ -33,14 +33,6 @@ cgpu_module_loaded(uint32_t kind, const void *handle)
     return (struct cgpu_loaded){holding.extra >> BOUND_BITS, (holding.extra & BOUND_MASK) << 20};
 }
 
-uint64_t
-cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle)
-{
-    struct cgpu_holding holding;
-    uint64_t charged = cgpu_charge_find(kind, handle, &holding) ? holding.bytes : 0;
-    return bound > charged ? bound - charged : 0;
-}
-
 CUresult
 cgpu_library_note_variables(const void *library, uint64_t bytes)
 {
@@ -71,7 +63,7 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     }
     struct cgpu_loaded loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
     uint64_t key = cgpu_kinds_mix(library, target.owner);
-    status = cgpu_code_begin(code, cgpu_module_left(loaded.bound, CGPU_KIND_LIBRARY, key));
+    status = cgpu_code_begin(code, cgpu_charge_left(loaded.bound, CGPU_KIND_LIBRARY, key));
     code->least = variables_of(library);
     code->payer_kind = CGPU_KIND_LIBRARY;
     code->payer = key;
@@ -87,7 +79,7 @@ uncharged_variables(const void *library)
     if (bytes == 0 || cgpu_target_current(&target) != CUDA_SUCCESS) {
         return 0;
     }
-    return cgpu_module_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
+    return cgpu_charge_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
 }
 
 CUresult

@@ -17,9 +17,6 @@ uint64_t cgpu_module_remember(uint64_t bound);
 /* Read such a holding; if there is none: no serial, and a small bound. */
 struct cgpu_loaded cgpu_module_loaded(uint32_t kind, const void *handle);
 
-/* What is left of BOUND after the charges under KIND and HANDLE. */
-uint64_t cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle);
-
 /* Record what the variables of LIBRARY take in each context. */
 CUresult cgpu_library_note_variables(const void *library, uint64_t bytes);
 

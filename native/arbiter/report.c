@@ -4,18 +4,6 @@
 #include "arbiter/arbiter_state.h"
 #include "limits.h"
 
-static uint32_t
-measured(const struct cgpu_tenant *tenant)
-{
-    uint64_t sum = 0;
-
-    for (int part = 0; part < CGPU_RECENT_PARTS; part++) {
-        sum += tenant->used.recent_ns[part];
-    }
-    /* of 1,000,000,000 ns, in millionths */
-    return (uint32_t)cgpu_lesser(sum / 1000, CGPU_WHOLE_PPM);
-}
-
 /* Its part by weight among those that work, not counting high priority. */
 static uint32_t
 part_by_weight(const struct cgpu_arbiter *arbiter, int index)
@@ -92,7 +80,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     out->charged_ns = tenant->used.total_ns;
     out->throttled_ns = tenant->throttled_ns;
     out->waits = tenant->waits;
-    out->measured_ppm = measured(tenant);
+    out->measured_ppm = cgpu_used_ppm(arbiter, tenant);
     out->limit_ppm = tenant->claim.ceiling_ppm;
     if (tenant->high && arbiter->policy->metered) {
         out->limit_ppm = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);

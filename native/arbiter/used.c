@@ -66,10 +66,27 @@ cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
     uint64_t part = now / (1000 * CGPU_MS / CGPU_RECENT_PARTS);
     uint64_t passed = cgpu_lesser(part - arbiter->part, CGPU_RECENT_PARTS);
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        for (uint64_t p = 0; p < passed; p++) {
-            arbiter->tenants[i].used.recent_ns[(part - p) % CGPU_RECENT_PARTS] = 0;
+    for (uint64_t p = 0; p < passed; p++) {
+        uint64_t at = (part - p) % CGPU_RECENT_PARTS;
+
+        arbiter->part_from_ns[at] = arbiter->now != 0 ? arbiter->now : now;
+        for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+            arbiter->tenants[i].used.recent_ns[at] = 0;
         }
     }
     arbiter->part = part;
+}
+
+uint32_t
+cgpu_used_ppm(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    uint64_t ns = arbiter->now - arbiter->part_from_ns[(arbiter->part + 1) % CGPU_RECENT_PARTS];
+    uint64_t sum = 0;
+
+    for (int part = 0; part < CGPU_RECENT_PARTS; part++) {
+        sum += tenant->used.recent_ns[part];
+    }
+    /* in microseconds: the product of a time and a million might not fit */
+    sum = sum / 1000 * CGPU_WHOLE_PPM / cgpu_larger(ns / 1000, 1);
+    return (uint32_t)cgpu_lesser(sum, CGPU_WHOLE_PPM);
 }

@@ -363,3 +363,28 @@ TEST(one_that_is_stopped_keeps_no_short_turns)
     }
     CHECK(held < 100 * MS);
 }
+
+TEST(a_share_is_shown_of_the_time_in_which_it_was_charged_cli3)
+{
+    struct cgpu_tenant_report report;
+    int tenant;
+
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    tenant = add(1, false);
+    add(1, false);
+    demands[tenant].waiting = true;
+    step(0);
+    works(tenant, now + 1000000 * MS);
+    for (int i = 0; i < 600; i++) {
+        demands[tenant].busy_ns += 7 * MS;
+        step(7 * MS);
+        cgpu_arbiter_report(arbiter, tenant, &report);
+        CHECK(i < 150 || (report.measured_ppm > 998000 && report.measured_ppm <= CGPU_WHOLE_PPM));
+    }
+    /* nobody looked for a minute */
+    demands[tenant].busy_ns += 6000 * MS;
+    step(60000 * MS);
+    cgpu_arbiter_report(arbiter, tenant, &report);
+    CHECK(report.measured_ppm > 98000 && report.measured_ppm < 102000);
+}

@@ -151,15 +151,26 @@ class Audit:
         self.last = self.last._replace(readable=readable, utilisation={}, shares={}, used_bytes={})
 
     def _audit(self) -> None:
-        """Compare several times, and act on what all these and the audit before agree on."""
+        """Compare several times, and act on what all these and the audit before agree on.
+
+        A charge falls only to the most that any of these found: one of them alone may have missed
+        memory, because the program allocated at that moment.
+        """
         records = self._state.records
+        charged = {
+            (record.directory, number): gpu.outside_bytes
+            for record in records
+            for number, gpu in enumerate(limits_of(record)[0])
+        }
         found = self._compare(records, gpus_to_ask(self.last, records))
+        most = {key: verdict.outside_bytes for key, verdict in found.items()}
         for _ in range(_READINGS - 1):
-            if all(verdict == CALM for verdict in found.values()):
+            if all(found[key] == CALM and not charged.get(key) for key in found):
                 break
             time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 (nothing is gained by guessing it)
             again = self._compare(records)
             found = {key: steady(found[key], again[key]) for key in found.keys() & again.keys()}
+            most = {key: max(most[key], again[key].outside_bytes) for key in found}
         for record in records:
             for number, gpu in enumerate(limits_of(record)[0]):
                 key = record.directory, number
@@ -167,6 +178,9 @@ class Audit:
                     # the server before us may have charged what is still there
                     before = self._before.get(key, Verdict(gpu.outside_bytes))
                     verdict = steady(before, found[key])
+                    least = verdict.outside_bytes
+                    outside = max(least, min(gpu.outside_bytes, most[key]))
+                    verdict = verdict._replace(outside_bytes=outside)
                     if charge_outside(record, number, gpu, verdict.outside_bytes):
                         self._log_change(record, gpu, verdict)
                     self._act(record, key, gpu, self._excuse(record, key, gpu, verdict))

@@ -30,7 +30,9 @@ CIRCLES = {
 }
 COMMENT_OR_STRING = re.compile(r'/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"')
 # The type is on a line of its own above the name.
-DEFINITION = re.compile(r"^(?P<type>[^\n;}]*)\n(?P<name>(?!__attribute__)\w+)\([^;{]*\)\s*\{", re.MULTILINE)
+DEFINITION = re.compile(
+    r"^(?P<type>[^\n;}]*)\n(?P<name>(?!__attribute__)\w+)\([^;{]*\)\s*\{", re.MULTILINE
+)
 
 
 def circles(sources: dict[str, str]) -> set[frozenset[str]]:

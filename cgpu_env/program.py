@@ -90,7 +90,7 @@ def _finish(work: Callable[[], int]) -> int:
 
 
 class _Closed(io.TextIOBase):
-    """Stands for a standard output that was closed, where ``print`` would print nothing."""
+    """Replaces a closed standard output, on which ``print`` would silently print nothing."""
 
     def write(self, _text: str) -> NoReturn:
         """Say so."""

@@ -42,7 +42,7 @@ def _enter_as_root() -> bool:
         return False
     try:
         unshare(_CLONE_NEWNS, "mount namespace")
-    except OSError:  # a root without the rights of one, as in many containers
+    except OSError:  # root without CAP_SYS_ADMIN, as in many containers
         return False
     return True
 

@@ -53,12 +53,12 @@ class Entry(NamedTuple):
 
 
 class Default(NamedTuple):
-    """The part of a configuration that names the runtime of containers that name none.
+    """The setting of an engine's configuration that names its default runtime.
 
     Attributes:
         format: how the file is written.
-        place: of that name, in a configuration.
-        check: refuses where another place of a machine would overrule it.
+        place: the path of that setting in a configuration.
+        check: refuses if another setting of the machine would overrule it.
     """
 
     format: Format

@@ -25,7 +25,7 @@
 enum { MAX_MOUNTS = 256 };
 
 struct mount {
-    const char *kind; /* "ro", "rw" (never executed), "mask", or "tmpfs": a directory of its own */
+    const char *kind; /* "ro", "rw" (noexec), "mask" (/dev/null on it), "tmpfs" (new and empty) */
     const char *source;
     const char *destination;
     int tree; /* a detached mount */

@@ -14,7 +14,7 @@ struct cgpu_python {
 
 enum { CGPU_PYTHON_ARGUMENTS = 24 }; /* room for what a command is given */
 
-/* Find both, beside this very program; NULL or why not. */
+/* Find interpreter and bootstrap.py from this program's folder. Returns NULL, or why not. */
 const char *cgpu_python_find(struct cgpu_python *out);
 
 /*

@@ -53,7 +53,7 @@ cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns)
     bucket->credit_ns = credit > least ? credit : least;
 }
 
-/* What is used up by work in flight once the gate closes. */
+/* The credit that work in flight will use up after the gate has closed. */
 static int64_t
 promised(const struct cgpu_bucket *bucket)
 {

@@ -27,7 +27,10 @@
 /* Kernels that take longer could not be measured in an attempt. */
 #define LONG_NS (2 * CGPU_MS)
 
-/* Of what is done in turns, in percent: the least for each, and for all together. */
+/*
+ * Gates stay open together if each container does LEAST percent of what it did in turns, and all
+ * together do GAIN percent. AT_FIRST: in an attempt.
+ */
 enum { PERCENT = 100, LEAST_AT_FIRST = 90, LEAST = 95, GAIN_AT_FIRST = 130, GAIN = 115 };
 enum { FAILURES = 6 };
 /* Who does less than this part of the time is not compared: it would need a longer time. */

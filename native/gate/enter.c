@@ -31,7 +31,7 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
      * seq_cst, like the store of `active`: if the arbiter does not see that, we see the gate close
      */
     bool same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
-    if (same) { /* under a free gate nothing else says so */
+    if (same) { /* not idle: under a free gate nothing else clears that */
         __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);
     }
     if (same && before == 0) {

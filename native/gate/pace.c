@@ -42,7 +42,7 @@ lower_beside(uint64_t ns, uint64_t sample)
     return ns - (ns - sample) / BESIDE_FALL;
 }
 
-/* A span may be too long for many reasons: fall quickly if the difference is large. */
+/* Spans are often too long, and so may the estimate be: lower it fast if the gap is large. */
 static uint64_t
 lower(uint64_t ns, uint64_t sample)
 {

@@ -71,7 +71,7 @@ struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
     uint64_t looked_ns; /* when markers were last looked at */
-    uint32_t sharp;     /* passed_ns is about when it was */
+    uint32_t sharp;     /* that was seen when it came: passed_ns is exact but for blur_ns */
     uint64_t blur_ns;   /* but it may have been this much earlier */
     uint32_t stream;    /* whose it was */
     uint64_t marked_ns; /* and when that one was marked */

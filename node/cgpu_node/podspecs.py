@@ -146,7 +146,7 @@ def write(state_dir: str, uid: str, spec: PodSpec) -> None:
 
 
 def written(state_dir: str) -> list[str]:
-    """The UIDs of the pods that something is left about."""
+    """The UIDs of the pods whose specifications are in the state directory."""
     try:
         return os.listdir(f"{state_dir}/{_FOLDER}")
     except FileNotFoundError:

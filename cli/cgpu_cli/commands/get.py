@@ -66,7 +66,7 @@ class Get:
 
 
 def _values(answer: dict[str, Any]) -> str:
-    """As in the control tree; for a folder, each of its files."""
+    """Format an answer as the control tree shows it: one value, or each file of a folder."""
     if "value" in answer:
         return str(answer["value"])
     lines = ((name, line) for name, text in answer["values"].items() for line in text.split("\n"))

@@ -178,7 +178,8 @@ class Board(App[None]):
     def _end_without_terminal(self) -> None:
         """End once the terminal is gone.
 
-        The kernel sends SIGHUP only where it controls the session, and textual reads on.
+        If the terminal does not control the session, the kernel sends no SIGHUP, and Textual goes
+        on reading.
         """
         terminal = select.poll()
         terminal.register(sys.stdin.fileno(), 0)  # hang-ups are reported unasked

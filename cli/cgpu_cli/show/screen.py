@@ -1,4 +1,4 @@
-"""The console that prints in colours, and whether it may draw."""
+"""The console for coloured output, and whether the locale can show more than ASCII."""
 
 from __future__ import annotations
 

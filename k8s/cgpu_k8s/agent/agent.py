@@ -359,7 +359,7 @@ def _label(node: Json) -> str:
 
 
 def _counted(names: list[str]) -> str:
-    """Pods that run, in a sentence."""
+    """Return subject and verb, such as ``pod a/b has`` or ``2 pods (a/b and others) have``."""
     if len(names) == 1:
         return f"pod {names[0]} has"
     return f"{len(names)} pods ({names[0]} and others) have"

@@ -18,7 +18,7 @@
 #include "ledger/lock.h"
 #include "ledger/slot.h"
 
-/* How often at most a process is asked about: normally, and when its work should have ended. */
+/* The least time between two checks that a process lives: usually, and when its work is due. */
 #define ASK_NS      UINT64_C(2000000)
 #define ASK_LATE_NS UINT64_C(200000)
 

@@ -78,7 +78,7 @@ cgpu_marker_is_by_legacy(const struct cgpu_stream *stream)
     return handle_for(stream) == CU_STREAM_LEGACY_DEFAULT;
 }
 
-/* The words of CONTEXT, which is current, as the GPU sees them. */
+/* Register the words of CONTEXT, which is current, and note their address on the GPU. */
 static bool
 register_words(struct cgpu_flow_context *context)
 {

@@ -93,7 +93,6 @@ expect(const struct scenario *s, double *parts)
         claims[t] = (struct cgpu_claim){
             .weight = changed ? change->value : s->tenants[t].weight,
             .high_priority = s->tenants[t].high && cgpu_policies[rules->policy]->metered,
-            .active = 1,
         };
         high += claims[t].high_priority;
     }

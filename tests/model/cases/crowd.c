@@ -57,7 +57,7 @@ shortfall(const struct world *world)
     double weights = 0, due, held;
 
     for (uint32_t t = 0; t < s->tenant_count; t++) {
-        claims[t] = (struct cgpu_claim){.weight = s->tenants[t].weight, .active = 1};
+        claims[t] = (struct cgpu_claim){.weight = s->tenants[t].weight};
     }
     (void)cgpu_policy_entitle(s->rules.policy, claims, s->tenant_count, s->rules.max_inst);
     for (uint32_t t = 0; t < s->tenant_count; t++) {

@@ -84,7 +84,7 @@ run(struct scenario *s, size_t row, uint64_t length, uint64_t kernel, uint32_t m
 static bool
 has_ceilings(uint32_t policy)
 {
-    struct cgpu_claim claims[2] = {{.weight = 1, .active = 1}, {.weight = 1}};
+    struct cgpu_claim claims[2] = {{.weight = 1}, {.weight = 1}};
 
     (void)cgpu_policy_entitle(policy, claims, 2, 2);
     return claims[0].ceiling_ppm < CGPU_WHOLE_PPM;

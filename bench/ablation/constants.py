@@ -19,7 +19,7 @@ from bench.ablation.files import (
     STATE,
     TIMES,
     TOGETHER,
-    TURN,
+    TURN_RULES,
     USED,
 )
 
@@ -64,8 +64,8 @@ CONSTANTS = [
     (STATE, "CGPU_MORE_NS", "0"),
     (STATE, "CGPU_TURN_NS", "0"),
     (STATE, "CGPU_PAIR_NS", "0"),
-    (TURN, "BURST_NS", "0"),
-    (TURN, "BURST_PART", "1000000000"),
+    (TURN_RULES, "BURST_NS", "0"),
+    (TURN_RULES, "BURST_PART", "1000000000"),
     (STATE, "CGPU_LEAD_NS", NEVER),
     (USED, "MOST_NS", "0"),
     (STATE, "CGPU_AGAIN_NS", NEVER),

@@ -9,11 +9,11 @@ STATE, PACE, ROOM = (
 )
 TIMES, CHARGE = "native/gate/gate_times.h", "native/arbiter/charge.c"
 FLIGHT, TURN = "native/gate/flight.c", "native/arbiter/turn.c"
+TURN_RULES = "native/arbiter/turn_rules.c"
 ENTER, DRAIN = "native/gate/enter.c", "native/gate/drain.c"
 GATE, THREAD = "native/gate/state.h", "tests/model/thread.c"
 END, BEGIN = "native/arbiter/group/end.c", "native/arbiter/group/begin.c"
-BUCKET, LAG = "native/arbiter/bucket.c", "native/arbiter/lag.c"
-REVIEW, STAY = "native/arbiter/review.c", "native/arbiter/stay.c"
+BUCKET, STAY = "native/arbiter/bucket.c", "native/arbiter/stay.c"
 UNUSED, ARBITER = "native/arbiter/unused.c", "native/arbiter/arbiter.c"
 USED = "native/arbiter/used.c"
 GUESS = "native/gate/guess.c"

@@ -11,15 +11,14 @@ from bench.ablation.files import (
     END,
     ENTER,
     FLIGHT,
-    LAG,
     PACE,
-    REVIEW,
     ROOM,
     STAGE,
     STAY,
     THREAD,
     TOGETHER,
     TURN,
+    TURN_RULES,
     UNUSED,
 )
 
@@ -138,6 +137,18 @@ SWITCHES = {
         ("bucket: promised lag", "CGPU_FLIGHT_NS + bucket->lag_ns", "CGPU_FLIGHT_NS"),
     ],
     TURN: [
+        ("review: strays", "tenant->stray = true", "tenant->stray = false"),
+        ("review: give_up_silent", "give_up_silent(arbiter, now);\n}", "(void)give_up_silent;\n}"),
+        ("turn: absent", "if (is_absent(holder, now)) {", "if (false) {"),
+        (
+            "turn: absent ones give way",
+            "holder->absent_until = now + (2 * CGPU_ABSENT_NS << holder->absences);",
+            "",
+        ),
+        ("start: the lag", "CGPU_START_NS + cgpu_lag_least(arbiter)", "CGPU_START_NS"),
+    ],
+    TURN_RULES: [
+        ("early: the lag", "CGPU_EARLY_NS + tenant->demand.lag_ns", "CGPU_EARLY_NS"),
         (
             "turn: work in flight",
             "cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns)",
@@ -169,12 +180,6 @@ SWITCHES = {
             "cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag)",
             "CGPU_TURNS_NS",
         ),
-        ("turn: absent", "if (is_absent(holder, now)) {", "if (false) {"),
-        (
-            "turn: absent ones give way",
-            "holder->absent_until = now + (2 * CGPU_ABSENT_NS << holder->absences);",
-            "",
-        ),
         (
             "turn: expired ones wait",
             "if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several",
@@ -192,14 +197,6 @@ SWITCHES = {
         ),
         ("early: certain ends only", "demand->certain &&\n           now", "now"),
         ("early: not with several GPUs", "!tenant->several && demand->certain", "demand->certain"),
-        ("start: the lag", "CGPU_START_NS + cgpu_lag_least(arbiter)", "CGPU_START_NS"),
-    ],
-    LAG: [
-        ("early: the lag", "CGPU_EARLY_NS + tenant->demand.lag_ns", "CGPU_EARLY_NS"),
-    ],
-    REVIEW: [
-        ("review: strays", "tenant->stray = true", "tenant->stray = false"),
-        ("review: give_up_silent", "give_up_silent(arbiter, now);\n}", "(void)give_up_silent;\n}"),
     ],
     CHARGE: [
         ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),

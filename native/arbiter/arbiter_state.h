@@ -1,9 +1,5 @@
 /*
- * Internals of the arbiter. The parts: arbiter.c (the containers, the step), stage.c (where each is
- * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
- * bucket.c (ceilings), turn.c (whose turn it is), linger.c (turns that last through rests),
- * unused.c (what nobody used of a turn), review.c, together.c (the soft policy), company.c (turns
- * that nobody needs), look.c (when to look again), used.c, report.c (figures for people), group/.
+ * Internals of the arbiter; README.md has the parts.
  * Design: docs/design/arbiter.md.
  */
 #ifndef CGPU_ARBITER_STATE_H
@@ -12,6 +8,7 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/company.h"
 #include "arbiter/linger.h"
+#include "arbiter/turn_rules.h"
 #include "arbiter/used.h"
 
 #define CGPU_MS UINT64_C(1000000)
@@ -325,11 +322,6 @@ uint64_t cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t 
 /* The same, with its gate closed: from after the end of its work. */
 uint64_t cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 
-/* lag.c */
-uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
-/* How long before the others' work ends the gate of INDEX (-1: anybody) may open; 0: not before. */
-uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index);
-
 /* bucket.c */
 void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
 void cgpu_bucket_forget(struct cgpu_bucket *bucket);
@@ -350,37 +342,19 @@ enum cgpu_turn_end {
 
 /* turn.c */
 void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);
-/* review.c, before the rest: close gates left by another policy, and those of silent containers. */
-void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Its parts, for group.h. */
+/* Before the rest: close gates that another policy left, and those of silent containers. */
+void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Whether the holder's turn ends, now that NEXT (-1: nobody) waits. */
 enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now);
-/* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
-bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
-/* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
-int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
-/* After the rest: set the holder's gate. */
-void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
-/* Whether it would be next if it waited. */
-bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now);
 void cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Continue a turn that was just closed. */
 void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 void cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Close the holder's turn, which ends for this reason. */
 void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now);
-/* May it hold the GPU, if it wants? */
-bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
-                       uint64_t now);
-/* Who of those that wait is next, -1: nobody. */
-int cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except);
-/* How much more HOLDER has before it gives way to OTHER. */
-uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
-                        const struct cgpu_tenant *other);
-/* Until when the end of a closing container is waited for. */
-uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);
-/* The others have been without work for NS. */
-bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now);
+/* After the rest: set the holder's gate. */
+void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* together.c */
 void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);
@@ -388,8 +362,8 @@ void cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now,
                           const struct cgpu_demand *demands);
 uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);
 
-/* charge.c, for together.c */
-void cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);
+/* pay.c */
+void cgpu_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);
 
 /* look.c */
 uint64_t cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now);

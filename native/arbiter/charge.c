@@ -8,23 +8,6 @@
 
 enum { START_PART = 16 };
 
-void
-cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
-{
-    uint64_t unit = CGPU_VIRTUAL_UNIT;
-    uint64_t most = arbiter->floor_ns[tenant->high] + CGPU_DEBT_NS * unit / tenant->claim.competes;
-
-    tenant->charged_ns += ns;
-    cgpu_used_charge(arbiter, tenant, ns);
-    arbiter->paid_ns += ns;
-    if (arbiter->company.on) {
-        return; /* what gates that are open together lead to is nobody's debt */
-    }
-    tenant->virtual_ns += ns * unit / tenant->claim.competes;
-    tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
-    cgpu_bucket_take(tenant->high ? &arbiter->high : &tenant->bucket, ns);
-}
-
 static uint64_t
 less_start(struct cgpu_tenant *tenant, uint64_t ns)
 {
@@ -59,7 +42,7 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
     }
     for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
         if (pays(arbiter, i, payer, now)) {
-            cgpu_charge_pay(arbiter, &arbiter->tenants[i], ns / payers);
+            cgpu_pay(arbiter, &arbiter->tenants[i], ns / payers);
         }
     }
 }

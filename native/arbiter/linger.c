@@ -51,7 +51,6 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
         rest->busy_ns = holder->demand.busy_ns;
     }
     if (may && now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
-        cgpu_beside_end(arbiter, true, now);
         rest->lingers = true;
     } else {
         cgpu_linger_end(arbiter, holder, now);

@@ -49,7 +49,7 @@ cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cg
             /* in parts of a thousand: the product of two times might not fit */
             uint64_t part = sum >= 1000 ? tenant->rate_ns / (sum / 1000) : 1000 / working;
 
-            cgpu_charge_pay(arbiter, tenant, ns / 1000 * cgpu_lesser(part, 1000));
+            cgpu_pay(arbiter, tenant, ns / 1000 * cgpu_lesser(part, 1000));
         }
     }
 }

@@ -193,9 +193,9 @@ TEST(idle_time_of_a_turn_is_charged_but_not_shown_cli3)
     struct cgpu_tenant *tenants = two_at_work();
     uint64_t before = tenants->virtual_ns;
 
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     has_rested(&tenants[0], 6 * MS);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 16 * MS);
     CHECK(tenants->charged_ns == 20 * MS);
     CHECK(tenants->virtual_ns - before == 20 * MS * CGPU_VIRTUAL_UNIT / tenants->claim.competes);
@@ -205,13 +205,13 @@ TEST(who_used_what_another_was_charged_for_is_shown_with_it_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();
 
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
-    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[1], 10 * MS);
     has_rested(&tenants[0], 6 * MS);
     has_rested(&tenants[1], 13 * MS);
     CHECK(charged(1) == 13 * MS);
     tenants[1].demand.active = true;
-    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    cgpu_pay(arbiter, &tenants[1], 10 * MS);
     has_rested(&tenants[1], 100 * MS); /* one of the four is left */
     CHECK(charged(1) == 24 * MS);
 }
@@ -220,8 +220,8 @@ TEST(what_one_that_has_gone_was_shown_with_is_not_shown_for_another_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();
 
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
-    cgpu_charge_pay(arbiter, &tenants[1], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[1], 10 * MS);
     has_rested(&tenants[0], 6 * MS);
     cgpu_arbiter_remove(arbiter, 0, now);
     has_rested(&tenants[1], 13 * MS);
@@ -232,9 +232,9 @@ TEST(who_reports_no_use_is_shown_with_what_it_is_charged_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();
 
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     has_rested(&tenants[0], 0);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 20 * MS);
 }
 
@@ -252,18 +252,18 @@ TEST(nothing_is_corrected_while_work_stands_apart_cli3)
     struct cgpu_tenant *tenants = two_at_work();
     struct cgpu_demand says = {.busy_ns = MS, .stays = 1};
 
-    cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
+    cgpu_pay(arbiter, &tenants[0], 1000 * MS);
     look(&tenants[0], &says);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 1010 * MS);
     says.busy_ns += MS;
     says.stayed_ns = 500 * MS;
     look(&tenants[0], &says);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 1020 * MS);
     says.busy_ns += 6 * MS;
     look(&tenants[0], &says);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 1026 * MS);
 }
 
@@ -271,9 +271,9 @@ TEST(a_report_of_little_use_hides_no_more_than_a_turn_or_two_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();
 
-    cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
+    cgpu_pay(arbiter, &tenants[0], 1000 * MS);
     has_rested(&tenants[0], 1 * MS);
-    cgpu_charge_pay(arbiter, &tenants[0], 1000 * MS);
+    cgpu_pay(arbiter, &tenants[0], 1000 * MS);
     CHECK(charged(0) == 1960 * MS);
 }
 
@@ -282,11 +282,11 @@ TEST(what_is_not_measured_yet_is_shown_with_what_is_charged_cli3)
     struct cgpu_tenant *tenants = two_at_work();
 
     tenants[0].demand.certain = false;
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     has_rested(&tenants[0], MS);
     tenants[0].demand.certain = true;
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     has_rested(&tenants[0], 7 * MS);
-    cgpu_charge_pay(arbiter, &tenants[0], 10 * MS);
+    cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 26 * MS);
 }

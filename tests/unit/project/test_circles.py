@@ -17,7 +17,6 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[3]
 # Folder: the files of each circle in it.
 CIRCLES = {
-    "native/arbiter": ("beside linger review stage turn", "charge together"),
     "native/gate": ("apart drain flight permits",),
     "native/ledger": ("attachment lock sharing slot work",),
     "shim/cuda/compute": ("await capture lane stream",),

@@ -1,0 +1,261 @@
+/*
+ * Whose turn is next, and how long turns last. Nothing here changes an arbiter: turn.c does.
+ */
+#include "arbiter/arbiter_state.h"
+
+/* A turn lasts for a usual burst and this part of it more, if that is at most BURST_NS. */
+enum { BURST_PART = 4 };
+#define BURST_NS (8 * CGPU_MS)
+
+/* What a turn adds to the virtual time of one of this priority. */
+static uint64_t
+quantum_of(const struct cgpu_arbiter *arbiter, bool high)
+{
+    uint64_t sum = 0, count = 0, lag = 0, turns;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->high == high && cgpu_tenant_wants(tenant)) {
+            sum += tenant->claim.competes;
+            count += 1;
+            lag = cgpu_larger(lag, tenant->demand.lag_ns);
+        }
+    }
+    turns = cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag);
+    turns += CGPU_MORE_NS * cgpu_since(count, 2);
+    return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
+}
+
+/* Lacking less than this to the level, one has had its turn. */
+static uint64_t
+rest_of_turn(uint64_t quantum)
+{
+    return quantum / 8;
+}
+
+uint64_t
+cgpu_turn_level(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
+{
+    uint64_t quantum = quantum_of(arbiter, high);
+    uint64_t rest = rest_of_turn(quantum);
+    uint64_t level = cgpu_lesser(arbiter->level_ns[high], least + 2 * quantum);
+
+    return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
+}
+
+bool
+cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+                  uint64_t now)
+{
+    if (!cgpu_tenant_is_present(tenant) || tenant->absent_until > now) {
+        return false;
+    }
+    if ((cgpu_tenant_is_closing(tenant) && tenant->stray) || tenant->stage == CGPU_STAGE_BESIDE) {
+        return false;
+    }
+    /* not for ever: what is in flight may wait for what waits at the gate */
+    if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several &&
+        now < tenant->closed_ns + CGPU_LONGEST_NS) {
+        return false;
+    }
+    return !(tenant->high ? arbiter->high.dry : tenant->bucket.dry);
+}
+
+static bool
+may_be_next(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
+
+    return tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now);
+}
+
+/* The priority of the next one and the least that one of it has been charged; false: nobody. */
+static bool
+find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *high,
+           uint64_t *least)
+{
+    bool found = false;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i == except || !may_be_next(arbiter, i, now)) {
+            continue;
+        }
+        if (!found || tenant->high > *high) {
+            *high = tenant->high;
+            *least = tenant->virtual_ns;
+        } else if (tenant->high == *high) {
+            *least = cgpu_lesser(*least, tenant->virtual_ns);
+        }
+        found = true;
+    }
+    return found;
+}
+
+/*
+ * High priority first. Then in turns: of those below the level, the one that has waited longest. By
+ * the least charge alone, chance would give one of three containers two turns in a row.
+ */
+int
+cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
+{
+    bool high = false;
+    uint64_t least = 0, below;
+    int best = -1;
+
+    if (!find_least(arbiter, now, except, &high, &least)) {
+        return -1;
+    }
+    below = cgpu_turn_level(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != except && may_be_next(arbiter, i, now) && tenant->high == high &&
+            tenant->virtual_ns <= below &&
+            (best < 0 || tenant->closed_ns < arbiter->tenants[best].closed_ns)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+bool
+cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
+    bool high = false;
+    uint64_t least = 0;
+
+    if (!cgpu_turn_allowed(arbiter, tenant, now)) {
+        return false;
+    }
+    if (!find_least(arbiter, now, -1, &high, &least) || tenant->high != high) {
+        return tenant->high >= high;
+    }
+    return tenant->virtual_ns <=
+           cgpu_turn_level(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+}
+
+static uint64_t
+real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
+{
+    return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
+}
+
+/* A burst is not cut shortly before its usual end. */
+static uint64_t
+least_turn(const struct cgpu_tenant *holder)
+{
+    uint64_t burst = holder->usual_ns + holder->usual_ns / BURST_PART;
+
+    if (burst > BURST_NS) {
+        return CGPU_TURN_NS;
+    }
+    return cgpu_larger(CGPU_TURN_NS, burst + CGPU_FLIGHT_NS + holder->demand.lag_ns);
+}
+
+/*
+ * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. If OTHER
+ * had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits only
+ * until both are level, and not so that they change places all the time.
+ */
+uint64_t
+cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
+               const struct cgpu_tenant *other)
+{
+    uint64_t left = real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns));
+
+    if (other->yielded) {
+        left = cgpu_larger(left, cgpu_since(CGPU_PAIR_NS, other->turn_ns + holder->turn_ns));
+    } else {
+        uint64_t level = arbiter->level_ns[holder->high];
+
+        left = cgpu_larger(left, real_ns(holder, cgpu_since(level, holder->virtual_ns)));
+        left = cgpu_larger(left, cgpu_since(least_turn(holder), holder->turn_ns));
+    }
+    return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
+}
+
+uint64_t
+cgpu_turn_patience(const struct cgpu_tenant *tenant)
+{
+    uint64_t end = cgpu_larger(tenant->demand.end_ns, tenant->closed_ns);
+
+    end = cgpu_lesser(end, tenant->closed_ns + CGPU_LONGEST_NS);
+    return end + (tenant->stage == CGPU_STAGE_FOLLOWED ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
+}
+
+bool
+cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
+{
+    const struct cgpu_demand *demand = &tenant->demand;
+
+    if (tenant->yielded && demand->idle) {
+        return true; /* it has ended */
+    }
+    /* work on several GPUs may wait for a peer that is not launched yet */
+    return early > 0 && !tenant->several && demand->certain &&
+           now >= tenant->closed_ns + CGPU_ANSWER_NS && demand->end_ns <= now + early;
+}
+
+bool
+cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != index && cgpu_tenant_is_present(tenant) &&
+            (tenant->demand.waiting || cgpu_since(now, tenant->active_ns) < ns)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody waits: the only one there is needs no turn. */
+int
+cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
+{
+    int only = -1;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
+            if (only >= 0 || cgpu_tenant_is_capped(&arbiter->tenants[i])) {
+                return -1;
+            }
+            only = i;
+        }
+    }
+    return only;
+}
+
+/* The GPU's lag is the least that is reported, so nobody gains by reporting more than others. */
+uint64_t
+cgpu_lag_least(const struct cgpu_arbiter *arbiter)
+{
+    uint64_t least = CGPU_LAG_NS;
+    bool known = false;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (cgpu_tenant_wants(tenant) && tenant->demand.lag_ns != 0) {
+            least = cgpu_lesser(least, tenant->demand.lag_ns);
+            known = true;
+        }
+    }
+    return known ? least : 0;
+}
+
+uint64_t
+cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index)
+{
+    const struct cgpu_tenant *tenant = index >= 0 ? &arbiter->tenants[index] : NULL;
+
+    if (tenant == NULL) {
+        return CGPU_EARLY_NS;
+    }
+    return tenant->turns % CGPU_QUIET_TURNS == 1 ? 0 : CGPU_EARLY_NS + tenant->demand.lag_ns;
+}

@@ -1,0 +1,40 @@
+/* Whose turn is next, and how long turns last: see turn_rules.c. */
+#ifndef CGPU_TURN_RULES_H
+#define CGPU_TURN_RULES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cgpu_arbiter;
+struct cgpu_tenant;
+
+/* Who of those that wait is next, -1: nobody. */
+int cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except);
+/* Whether it would be next if it waited. */
+bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now);
+/* May it hold the GPU, if it wants? */
+bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+                       uint64_t now);
+/* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
+int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
+/* The others have been without work for NS. */
+bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now);
+/*
+ * The current level, or the next one if all those that wait have had their turns. LEAST is the
+ * least charge among them. The level is never more than two turns above it, because containers come
+ * and weights change.
+ */
+uint64_t cgpu_turn_level(const struct cgpu_arbiter *arbiter, bool high, uint64_t least);
+/* How much more HOLDER has before it gives way to OTHER. */
+uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
+                        const struct cgpu_tenant *other);
+/* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
+bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
+/* Until when the end of a closing container is waited for. */
+uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);
+/* The lag of the GPU: see cgpu_demand. */
+uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
+/* How long before the others' work ends the gate of INDEX (-1: anybody) may open; 0: not before. */
+uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index);
+
+#endif

@@ -14,8 +14,7 @@ import sys
 import threading
 import time
 
-from cgpu_env.values import MIB
-
+_MIB = 1 << 20
 _OUT_OF_MEMORY = 2
 # Runs until a time by the GPU's clock; a simulated GPU takes the length from the name.
 _KERNEL = """
@@ -65,14 +64,14 @@ class TenantGpu:
         _check(self._nvml.nvmlDeviceGetName(handle, name, 96), "nvmlDeviceGetName")
         status = self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
         _check(status, "nvmlDeviceGetMemoryInfo")
-        used, total = memory.used // MIB, memory.total // MIB
+        used, total = memory.used // _MIB, memory.total // _MIB
         return f"GPU 0: {name.value.decode()}  {used}MiB / {total}MiB"
 
     def alloc(self, mib: int) -> str:
         """Allocate, and keep; a refusal is printed, not raised."""
         cuda = self._initialised()
         pointer = ctypes.c_uint64()
-        status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+        status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB))
         if status == _OUT_OF_MEMORY:
             return f"cuMemAlloc of {mib} MiB: CUDA_ERROR_OUT_OF_MEMORY"
         _check(status, "cuMemAlloc")

@@ -74,7 +74,7 @@ def test_mem_7_the_host_sees_a_process_of_another_pid_namespace_live_and_die(
     namespaces = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
     process, own_pid = hold(str(path), 1000, *namespaces)
     assert own_pid == 1
-    assert observer.processes(0) == [cgpu_native.Process(1, 0, 1000)]
+    assert observer.processes(0) == [cgpu_native.LedgerProcess(1, 0, 1000)]
     kill(process)
     assert gone_within_a_second(observer)
 
@@ -94,7 +94,7 @@ def test_a_process_that_reaches_the_file_under_another_name_shares_the_account(
         kill(process)
         ledger.charge(0, 1000, 1000)  # the dead one's bytes are there at once
         assert observer.processes(0) == [
-            cgpu_native.Process(os.getpid(), ledger_slot(ledger), 1000)
+            cgpu_native.LedgerProcess(os.getpid(), ledger_slot(ledger), 1000)
         ]
 
 

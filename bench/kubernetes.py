@@ -22,7 +22,7 @@ from aiohttp import ClientError, ClientSession, web
 
 from bench.shares import Line
 from cgpu_k8s.books.books import Books
-from cgpu_k8s.books.placing import commit
+from cgpu_k8s.books.placing import commit_decision
 from cgpu_k8s.extender import wire
 from cgpu_k8s.extender.scheduling import Scheduling
 from cgpu_k8s.names import COUNT, MEMORY
@@ -114,7 +114,7 @@ def bound(given: Json, decision: Decision, books: Books) -> Json:
 
 def _cluster() -> Books:
     books = Books()
-    books.nodes_listed(read_node(node(n)) for n in range(NODES))
+    books.replace_nodes(read_node(node(n)) for n in range(NODES))
     return books
 
 
@@ -131,16 +131,16 @@ def filters() -> list[float]:
         given = pod(number, chance.choice(SIZES))
         body = json.dumps({"Pod": given, "Nodes": None, "NodeNames": names}).encode()
         begin = time.perf_counter()
-        json.dumps(scheduling.filter(wire.read_asked(body))).encode()
+        json.dumps(scheduling.filter(wire.read_extender_args(body))).encode()
         took.append((time.perf_counter() - begin) * 1000)
         uid = given["metadata"]["uid"]
         where = books.reservations[uid].decision.node
-        decision = commit(books, read_pod(given), where, 0)
+        decision = commit_decision(books, read_pod(given), where, 0)
         if isinstance(decision, Decision):
-            books.pod_seen(read_pod(bound(given, decision, books)))
+            books.update_pod(read_pod(bound(given, decision, books)))
             live.append(uid)
         if chance.random() < 0.3:
-            books.pod_gone(live.pop(chance.randrange(len(live))))
+            books.remove_pod(live.pop(chance.randrange(len(live))))
     gc.unfreeze()
     return sorted(took)
 
@@ -161,10 +161,10 @@ def gpus_used(sampled: int) -> int:
         fitting = scheduling.filter(asked)["NodeNames"]
         scores = scheduling.prioritize(asked._replace(names=fitting))
         best = max(scores, key=lambda each: each["Score"])["Host"]
-        decision = commit(books, read_pod(given), best, 0)
+        decision = commit_decision(books, read_pod(given), best, 0)
         assert isinstance(decision, Decision)
     for each in books.nodes.values():
-        count += sum(each.used(uuid).units > 0 for uuid in each.gpus)
+        count += sum(each.used_part(uuid).units > 0 for uuid in each.gpus)
     return count
 
 
@@ -174,7 +174,7 @@ def _filled() -> tuple[list[Json], list[Json]]:
     names = sorted(books.offers)
     for number in range(PODS):
         given = pod(number, chance.choice((1, 2, 3, 4)))
-        decision = commit(books, read_pod(given), names[number % NODES], 0)
+        decision = commit_decision(books, read_pod(given), names[number % NODES], 0)
         assert isinstance(decision, Decision)
         pods.append(bound(given, decision, books))
     return [node(n) for n in range(NODES)], pods

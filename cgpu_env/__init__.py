@@ -5,6 +5,14 @@ Standard library only, and little of it: this is imported whenever a container s
 
 from cgpu_env.devices import Gpu
 from cgpu_env.errors import CgpuError, EnvError
-from cgpu_env.request import GpuShare, Request, environment, parse_request
+from cgpu_env.request import GpuShare, Request, parse_environment, parse_request
 
-__all__ = ["CgpuError", "EnvError", "Gpu", "GpuShare", "Request", "environment", "parse_request"]
+__all__ = [
+    "CgpuError",
+    "EnvError",
+    "Gpu",
+    "GpuShare",
+    "Request",
+    "parse_environment",
+    "parse_request",
+]

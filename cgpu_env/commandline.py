@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import IO, TYPE_CHECKING
 
-from cgpu_env.errors import shown, suggestion
+from cgpu_env.errors import format_suggestion, printable
 from cgpu_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         self._check_options(words)
         given, rest = super().parse_known_args(words, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {shown(' '.join(rest))}")
+            self.error(f"unrecognized arguments: {printable(' '.join(rest))}")
         if self._subparsers is not None and "command" not in given:  # a misspelt option goes first
             self.error("the following arguments are required: COMMAND")
         return given, rest
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
                 known = self._option_string_actions
                 meant = [action for option, action in known.items() if option.startswith(name)]
                 if not meant and word[:2] not in known:
-                    self.error(f"unknown option {shown(word)}{suggestion(name, known)}")
+                    self.error(f"unknown option {printable(word)}{format_suggestion(name, known)}")
                 is_value = not equals and any(action.nargs is None for action in meant)
             else:
                 is_value = False
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            near = suggestion(str(value), map(str, action.choices or ()))
+            near = format_suggestion(str(value), map(str, action.choices or ()))
             error.message = f"invalid choice: {value!r}{near}" if near else error.message
             raise
 
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"{program} {VERSION}")
 
 
-def address(word: str) -> tuple[str, int]:
+def parse_address(word: str) -> tuple[str, int]:
     """The type of an option that names where to listen."""
     host, _, port = word.rpartition(":")
     if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cgpu_env.errors import EnvError, refused
+from cgpu_env.errors import EnvError, env_error
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import integer, items
+from cgpu_env.values import parse_integer, split_items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,36 +35,36 @@ class Gpu(NamedTuple):
     lost: str = ""
 
 
-def check(variable: str, value: str) -> list[str]:
+def check_devices(variable: str, value: str) -> list[str]:
     """The items of a list of devices, or ``["all"]``; refuses what no node could ever satisfy."""
-    names = items(value)
+    names = split_items(value)
     if names == ["all"]:
         return names
     for name in names:
         if not name or name == "all" or not (name.isascii() and name.replace("-", "").isalnum()):
-            raise refused(variable, value, _ALLOWED)
-        if name.isdecimal() and integer(name, MAX_INDEX) is None:
-            raise refused(variable, value, f"{_ALLOWED}; {name[:20]} is not an index")
+            raise env_error(variable, value, _ALLOWED)
+        if name.isdecimal() and parse_integer(name, MAX_INDEX) is None:
+            raise env_error(variable, value, f"{_ALLOWED}; {name[:20]} is not an index")
     return names
 
 
-def select(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+def select_gpus(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that ``value`` names, in its order; each at most once."""
-    names = check(variable, value)
+    names = check_devices(variable, value)
     if not gpus:
-        raise refused(variable, value, "this node has no GPU")
+        raise env_error(variable, value, "this node has no GPU")
     if names == ["all"]:
-        return answering(gpus)
+        return select_answering(gpus)
     chosen: list[Gpu] = []
     for name in names:
-        gpu = _find(variable, value, name, gpus)
+        gpu = _find_gpu(variable, value, name, gpus)
         if gpu in chosen:
-            raise refused(variable, value, f"{name} names GPU {gpu.index} a second time")
+            raise env_error(variable, value, f"{name} names GPU {gpu.index} a second time")
         chosen.append(gpu)
     return chosen
 
 
-def answering(gpus: Sequence[Gpu]) -> list[Gpu]:
+def select_answering(gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that answer.
 
     Raises:
@@ -72,31 +72,31 @@ def answering(gpus: Sequence[Gpu]) -> list[Gpu]:
     """
     found = [gpu for gpu in gpus if not gpu.lost]
     if gpus and not found:
-        raise GpuLostError(f"no GPU of this node can be used: {silent(gpus[0])}")
+        raise GpuLostError(f"no GPU of this node can be used: {format_lost_gpu(gpus[0])}")
     return found
 
 
-def silent(gpu: Gpu) -> str:
+def format_lost_gpu(gpu: Gpu) -> str:
     """The sentence for a GPU that does not answer."""
     uuid = f" ({gpu.uuid})" if gpu.uuid else ""
     return f"GPU {gpu.index}{uuid} does not answer: {gpu.lost}"
 
 
-def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
-    index = integer(name, MAX_INDEX)
+def _find_gpu(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
+    index = parse_integer(name, MAX_INDEX)
     if index is not None:
         found = [gpu for gpu in gpus if gpu.index == index]
     else:
         found = [gpu for gpu in gpus if _is_prefix(name, gpu.uuid)]
     if len(found) == 1:
         if found[0].lost:
-            raise GpuLostError(str(refused(variable, value, silent(found[0]))))
+            raise GpuLostError(str(env_error(variable, value, format_lost_gpu(found[0]))))
         return found[0]
     if found:
         indices = ", ".join(str(gpu.index) for gpu in found)
         what = f"{name} is the start of more than one UUID (GPUs {indices}): write more"
-        raise refused(variable, value, what)
-    raise _unknown(variable, value, name, gpus)
+        raise env_error(variable, value, what)
+    raise _make_unknown_error(variable, value, name, gpus)
 
 
 def _is_prefix(name: str, uuid: str) -> bool:
@@ -104,14 +104,14 @@ def _is_prefix(name: str, uuid: str) -> bool:
     return whole.startswith(wanted) or whole.removeprefix(VENDOR.lower()).startswith(wanted)
 
 
-def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvError:
-    unnamed = [silent(gpu) for gpu in gpus if gpu.lost and not gpu.uuid]
-    there = "; ".join([here(gpu.index for gpu in gpus), *unnamed])
-    error = refused(variable, value, f"no GPU {name[:60]} here; {there}")
+def _make_unknown_error(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvError:
+    unnamed = [format_lost_gpu(gpu) for gpu in gpus if gpu.lost and not gpu.uuid]
+    there = "; ".join([format_gpus(gpu.index for gpu in gpus), *unnamed])
+    error = env_error(variable, value, f"no GPU {name[:60]} here; {there}")
     return GpuLostError(str(error)) if unnamed else error
 
 
-def here(indices: Iterable[int]) -> str:
+def format_gpus(indices: Iterable[int]) -> str:
     """Return a clause that lists the node's GPUs, for a refusal."""
     known = [str(index) for index in indices]
     if not known:

@@ -31,13 +31,13 @@ class EnvError(CgpuError):
     """A container's environment asks for something that is not allowed."""
 
 
-def shown(value: str, longest: int = LONGEST_VALUE) -> str:
+def printable(value: str, longest: int = LONGEST_VALUE) -> str:
     """``value`` as it may stand in a one-line message: printable, and cut when it is long."""
     cut = value if len(value) <= longest else value[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def find_nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the one of ``known`` that is most like a misspelt ``word``, or None."""
     from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
 
@@ -45,13 +45,13 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def format_suggestion(word: str, known: Iterable[str]) -> str:
     """Return the end of a refusal of a misspelt ``word``; "" if it is like none of ``known``."""
-    near = nearest(word, known)
+    near = find_nearest(word, known)
     return f": did you mean {near}?" if near else ""
 
 
-def refused(variable: str, value: str | None, allowed: str) -> EnvError:
+def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
     """The error for a ``variable`` with ``value`` (None: not set) where ``allowed`` holds."""
-    given = f"{variable}={shown(value)}" if value is not None else f"{variable} is not set"
+    given = f"{variable}={printable(value)}" if value is not None else f"{variable} is not set"
     return EnvError(f"{given}: {allowed}")

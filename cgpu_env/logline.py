@@ -10,15 +10,15 @@ LONGEST_VALUE = 400  # characters; a path or a sentence fits
 _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@%+,-[]")
 
 
-def line(event: str, fields: Mapping[str, object]) -> str:
+def format_line(event: str, fields: Mapping[str, object]) -> str:
     """The line without its end: printable ASCII, so that no value can forge a second one.
 
     A value of other characters than letters, digits and ``_.:/@%+,-[]`` is a JSON string.
     """
-    return " ".join([event, *(f"{key}={quoted(value)}" for key, value in fields.items())])
+    return " ".join([event, *(f"{key}={quote_value(value)}" for key, value in fields.items())])
 
 
-def quoted(value: object) -> str:
+def quote_value(value: object) -> str:
     """``value`` as it stands behind ``key=``; cut when it is long."""
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if len(text) > LONGEST_VALUE:
@@ -30,7 +30,7 @@ def quoted(value: object) -> str:
     return json.dumps(text).replace("\x7f", "\\u007f")
 
 
-def location(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """Return ``file.py:line``, where an internal error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

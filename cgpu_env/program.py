@@ -11,7 +11,7 @@ import io
 import os
 import sys
 
-from cgpu_env.errors import REFUSED, CgpuError, shown
+from cgpu_env.errors import REFUSED, CgpuError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,23 +36,25 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
     _prepare_output()
     try:
         _hear_interrupts()
-        status = _finish(work)
+        status = _finish_work(work)
     except KeyboardInterrupt:
         _end_by("SIGINT")
     except BrokenPipeError:
         _end_by("SIGPIPE")
     except CgpuError as error:
-        status = _say(name, str(error), error.hint, error.exit_code)
+        status = _print_error(name, str(error), error.hint, error.exit_code)
     except OSError as error:
         hint = "free some space there, and run it again" if error.errno in _FULL else ""
-        status = _say(name, _sentence(error), hint)
+        status = _print_error(name, _format_error(error), hint)
     except MemoryError:
-        status = _say(name, "not enough memory", "ulimit -v shows how much a program may have")
+        status = _print_error(
+            name, "not enough memory", "ulimit -v shows how much a program may have"
+        )
     except Exception as error:  # noqa: BLE001 (whatever it is, nobody is to read a traceback)
-        from cgpu_env.logline import location  # noqa: PLC0415 (cgpu-run waits for no import)
+        from cgpu_env.logline import locate_error  # noqa: PLC0415 (cgpu-run waits for no import)
 
-        what = f"internal error: {type(error).__name__}: {shown(str(error), 400)}"
-        status = _say(name, f"{what} at {location(error)}", "please report this line")
+        what = f"internal error: {type(error).__name__}: {printable(str(error), 400)}"
+        status = _print_error(name, f"{what} at {locate_error(error)}", "please report this line")
     _drop_output()
     sys.exit(status)
 
@@ -61,12 +63,12 @@ def undo_when_terminated() -> None:
     """Turn SIGTERM and SIGHUP into exceptions, so that everything is undone."""
     import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
 
-    def end(number: int, _frame: object) -> NoReturn:
+    def exit_by_signal(number: int, _frame: object) -> NoReturn:
         sys.exit(_SIGNALLED + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-            signal.signal(number, end)
+            signal.signal(number, exit_by_signal)
 
 
 def _hear_interrupts() -> None:
@@ -77,7 +79,7 @@ def _hear_interrupts() -> None:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
-def _finish(work: Callable[[], int]) -> int:
+def _finish_work(work: Callable[[], int]) -> int:
     """The status of ``work``, once all that it printed is out."""
     try:
         status = work()
@@ -105,16 +107,16 @@ def _prepare_output() -> None:
         reconfigure(errors="backslashreplace")
 
 
-def _sentence(error: OSError) -> str:
+def _format_error(error: OSError) -> str:
     reason = error.strerror or str(error)
     if error.filename is None:
         where = "cannot write the output or a file: " if error.errno in _FULL else ""
         return where + reason
     name = error.filename if isinstance(error.filename, (str, bytes)) else str(error.filename)
-    return f"{shown(os.fsdecode(name), 400)}: {reason}"
+    return f"{printable(os.fsdecode(name), 400)}: {reason}"
 
 
-def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
+def _print_error(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
     try:
         print(f"{name}: {sentence}", file=sys.stderr)  # noqa: T201 (for whoever started it)
         if hint:

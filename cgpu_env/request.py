@@ -12,21 +12,21 @@ else is set, as those expect who move here; ``without_size`` is the warning.
 
 from __future__ import annotations
 
-from cgpu_env.devices import Gpu, answering, check, select
-from cgpu_env.errors import EnvError, nearest, refused, shown
+from cgpu_env.devices import Gpu, check_devices, select_answering, select_gpus
+from cgpu_env.errors import EnvError, env_error, find_nearest, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import (
     BLANKS,
     LARGEST_BYTES,
     Size,
-    cap_bytes,
-    gib_list,
-    items,
-    misstated,
-    misstated_default,
-    number_in,
-    size,
-    truth,
+    compute_cap,
+    format_misstated,
+    format_misstated_default,
+    parse_gib_list,
+    parse_number,
+    parse_size,
+    parse_truth,
+    split_items,
 )
 
 TYPE_CHECKING = False
@@ -103,7 +103,7 @@ class Request(NamedTuple):
     asked: Asked | None = None
 
 
-def environment(entries: Iterable[str]) -> dict[str, str]:
+def parse_environment(entries: Iterable[str]) -> dict[str, str]:
     """The variables of a list of ``NAME=value``; of duplicates the last wins, as in runc and crun.
 
     Raises:
@@ -155,11 +155,11 @@ def parse_request(
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
-    asked = parse(env, lambda: default_memsize, has_units=has_units)
-    return None if asked is None else resolve(asked, gpus)
+    asked = parse_variables(env, lambda: default_memsize, has_units=has_units)
+    return None if asked is None else resolve_request(asked, gpus)
 
 
-def parse(
+def parse_variables(
     env: Mapping[str, str],
     default_memsize: Callable[[], int | str],
     *,
@@ -181,34 +181,34 @@ def parse(
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
-    if truth(DISABLE, env.get(DISABLE, "false")):
+    if parse_truth(DISABLE, env.get(DISABLE, "false")):
         _check_off(DISABLE, env[DISABLE], allow_off=allow_off)
         return None
     _check_names(env)
-    asked = _asked(env, default_memsize, has_units=has_units, allow_off=allow_off)
+    asked = _parse_asked(env, default_memsize, has_units=has_units, allow_off=allow_off)
     if asked is not None:
         _check_own_names(env)
     return asked
 
 
-def _asked(
+def _parse_asked(
     env: Mapping[str, str],
     default_memsize: Callable[[], int | str],
     *,
     has_units: bool,
     allow_off: bool,
 ) -> Asked | None:
-    dev = gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
-    weight = number_in(WEIGHT, env.get(WEIGHT, "1"), 1, MOST_INST, _MOST_WEIGHT)
-    high_priority = bool(number_in(HIGH_PRIO, env.get(HIGH_PRIO, "0"), 0, 1))
+    dev = parse_gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
+    weight = parse_number(WEIGHT, env.get(WEIGHT, "1"), 1, MOST_INST, _MOST_WEIGHT)
+    high_priority = bool(parse_number(HIGH_PRIO, env.get(HIGH_PRIO, "0"), 0, 1))
     if VISIBLE in env:
-        check(VISIBLE, env[VISIBLE])
+        check_devices(VISIBLE, env[VISIBLE])
     written = env.get(MEM_CONTAINER, "").strip(BLANKS)
     asked = Asked(env, (), dev, weight, high_priority, has_units)
     if written and has_units and dev is None:
-        return asked._replace(sizes=items(written))
+        return asked._replace(sizes=split_items(written))
     if written:
-        share = gib_list(MEM_CONTAINER, written, 0)
+        share = parse_gib_list(MEM_CONTAINER, written, 0)
         if 0 in share:
             _check_off(MEM_CONTAINER, env[MEM_CONTAINER], allow_off=allow_off)
             return None
@@ -228,7 +228,7 @@ def without_size(env: Mapping[str, str]) -> str | None:
     for name in _OF_A_SHARE:
         if name in env:
             return (
-                f"{name}={shown(env[name])} has no effect without {MEM_CONTAINER}, which is"
+                f"{name}={printable(env[name])} has no effect without {MEM_CONTAINER}, which is"
                 f" {'empty' if MEM_CONTAINER in env else 'not set'}: cgpu is off for the container"
             )
     return None
@@ -236,10 +236,10 @@ def without_size(env: Mapping[str, str]) -> str | None:
 
 def _check_off(variable: str, value: str, *, allow_off: bool) -> None:
     if not allow_off:
-        raise refused(variable, value, "this node lets no container switch cgpu off (allow_off)")
+        raise env_error(variable, value, "this node lets no container switch cgpu off (allow_off)")
 
 
-def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
+def resolve_request(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
     """Return the request that ``asked`` makes on a node; admission checks whether it fits.
 
     Args:
@@ -250,25 +250,25 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
         The request, or None if the container is to see no GPU.
 
     Raises:
-        EnvError: as ``parse``; GpuLostError: a GPU that is asked for does not answer.
+        EnvError: as ``parse_variables``; GpuLostError: a GPU that is asked for does not answer.
     """
     env = asked.given
     if (asked.share or asked.sizes) and not gpus:
-        raise refused(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
-    visible = _visible(env, gpus)
+        raise env_error(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
+    visible = _select_visible(env, gpus)
     if not visible:
         return None
     sizes = wanted_of(asked, visible)
     shares = (
-        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.total_bytes), gpu.total_bytes))
+        GpuShare(gpu.index, gpu.uuid, min(wanted.to_bytes(gpu.total_bytes), gpu.total_bytes))
         for gpu, wanted in zip(visible, sizes, strict=True)
     )
     totals = [(gpu.index, gpu.total_bytes) for gpu in visible]
     unit = env.get(MEM_UNIT, "GiB") if asked.share else "GiB"
     notes = (
-        misstated_default(totals, asked.default_memsize)
+        format_misstated_default(totals, asked.default_memsize)
         if asked.default_memsize
-        else misstated(totals, sizes, _written(asked), unit)
+        else format_misstated(totals, sizes, _format_stated(asked), unit)
     )
     return Request(tuple(shares), asked.weight, asked.high_priority, notes, asked)
 
@@ -276,47 +276,48 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
 def _check_names(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if name.startswith(PREFIX) and name not in _OURS and name not in PASSED_OVER:
-            raise _unknown(name, value)
+            raise _make_unknown_error(name, value)
 
 
 def _check_own_names(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name.startswith(_OWN_PREFIX) or name in _OWN or name.startswith(_SIMULATED):
             continue
-        if _bare(name) == _POLICY or _meant(name):  # a service called cgpu-x brings others
-            raise _unknown(name, value)
+        # A service called cgpu-x brings others.
+        if _strip_prefix(name) == _POLICY or _find_meant_name(name):
+            raise _make_unknown_error(name, value)
 
 
-def _unknown(name: str, value: str) -> EnvError:
+def _make_unknown_error(name: str, value: str) -> EnvError:
     """The error for a variable that only looks like one of ours."""
-    near = _meant(name)
+    near = _find_meant_name(name)
     meant = f"did you mean {near}?" if near else f"there are {', '.join(sorted(_OURS))}."
-    if _bare(name) == _POLICY:
+    if _strip_prefix(name) == _POLICY:
         meant = "the policy is a GPU's, which cgpu set changes."
     advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
-    return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
+    return env_error(printable(name), value, f"there is no such variable: {meant} {advice}")
 
 
-def _meant(name: str) -> str | None:
+def _find_meant_name(name: str) -> str | None:
     others = PASSED_OVER if name.startswith(PREFIX) else ()  # an image may have a CGPU_COUNT
-    known = {_bare(other): other for other in (*_OURS, *others, *_OWN)}
-    near = nearest(_bare(name).strip(BLANKS).upper(), known)
+    known = {_strip_prefix(other): other for other in (*_OURS, *others, *_OWN)}
+    near = find_nearest(_strip_prefix(name).strip(BLANKS).upper(), known)
     return known[near] if near else None
 
 
-def _bare(name: str) -> str:
+def _strip_prefix(name: str) -> str:
     return name.removeprefix(PREFIX).removeprefix(_OWN_PREFIX)
 
 
-def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
+def _select_visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     if VISIBLE in env:
-        return select(VISIBLE, env[VISIBLE], gpus)
+        return select_gpus(VISIBLE, env[VISIBLE], gpus)
     nvidia = env.get(NVIDIA_VISIBLE)
     if nvidia is None:
-        return answering(gpus)
+        return select_answering(gpus)
     if nvidia.strip(BLANKS) in NO_GPU:
         return []
-    return select(NVIDIA_VISIBLE, nvidia, gpus)
+    return select_gpus(NVIDIA_VISIBLE, nvidia, gpus)
 
 
 def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
@@ -327,38 +328,38 @@ def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
     """
     env = asked.given
     if asked.share:
-        return _parts(env, asked, len(visible))
+        return _compute_parts(env, asked, len(visible))
     if not asked.sizes:
-        return [size(str(asked.default_memsize)) or Size(0)] * len(visible)
+        return [parse_size(str(asked.default_memsize)) or Size(0)] * len(visible)
     words = _per_gpu(MEM_CONTAINER, env, asked.sizes, len(visible))
-    sizes = [size(word) for word in words]
+    sizes = [parse_size(word) for word in words]
     gpus: list[tuple[int | None, int]] = [(gpu.index, gpu.total_bytes) for gpu in visible]
     for gpu, wanted in zip(gpus or [(None, LARGEST_BYTES)], sizes, strict=True):
-        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, *gpu)
+        compute_cap(MEM_CONTAINER, env[MEM_CONTAINER], wanted, *gpu)
     return [wanted for wanted in sizes if wanted]
 
 
-def _parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
+def _compute_parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
     """CONTAINER of DEV for each of ``count`` GPUs."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
-        raise refused(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
+        raise env_error(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
     shares = _per_gpu(MEM_CONTAINER, env, asked.share, count)
     devs = _per_gpu(MEM_DEV, env, asked.dev, count)
     for part, whole in zip(shares, devs, strict=True):
         if part > whole:
             allowed = f"{part} GiB is more than the {whole} GiB of {MEM_DEV}"
-            raise refused(MEM_CONTAINER, env[MEM_CONTAINER], allowed)
+            raise env_error(MEM_CONTAINER, env[MEM_CONTAINER], allowed)
     return [Size(*pair, is_stated=True) for pair in zip(shares, devs, strict=True)]
 
 
-def _written(asked: Asked) -> str:
+def _format_stated(asked: Asked) -> str:
     """Return the words in which the caller stated the whole of each GPU."""
     given = asked.given
     if asked.sizes:
-        return f"--mem {shown(given[MEM_CONTAINER])}"
+        return f"--mem {printable(given[MEM_CONTAINER])}"
     pair = f"{given[MEM_CONTAINER]}/{given.get(MEM_DEV)}"
-    return f"--mem {shown(pair)}" if asked.has_units else MEM_DEV
+    return f"--mem {printable(pair)}" if asked.has_units else MEM_DEV
 
 
 def _per_gpu(
@@ -367,5 +368,5 @@ def _per_gpu(
     """One value for each of ``count`` GPUs; the last one given repeats."""
     if len(given) > max(count, 1):
         visible = {0: "no GPU is", 1: "1 GPU is"}.get(count, f"{count} GPUs are")
-        raise refused(variable, env[variable], f"{len(given)} values, but {visible} visible")
+        raise env_error(variable, env[variable], f"{len(given)} values, but {visible} visible")
     return [*given, *[given[-1]] * (count - len(given))]

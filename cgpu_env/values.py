@@ -7,7 +7,7 @@ is typed to our own tools (``Size``) may have units.
 
 from __future__ import annotations
 
-from cgpu_env.errors import refused, shown
+from cgpu_env.errors import env_error, printable
 from cgpu_env.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ _PERCENT = 100
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
-def integer(text: str, maximum: int) -> int | None:
+def parse_integer(text: str, maximum: int) -> int | None:
     """The number that ``text`` writes, or None if it is not a whole number of 0..maximum."""
     if not text or not _DIGITS.issuperset(text) or len(text) > len(str(maximum)):
         return None
@@ -47,73 +47,73 @@ class Size(NamedTuple):
     whole: int = 0
     is_stated: bool = False
 
-    def of(self, total: int) -> int:
+    def to_bytes(self, total: int) -> int:
         """In bytes, on a GPU of ``total``."""
         return total * self.part // self.whole if self.whole else self.part
 
 
-def size(text: str) -> Size | None:
+def parse_size(text: str) -> Size | None:
     """Parse ``6GiB``, ``512MiB``, ``40%``, ``6/15`` or a number of bytes; None if it is no size."""
     text = text.strip(BLANKS)
     part, slash, whole = text.partition("/")
     if slash:
-        parts, wholes = integer(part, MAX_GIB), integer(whole, MAX_GIB)
+        parts, wholes = parse_integer(part, MAX_GIB), parse_integer(whole, MAX_GIB)
         return None if parts is None or not wholes else Size(parts, wholes, is_stated=True)
     if text.endswith("%"):
-        percent = integer(text[:-1], _PERCENT)
+        percent = parse_integer(text[:-1], _PERCENT)
         return None if percent is None else Size(percent, _PERCENT)
     unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     most = LARGEST_BYTES // _UNITS.get(unit, 1)
-    number = integer(text.removesuffix(unit), most)
+    number = parse_integer(text.removesuffix(unit), most)
     return None if number is None else Size(number * _UNITS.get(unit, 1))
 
 
-def slip(text: str) -> str:
+def describe_slip(text: str) -> str:
     """Return the mistake in a size's unit, or in a number that is not whole; "" if none."""
     text = text.strip(BLANKS)
     unit = text.lstrip("0123456789.")
     number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
     if number and unit not in _UNITS and unit.isascii() and unit.isalpha():
-        return f"there is no unit {shown(unit)}: "
-    return f"{shown(number)} is not a whole number: " if "." in number else ""
+        return f"there is no unit {printable(unit)}: "
+    return f"{printable(number)} is not a whole number: " if "." in number else ""
 
 
-def _meant(text: str, total: int) -> str:
+def _suggest_sizes(text: str, total: int) -> str:
     """Return the end of a refusal of sizes in which only a unit is wrong; else an empty text."""
-    meant = ",".join(_with_unit(item, total) for item in items(text))
-    sizes = [size(item) for item in items(meant)]
-    fits = all(given and LEAST_BYTES <= given.of(total) <= total for given in sizes)
+    meant = ",".join(_with_unit(item, total) for item in split_items(text))
+    sizes = [parse_size(item) for item in split_items(meant)]
+    fits = all(given and LEAST_BYTES <= given.to_bytes(total) <= total for given in sizes)
     return f": did you mean {meant}?" if fits else ""
 
 
 def _with_unit(item: str, total: int) -> str:
     """A size as it is written, or with the unit that its own is like; GiB, else MiB, for none."""
     unit = item.lstrip("0123456789")
-    number = integer(item.removesuffix(unit), MAX_GIB)
+    number = parse_integer(item.removesuffix(unit), MAX_GIB)
     letter = unit.strip(BLANKS).lower().removesuffix("b").removesuffix("i")
     if number is None or letter not in ("", "g", "m") or (not letter and number >= LEAST_BYTES):
         return item
     return f"{number}{letter.upper() or ('G' if number * GIB <= total else 'M')}iB"
 
 
-def cap_bytes(name: str, value: str, given: Size | None, index: int | None, total: int) -> int:
+def compute_cap(name: str, value: str, given: Size | None, index: int | None, total: int) -> int:
     """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``.
 
     ``index`` is None for a GPU that nobody has: only what no GPU could give is refused.
     """
-    wanted = given.of(total) if given else 0
+    wanted = given.to_bytes(total) if given else 0
     if not LEAST_BYTES <= wanted <= total:
-        wrong = "" if given else next(filter(None, map(slip, items(value))), "")
+        wrong = "" if given else next(filter(None, map(describe_slip, split_items(value))), "")
         most = "all of a GPU" if index is None else f"{total // MIB}MiB"
         if index is not None and wanted > total:
             wrong = f"GPU {index} has {most}: "
         allowed = f"{wrong}expected from {LEAST_BYTES // MIB}MiB to {most}"
         example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
-        raise refused(name, value, f"{allowed}, {example}; {BYTES}{_meant(value, total)}")
+        raise env_error(name, value, f"{allowed}, {example}; {BYTES}{_suggest_sizes(value, total)}")
     return wanted
 
 
-def misstated(
+def format_misstated(
     gpus: Iterable[tuple[int, int]], sizes: Iterable[Size], written: str, unit: str = "GiB"
 ) -> tuple[str, ...]:
     """A sentence for the GPUs whose size differs much from the stated one.
@@ -130,34 +130,34 @@ def misstated(
         if unit_bytes and wanted.is_stated and _is_off(total, wanted.whole * unit_bytes):
             off.setdefault((total, wanted.part, wanted.whole), []).append(str(index))
     return tuple(
-        f"{_have(here, total)}, not the {whole} {unit}"
+        f"{_format_gpus(here, total)}, not the {whole} {unit}"
         f" of {written}: {part} of {whole} is {total * part // whole // MIB} MiB"
         for (total, part, whole), here in off.items()
     )
 
 
-def misstated_default(gpus: Iterable[tuple[int, int]], given: int | str) -> tuple[str, ...]:
+def format_misstated_default(gpus: Iterable[tuple[int, int]], given: int | str) -> tuple[str, ...]:
     """A sentence for the GPUs that a node's default size, in bytes or a part, does not suit.
 
     Args:
         gpus: index and bytes of each.
         given: the default size; 0: none.
     """
-    there, wanted = tuple(gpus), size(str(given)) or Size(0)
+    there, wanted = tuple(gpus), parse_size(str(given)) or Size(0)
     if wanted.whole:
-        return misstated(there, [wanted] * len(there), f"default_memsize={given}")
+        return format_misstated(there, [wanted] * len(there), f"default_memsize={given}")
     smaller: dict[int, list[str]] = {}
     for index, total in there:
         if total < wanted.part:
             smaller.setdefault(total, []).append(str(index))
     return tuple(
-        f"{_have(here, total)}, less than default_memsize={wanted.part // MIB}MiB: a container that"
-        " names no size gets the whole GPU"
+        f"{_format_gpus(here, total)}, less than default_memsize={wanted.part // MIB}MiB: a"
+        " container that names no size gets the whole GPU"
         for total, here in smaller.items()
     )
 
 
-def _have(indices: list[str], total: int) -> str:
+def _format_gpus(indices: list[str], total: int) -> str:
     who = f"GPU {indices[0]} has" if len(indices) == 1 else f"GPUs {','.join(indices)} have"
     return f"{who} {total // MIB} MiB"
 
@@ -167,19 +167,19 @@ def _is_off(total: int, stated: int) -> bool:
     return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
 
 
-def items(text: str) -> list[str]:
+def split_items(text: str) -> list[str]:
     """The items of a comma list, without the white space around them; an item may be empty."""
     return [item.strip(BLANKS) for item in text.split(",")]
 
 
-def gib_list(variable: str, value: str, minimum: int) -> list[int]:
+def parse_gib_list(variable: str, value: str, minimum: int) -> list[int]:
     """The whole GiB of a comma list, each at least ``minimum`` (0 or 1)."""
     numbers = []
-    for item in items(value):
-        number = integer(item, MAX_GIB)
+    for item in split_items(value):
+        number = parse_integer(item, MAX_GIB)
         if number is None or number < minimum:
             least = "" if minimum == 0 else f" of at least {minimum}"
-            raise refused(
+            raise env_error(
                 variable,
                 value,
                 f"expected whole GiB{least} such as 6, or a comma list such as 3,1"
@@ -189,19 +189,19 @@ def gib_list(variable: str, value: str, minimum: int) -> list[int]:
     return numbers
 
 
-def number_in(variable: str, value: str, minimum: int, maximum: int, most: str = "") -> int:
+def parse_number(variable: str, value: str, minimum: int, maximum: int, most: str = "") -> int:
     """The whole number of ``minimum``..``maximum`` (in words ``most``) that ``value`` writes."""
-    number = integer(value.strip(BLANKS), maximum)
+    number = parse_integer(value.strip(BLANKS), maximum)
     if number is None or number < minimum:
         allowed = f"expected a whole number from {minimum} to {most or maximum}"
-        raise refused(variable, value, allowed)
+        raise env_error(variable, value, allowed)
     return number
 
 
-def truth(variable: str, value: str) -> bool:
+def parse_truth(variable: str, value: str) -> bool:
     """``true``, ``false`` in any case, ``1`` or ``0``."""
     word = value.strip(BLANKS)
     known = _TRUTH.get(word.lower()) if word.isascii() else None
     if known is None:
-        raise refused(variable, value, "expected true, false, 1 or 0")
+        raise env_error(variable, value, "expected true, false, 1 or 0")
     return known

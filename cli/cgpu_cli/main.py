@@ -13,7 +13,7 @@ def main() -> NoReturn:
 
     ``cgpu smi`` and ``cgpu run`` are the programs of these names.
     """
-    at = _position()
+    at = _find_command()
     word = sys.argv[at : at + 1]
     if word == ["smi"]:
         del sys.argv[at]
@@ -27,10 +27,10 @@ def main() -> NoReturn:
         run.main()
     if word == ["version"]:
         sys.argv[at] = "--version"
-    program.run("cgpu", _work)
+    program.run("cgpu", _run_command)
 
 
-def _position() -> int:
+def _find_command() -> int:
     """Return the index of the command in ``sys.argv``: after options, each with a value.
 
     The program that gets the command line takes the same options.
@@ -41,10 +41,10 @@ def _position() -> int:
     return at
 
 
-def _work() -> int:
-    from cgpu_cli.commands.commands import arguments
+def _run_command() -> int:
+    from cgpu_cli.commands.commands import build_parser
 
-    given = arguments().parse_args()
+    given = build_parser().parse_args()
     status: int = given.command.run(given)
     return status
 

@@ -13,7 +13,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _LOCKED = ((0x2, 0x2), (0x4, 0x4), (0x8, 0x8), (0x400, 0x400), (0x800, 0x800), (0x1000, 0x200000))
 
 
-def bind(source: str, target: str) -> None:
+def bind_mount(source: str, target: str) -> None:
     """Mount ``source`` at ``target``, as it is (a read-only source stays read-only)."""
     mount(source, target, "", MS_BIND)
 
@@ -70,10 +70,10 @@ def _enter_as_user() -> None:
     uid, gid = os.geteuid(), os.getegid()
     unshare(_CLONE_NEWUSER | _CLONE_NEWNS, "user namespace")
     for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1")):
-        _write(f"/proc/self/{file}", text)
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        _write_file(f"/proc/self/{file}", text)
+    _write_file("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
-def _write(path: str, text: str) -> None:
+def _write_file(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)

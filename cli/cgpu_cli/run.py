@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 def main() -> NoReturn:
     """Run the command line; return only by exiting or as another program."""
-    program.run("cgpu-run", _work)
+    program.run("cgpu-run", _run_command)
 
 
-def _work() -> int:
-    from cgpu_cli.running.launch import launch
+def _run_command() -> int:
+    from cgpu_cli.running.launch import launch_program
 
-    return launch()
+    return launch_program()
 
 
 if __name__ == "__main__":

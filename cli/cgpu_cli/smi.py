@@ -43,17 +43,17 @@ is not shown. A query of fields prints the note on standard error.
 """
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line."""
     from cgpu_cli.show import fields
-    from cgpu_cli.show.words import add_gpus, seconds
+    from cgpu_cli.show.words import add_gpus, parse_seconds
     from cgpu_env.commandline import Parser
-    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 
     parser = Parser(
         prog="cgpu-smi",
         description="Show the containers and sessions on each GPU: what they use and may use.",
-        epilog=_EPILOG + _listed() + _WHO,
+        epilog=_EPILOG + _list_fields() + _WHO,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_version("cgpu-smi")
@@ -66,13 +66,13 @@ def arguments() -> Parser:
             f"--query-{name}",
             metavar="FIELD,...",
             dest="asked",
-            type=fields.asked(name),
+            type=fields.make_parser(name),
             help=f"these fields, {query.what}",
         )
     parser.add_argument(
         "--format",
         metavar="csv[,noheader][,nounits]",
-        type=fields.form,
+        type=fields.parse_form,
         help="how to print the fields of a query",
     )
     add_gpus(parser)
@@ -80,12 +80,12 @@ def arguments() -> Parser:
         "-l",
         "--loop",
         metavar="SECONDS",
-        type=seconds,
+        type=parse_seconds,
         nargs="?",
         const=_LOOP_SECONDS,
         help="repeat until interrupted, every 5 s by default; --json: one line each time",
     )
-    state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
+    state, driver = read_variable(STATE_VARIABLE), read_variable(DRIVER_VARIABLE)
     where = "where the driver's libraries are"
     parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")
     parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
@@ -94,25 +94,25 @@ def arguments() -> Parser:
 
 def main() -> NoReturn:
     """Show the table, or what else is asked for, and exit."""
-    program.run("cgpu-smi", _work)
+    program.run("cgpu-smi", _run_command)
 
 
-def _work() -> int:
-    given = arguments().parse_args()
-    form = _form(given)
+def _run_command() -> int:
+    given = build_parser().parse_args()
+    form = _choose_form(given)
     if given.loop is None:
-        _look(given, form)
+        _show_usage(given, form)
         return 0
     try:
         while True:
-            _look(given, form)
+            _show_usage(given, form)
             form = form._replace(has_header=False)
             time.sleep(given.loop)
     except KeyboardInterrupt:
         return 0
 
 
-def _form(given: argparse.Namespace) -> Form:
+def _choose_form(given: argparse.Namespace) -> Form:
     """Return the form of fields; refuse --format without fields, as nvidia-smi does."""
     from cgpu_cli.show.fields import QUERIES, Form
 
@@ -125,13 +125,13 @@ def _form(given: argparse.Namespace) -> Form:
     return given.format or Form()
 
 
-def _look(given: argparse.Namespace, form: Form) -> None:
+def _show_usage(given: argparse.Namespace, form: Form) -> None:
     from cgpu_cli.running.guest import UNSERVED
-    from cgpu_cli.show.look import look, look_once
-    from cgpu_cli.show.words import chosen
+    from cgpu_cli.show.look import query_usage, query_usage_once
+    from cgpu_cli.show.words import filter_usage
 
-    see = look if given.list_gpus else look_once
-    usage = chosen(see(given.state_dir, given.driver_dir), given.id)
+    see = query_usage if given.list_gpus else query_usage_once
+    usage = filter_usage(see(given.state_dir, given.driver_dir), given.id)
     if given.json:
         from cgpu_cli.answer import print_json
 
@@ -139,34 +139,34 @@ def _look(given: argparse.Namespace, form: Form) -> None:
     elif given.asked is not None:
         if UNSERVED in usage.notes:  # the fields have no place for it
             print(f"cgpu-smi: note: {UNSERVED}", file=sys.stderr)
-        _print(given.asked.lines(usage, form))
+        _print_lines(given.asked.format_lines(usage, form))
     elif given.list_gpus:
-        _print(map(_listed_gpu, usage.gpus))
+        _print_lines(map(_format_gpu, usage.gpus))
     elif given.query:
-        from cgpu_cli.show.query import lines
+        from cgpu_cli.show.query import format_usage
 
-        _print(lines(usage))
+        _print_lines(format_usage(usage))
     else:
-        from cgpu_cli.show.table import show
+        from cgpu_cli.show.table import print_tables
 
         if given.loop is not None:
             print(time.strftime("%a %b %d %H:%M:%S %Y"))
-        show(usage)
+        print_tables(usage)
 
 
-def _listed_gpu(gpu: GpuTotals) -> str:
+def _format_gpu(gpu: GpuTotals) -> str:
     if gpu.lost is not None:
         return f"GPU {gpu.index}: (UUID: {gpu.uuid or 'not known'}) does not answer: {gpu.lost}"
     return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"
 
 
-def _print(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(line)
     sys.stdout.flush()
 
 
-def _listed() -> str:
+def _list_fields() -> str:
     """The fields of each query."""
     from cgpu_cli.show.fields import QUERIES
 

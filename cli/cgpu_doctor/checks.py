@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from cgpu_doctor.finding import Ground
 
 CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
-    "configuration": wiring.configuration,
-    "driver": driver.driver,
-    "compute mode": driver.compute_mode,
-    "entry points": driver.entry_points,
-    "glibc": driver.glibc,
-    "proxies": driver.proxies,
-    "user namespaces": kernel.user_namespaces,
-    "control groups": kernel.cgroups,
-    "runtime": wiring.runtime,
-    "engines": wiring.engines,
-    "state directory": state.directory,
-    "leftovers": state.leftovers,
-    "shares": state.shares,
-    "users": users.access,
-    "accounts": users.accounts,
-    "server": state.server,
-    "metrics": metrics.served,
-    "releases": releases.environments,
+    "configuration": wiring.check_configuration,
+    "driver": driver.check_driver,
+    "compute mode": driver.check_compute_mode,
+    "entry points": driver.check_entry_points,
+    "glibc": driver.check_glibc,
+    "proxies": driver.check_proxies,
+    "user namespaces": kernel.check_user_namespaces,
+    "control groups": kernel.check_cgroups,
+    "runtime": wiring.check_runtime,
+    "engines": wiring.check_engines,
+    "state directory": state.check_directory,
+    "leftovers": state.check_leftovers,
+    "shares": state.check_shares,
+    "users": users.check_access,
+    "accounts": users.check_accounts,
+    "server": state.check_server,
+    "metrics": metrics.check_metrics,
+    "releases": releases.check_releases,
 }
 
 
@@ -45,7 +45,7 @@ _OF_ROOT = (
 """What only root can do of what the checks advise."""
 
 
-def examine(ground: Ground) -> list[Finding]:
+def run_checks(ground: Ground) -> list[Finding]:
     """The findings of all checks; a check that fails is a finding too."""
     findings: list[Finding] = []
     for name, check in CHECKS.items():

@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import cgpu_shim
-from cgpu_doctor.elf import exported, glibc_needed
+from cgpu_doctor.elf import glibc_needed, list_exports
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
-from cgpu_env.devices import silent
-from cgpu_env.values import misstated_default
+from cgpu_env.devices import format_lost_gpu
+from cgpu_env.values import format_misstated_default
 from cgpu_node import sealed
 from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
@@ -51,7 +51,7 @@ _SIMULATED = f"cgpu demo; or {shlex.quote(sys.executable)} -m cgpu_sim DIR and -
 
 
 @cache
-def _asked(ground: Ground) -> Node | CgpuError:
+def _probe_driver(ground: Ground) -> Node | CgpuError:
     """The driver's answer, or why there is none; a driver may take minutes to fail."""
     try:
         return load_node(ground.state_dir, ground.driver_dir, refresh=True, keep=False)
@@ -59,21 +59,21 @@ def _asked(ground: Ground) -> Node | CgpuError:
         return error
 
 
-def _node(ground: Ground) -> Node:
-    found = _asked(ground)
+def _require_node(ground: Ground) -> Node:
+    found = _probe_driver(ground)
     if isinstance(found, CgpuError):
         raise found
     return found
 
 
-def driver(ground: Ground) -> Iterator[Finding]:
+def check_driver(ground: Ground) -> Iterator[Finding]:
     """The driver answers, and its libraries and kernel module are of one version."""
-    found = _asked(ground)
-    if isinstance(found, CgpuError) and _is_unnamed(ground) and ground.word(MODULE) is None:
+    found = _probe_driver(ground)
+    if isinstance(found, CgpuError) and _is_unnamed(ground) and ground.read_word(MODULE) is None:
         yield Finding("error", str(found), mend=found.hint)
         yield Finding("note", "a simulated GPU will do to try cgpu", mend=_SIMULATED)
         return
-    node = _node(ground)
+    node = _require_node(ground)
     where = f"driver {node.driver_version} in {node.driver_dir}"
     answering = [gpu for gpu in node.gpus if not gpu.lost]
     if not node.gpus:
@@ -81,15 +81,15 @@ def driver(ground: Ground) -> Iterator[Finding]:
     else:
         names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in answering)
         yield Finding("ok", f"{where}: {names or 'no GPU answers'}", node.driver_version)
-    for gpu in node.lost:
-        what, _, mend = silent(gpu.asked).partition("; ")
+    for gpu in node.lost_gpus:
+        what, _, mend = format_lost_gpu(gpu.as_gpu).partition("; ")
         yield Finding("error", what, str(gpu.index), f"{mend}; then: cgpu probe")
     yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
-    for name in rules.strangers(node, node.gpus):
+    for name in rules.find_unknown_gpus(node, node.gpus):
         what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
         yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
-    yield from _default_size(ground, node)
-    yield from _versions(ground, node)
+    yield from _check_default_size(ground, node)
+    yield from _check_versions(ground, node)
     nodes = [*node.device_nodes, *(n for gpu in answering for n in gpu.device_nodes)]
     missing = [n.host for n in nodes if not os.path.exists(n.host)]
     if missing:
@@ -97,48 +97,48 @@ def driver(ground: Ground) -> Iterator[Finding]:
         yield Finding("error", what, missing[0], "nvidia-modprobe -c 0 -u")
 
 
-def _default_size(ground: Ground, node: Node) -> Iterator[Finding]:
+def _check_default_size(ground: Ground, node: Node) -> Iterator[Finding]:
     """Report the cap on each GPU of containers that name none, if it differs from the setting."""
-    configured = load_config(ground.machine.at(CONFIG_PATH)).default_memsize
+    configured = load_config(ground.machine.resolve_path(CONFIG_PATH)).default_memsize
     size = rules.default_memsize(ground.state_dir, configured)
     totals = ((gpu.index, gpu.total_bytes) for gpu in node.gpus if gpu.total_bytes)
     name = rules.DEFAULT_MEMSIZE
     mend = f"cgpu set node {name}=SIZE, or to outlive a reboot {name} in {CONFIG_PATH}"
-    for note in misstated_default(totals, size):
+    for note in format_misstated_default(totals, size):
         yield Finding("warning", note, str(size), ground.by_root(mend))
 
 
 def _is_unnamed(ground: Ground) -> bool:
     """Return whether nobody names the driver's directory: then the machine may have no driver."""
     try:
-        config = load_config(ground.machine.at(CONFIG_PATH))
+        config = load_config(ground.machine.resolve_path(CONFIG_PATH))
     except CgpuError:
         return False
     return not (ground.driver_dir or config.library_dir)
 
 
-def _versions(ground: Ground, node: Node) -> Iterator[Finding]:
-    found = {name: _suffix(node.libraries[name], name) for name in PROXIED}
+def _check_versions(ground: Ground, node: Node) -> Iterator[Finding]:
+    found = {name: _parse_version(node.libraries[name], name) for name in PROXIED}
     if len({version for version in found.values() if version}) > 1:
         found_in = ", ".join(f"{name} is {version}" for name, version in found.items())
         mend = "reinstall the driver: its files are of two releases"
         yield Finding("error", f"the driver's libraries differ: {found_in}", found_in, mend)
-    module = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", ground.word(MODULE) or "")
+    module = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", ground.read_word(MODULE) or "")
     simulated = os.path.exists(f"{node.driver_dir}/driver.json")
     if module and not simulated and module[1] != node.driver_version:
         what = f"the kernel module is {module[1]}, the libraries are {node.driver_version}"
         yield Finding("error", what, module[1], "reboot")
 
 
-def _suffix(path: str, soname: str) -> str:
+def _parse_version(path: str, soname: str) -> str:
     """The version in a real library's name: 535.129.03 of libcuda.so.535.129.03."""
     name = os.path.basename(path).removeprefix(soname.removesuffix("1"))
     return name if "." in name else ""
 
 
-def compute_mode(ground: Ground) -> Iterator[Finding]:
+def check_compute_mode(ground: Ground) -> Iterator[Finding]:
     """Several processes can use each GPU at once."""
-    node = _node(ground)
+    node = _require_node(ground)
     modes = compute_modes(node.driver_dir)
     found = [(gpu, _MODES[mode]) for gpu in node.gpus if (mode := modes.get(gpu.uuid, 0)) in _MODES]
     for gpu, (name, effect) in found:
@@ -152,12 +152,12 @@ def compute_mode(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", "several processes can use each GPU", "Default")
 
 
-def entry_points(ground: Ground) -> Iterator[Finding]:
+def check_entry_points(ground: Ground) -> Iterator[Finding]:
     """This release knows all entry points of the driver that allocate or launch."""
-    node = _node(ground)
+    node = _require_node(ground)
     with open(cgpu_shim.library(CUDA), "rb") as file:
         proxy = file.read()
-    names = [name for name in exported(node.libraries[CUDA]) if name.startswith("cu")]
+    names = [name for name in list_exports(node.libraries[CUDA]) if name.startswith("cu")]
     unknown = sorted(name for name in names if f"{name}\0".encode() not in proxy)
     refused = [
         name for name in unknown if name.startswith(FAMILIES) or any(verb in name for verb in VERBS)
@@ -175,7 +175,7 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", f"all {len(names)} of the driver are known", str(len(names)))
 
 
-def proxies(ground: Ground) -> Iterator[Finding]:
+def check_proxies(ground: Ground) -> Iterator[Finding]:
     """Check that all users of containers can read the proxies: pip's files follow root's umask."""
     paths = [os.path.realpath(cgpu_shim.library(name)) for name in PROXIED]
     closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
@@ -184,23 +184,23 @@ def proxies(ground: Ground) -> Iterator[Finding]:
         yield Finding("error", what, closed[0], f"chmod a+r {shlex.join(closed)}")
     elif any(sealed.is_refused(path, ground.state_dir) for path in paths):
         what = "no overlay was mounted: a container with CAP_SYS_ADMIN can change cgpu's libraries"
-        yield Finding("warning", what, paths[0], _overlaying(ground, os.path.dirname(paths[0])))
+        yield Finding("warning", what, paths[0], _advise_overlay(ground, os.path.dirname(paths[0])))
     else:
         yield Finding("ok", "all users of containers can read cgpu's libraries")
 
 
-def _overlaying(ground: Ground, folder: str) -> str:
+def _advise_overlay(ground: Ground, folder: str) -> str:
     """Return what lets the next container's start mount the overlay."""
-    if character := sealed.special(folder):
+    if character := sealed.find_special_character(folder):
         return f"install cgpu where the path has no '{character}'"
-    if "overlay" not in (ground.word("/proc/filesystems") or "").split():
+    if "overlay" not in (ground.read_word("/proc/filesystems") or "").split():
         return "modprobe overlay"
     return "the kernel has overlayfs: let the engine mount it in the mount namespace of the host"
 
 
-def glibc(ground: Ground) -> Iterator[Finding]:
+def check_glibc(ground: Ground) -> Iterator[Finding]:
     """Report which C library images need at least, for the driver and for cgpu."""
-    node = _node(ground)
+    node = _require_node(ground)
     proxies = max(glibc_needed(cgpu_shim.library(name)) for name in PROXIED)
     own = max(glibc_needed(path) for path in node.libraries.values())
     needed, both = (".".join(map(str, pair)) for pair in (proxies, max(proxies, own)))

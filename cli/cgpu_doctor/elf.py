@@ -11,7 +11,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 
 
-def exported(path: str) -> set[str]:
+def list_exports(path: str) -> set[str]:
     """Names of the functions that it defines for others."""
     with open(path, "rb") as file:
         table: Any = ELFFile(file).get_section_by_name(".dynsym")

@@ -61,7 +61,7 @@ class Ground(NamedTuple):
         except OSError as error:
             return isinstance(error, PermissionError)
 
-    def closed(self) -> Finding:
+    def report_closed(self) -> Finding:
         """The finding that it is closed."""
         what = f"{self.state_dir} is not readable by you"
         return Finding("note", what, self.state_dir, BY_ROOT)
@@ -77,18 +77,18 @@ class Ground(NamedTuple):
         except PermissionError:  # the directory is closed until root's server listens
             return False
 
-    def hides(self, path: str) -> bool:
+    def is_hidden(self, path: str) -> bool:
         """Return whether this user cannot see if there is such a file."""
         try:
-            os.stat(self.machine.at(path))
+            os.stat(self.machine.resolve_path(path))
         except OSError as error:
             return isinstance(error, PermissionError)
         return False
 
-    def word(self, path: str) -> str | None:
+    def read_word(self, path: str) -> str | None:
         """Return the content of a one-word file; None if there is none."""
         try:
-            with open(self.machine.at(path)) as file:
+            with open(self.machine.resolve_path(path)) as file:
                 return file.read().strip()
         except OSError:
             return None

@@ -21,11 +21,11 @@ _SWITCHES = {
 _CGROUPS = "/sys/fs/cgroup"
 
 
-def user_namespaces(ground: Ground) -> Iterator[Finding]:
+def check_user_namespaces(ground: Ground) -> Iterator[Finding]:
     """``cgpu-run`` can hide the driver from a user's program."""
     closed = False
     for name, (bad, good) in _SWITCHES.items():
-        value = ground.word(f"/proc/sys/{name.replace('.', '/')}")
+        value = ground.read_word(f"/proc/sys/{name.replace('.', '/')}")
         if value == bad:
             closed = True
             what = f"{name} = {value}: without root, cgpu-run can only use the library path"
@@ -34,12 +34,12 @@ def user_namespaces(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", "no setting of the kernel keeps users from namespaces, for cgpu-run")
 
 
-def cgroups(ground: Ground) -> Iterator[Finding]:
+def check_cgroups(ground: Ground) -> Iterator[Finding]:
     """Both low-level runtimes can make containers."""
     has = ground.machine.has
     if has(f"{_CGROUPS}/cgroup.controllers"):
         yield Finding("ok", "control groups of version 2", "2")
-    elif ground.word(f"{_CGROUPS}/unified/cgroup.controllers"):
+    elif ground.read_word(f"{_CGROUPS}/unified/cgroup.controllers"):
         mend = "ln -sfn $(command -v runc) /etc/cgpu/runtime"
         what = "control groups of both versions, hybrid: crun refuses them"
         if _is_crun(ground):
@@ -54,7 +54,7 @@ def cgroups(ground: Ground) -> Iterator[Finding]:
 
 
 def _is_crun(ground: Ground) -> bool:
-    chosen = ground.machine.at("/etc/cgpu/runtime")
+    chosen = ground.machine.resolve_path("/etc/cgpu/runtime")
     if os.path.lexists(chosen):
         return os.path.basename(os.path.realpath(chosen)) == "crun"
     return not ground.machine.has_program("runc")

@@ -26,14 +26,17 @@ _OURS = b"cgpu_build_info"
 _OTHER = f"name another [server] metrics in {CONFIG_PATH}"
 
 
-def served(ground: Ground) -> Iterator[Finding]:
+def check_metrics(ground: Ground) -> Iterator[Finding]:
     """Whoever asks at the address gets cgpud's metrics."""
-    if ground.state_dir != ground.machine.at(ROOT_STATE):  # of the node's own server alone
+    own = ground.machine.resolve_path(ROOT_STATE)
+    if ground.state_dir != own:  # of the node's own server alone
         return
     has_unit = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
     by_systemd = has_unit and ground.is_booted
     named = (
-        _of_socket(ground) if by_systemd else load_config(ground.machine.at(CONFIG_PATH)).metrics
+        _read_socket(ground)
+        if by_systemd
+        else load_config(ground.machine.resolve_path(CONFIG_PATH)).metrics
     )
     if named is None and has_unit and not by_systemd:
         what = f"{SOCKET} serves no metrics, because systemd does not run here"
@@ -44,21 +47,21 @@ def served(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", "metrics are served nowhere: no address is set")
         return
     try:
-        address, port = _parsed(named)
+        address, port = _parse_address(named)
     except ValueError:
         what = f"metrics = {named}: expected an address in digits and a port from 1 to 65535"
         yield Finding("error", what, named, _OTHER)
         return
-    yield from _asked(ground, named, address, port, by_systemd=by_systemd)
+    yield from _check_address(ground, named, address, port, by_systemd=by_systemd)
 
 
-def _of_socket(ground: Ground) -> str | None:
-    unit = ground.machine.text(unit_path(SOCKET, ground.machine))
+def _read_socket(ground: Ground) -> str | None:
+    unit = ground.machine.read_text(unit_path(SOCKET, ground.machine))
     found = re.search(r"^ListenStream=(\S+)$", unit, re.MULTILINE)
     return found[1] if found else None
 
 
-def _parsed(named: str) -> tuple[str, int]:
+def _parse_address(named: str) -> tuple[str, int]:
     """Address and port.
 
     Raises:
@@ -70,15 +73,15 @@ def _parsed(named: str) -> tuple[str, int]:
     return str(ipaddress.ip_address(host.strip("[]"))), int(port)
 
 
-def _asked(
+def _check_address(
     ground: Ground, named: str, address: str, port: int, *, by_systemd: bool
 ) -> Iterator[Finding]:
     try:
-        body = _answer(address, port)
+        body = _fetch_metrics(address, port)
     except ConnectionRefusedError:
-        yield from _silent(ground, named, by_systemd=by_systemd)
+        yield from _explain_silence(ground, named, by_systemd=by_systemd)
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, OSError) and not _is_here(address):
+        if isinstance(error, OSError) and not _is_local_address(address):
             what = f"{named} is no address of this machine: nobody can serve metrics there"
             yield Finding("error", what, named, _OTHER)
         else:
@@ -94,7 +97,7 @@ def _asked(
             yield Finding("note", what, named)
 
 
-def _answer(address: str, port: int) -> bytes:
+def _fetch_metrics(address: str, port: int) -> bytes:
     """Return the beginning of what is served there."""
     connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
     try:
@@ -104,7 +107,7 @@ def _answer(address: str, port: int) -> bytes:
         connection.close()
 
 
-def _is_here(address: str) -> bool:
+def _is_local_address(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as end:
         try:
@@ -114,7 +117,7 @@ def _is_here(address: str) -> bool:
     return True
 
 
-def _silent(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
+def _explain_silence(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
     """Nobody serves it; the next server would, if none runs."""
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"

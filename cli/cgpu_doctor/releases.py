@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from cgpu_doctor.finding import Ground
 
 
-def environments(ground: Ground) -> Iterator[Finding]:
+def check_releases(ground: Ground) -> Iterator[Finding]:
     """The one in use, the way back, and what upgrades have left."""
     own = installation.own_environment()
     if own is None:
         yield Finding("ok", f"release {VERSION}", VERSION)
         return
-    place = installation.containing(own)
-    release = installation.release_of(place.current)
-    yield Finding("ok", f"release {release} in {place.current}", release)
-    if place.back is not None:
-        release = installation.release_of(place.back)
-        what = f"cgpu upgrade --back goes back to release {release}, kept in {place.back}"
-        yield Finding("ok", what, place.back)
-    guests = [] if ground.is_closed else living.guests(ground.state_dir)
-    for old in switch.older(place):
+    place = installation.find_installation(own)
+    release = installation.release_of(place.current_environment)
+    yield Finding("ok", f"release {release} in {place.current_environment}", release)
+    if place.previous_environment is not None:
+        kept = place.previous_environment
+        release = installation.release_of(kept)
+        what = f"cgpu upgrade --back goes back to release {release}, kept in {kept}"
+        yield Finding("ok", what, kept)
+    guests = [] if ground.is_closed else living.list_running(ground.state_dir)
+    for old in switch.list_older(place):
         if ground.is_closed:
             what = f"{old.path} (release {old.release}): only root can see whether it is in use"
             yield Finding("note", what, old.path, BY_ROOT)

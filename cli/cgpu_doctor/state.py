@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_doctor.finding import Finding
-from cgpu_env import CgpuError, environment
+from cgpu_env import CgpuError, parse_environment
 from cgpu_env.request import MEANT, without_size
 from cgpu_node import client, installation
 from cgpu_node import server as wakeup
@@ -30,13 +30,13 @@ _MOUNTS, _LIMITS = "/proc/self/mountinfo", "/limits"
 _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 
-def directory(ground: Ground) -> Iterator[Finding]:
+def check_directory(ground: Ground) -> Iterator[Finding]:
     """The state directory can be used, and has room."""
     if ground.is_closed:
-        yield ground.closed()
+        yield ground.report_closed()
         yield from _own_account(ground)
     else:
-        yield from _directory(ground.state_dir)
+        yield from _check_path(ground.state_dir)
 
 
 def _own_account(ground: Ground) -> Iterator[Finding]:
@@ -44,17 +44,17 @@ def _own_account(ground: Ground) -> Iterator[Finding]:
     own = default_state_dir()
     if own == ground.state_dir or not os.path.lexists(own):
         return
-    wrong = [found for found in _directory(own) if found.level != "ok"]
+    wrong = [found for found in _check_path(own) if found.level != "ok"]
     yield from wrong
-    count = 0 if wrong else len(Registry(own).records())
+    count = 0 if wrong else len(Registry(own).list_records())
     if count:
         what = f"{count} more of yours in the account {own}"
         yield Finding("note", what, own, f"cgpu doctor --state-dir {own}")
 
 
-def _directory(path: str) -> Iterator[Finding]:
+def _check_path(path: str) -> Iterator[Finding]:
     if not os.path.lexists(path):
-        yield _absent(path)
+        yield _check_absent(path)
         return
     try:
         check_state(path)
@@ -71,7 +71,7 @@ def _directory(path: str) -> Iterator[Finding]:
         yield Finding("ok", f"{path} has room", path)
 
 
-def _absent(path: str) -> Finding:
+def _check_absent(path: str) -> Finding:
     try:
         check_parent(path)
     except CgpuError as error:
@@ -80,35 +80,35 @@ def _absent(path: str) -> Finding:
     return Finding("ok", f"{path} is not there: nothing has run yet", path)
 
 
-def leftovers(ground: Ground) -> Iterator[Finding]:
+def check_leftovers(ground: Ground) -> Iterator[Finding]:
     """Nothing is left of containers that are gone."""
-    found = [*_dead(ground), *_dead_trees(ground)]
+    found = [*_find_dead(ground), *_find_dead_trees(ground)]
     yield from found
     if ground.is_closed:
-        yield ground.closed()
+        yield ground.report_closed()
     elif not found:
-        living = Registry(ground.state_dir).records()
+        living = Registry(ground.state_dir).list_records()
         yield Finding("ok", f"nothing is left of ended containers; running: {len(living)}")
 
 
-def _dead(ground: Ground) -> Iterator[Finding]:
+def _find_dead(ground: Ground) -> Iterator[Finding]:
     if ground.is_closed:
         return
-    living = {record.id for record in Registry(ground.state_dir).records()}
+    living = {record.id for record in Registry(ground.state_dir).list_records()}
     folder = f"{ground.state_dir}/containers"
-    dead = [name for name in _names(folder) if name not in living and _is_calm(folder, name)]
+    dead = [name for name in _list_names(folder) if name not in living and _is_calm(folder, name)]
     if dead:
         what = "folders are left of containers that are gone and have no share any more: "
         yield Finding("warning", what + ", ".join(dead[:_SHOWN]), dead[0], _LOOK)
-    mounts = [point for point, name in _mounted(ground, folder) if name not in living]
+    mounts = [point for point, name in _find_mounts(ground, folder) if name not in living]
     for point in mounts:
         what = f"{point} is mounted for a container that is gone"
         yield Finding("warning", what, point, f"umount {point}")
 
 
-def _dead_trees(ground: Ground) -> Iterator[Finding]:
-    for point in _trees(ground):
-        is_there = _answers(point)
+def _find_dead_trees(ground: Ground) -> Iterator[Finding]:
+    for point in _find_trees(ground):
+        is_there = _is_answering(point)
         if is_there is False:
             what = f"{point}: the control tree of a cgpud that is gone"
             yield Finding("warning", what, point, f"umount -l {point}")
@@ -118,12 +118,15 @@ def _dead_trees(ground: Ground) -> Iterator[Finding]:
             yield Finding("warning", what, point, mend)
 
 
-def shares(ground: Ground) -> Iterator[Finding]:
+def check_shares(ground: Ground) -> Iterator[Finding]:
     """No container has a share other than the one that was meant."""
     if ground.is_closed:
-        yield ground.closed()
+        yield ground.report_closed()
         return
-    noted = {each.id: record.notes(each.directory) for each in Registry(ground.state_dir).records()}
+    noted = {
+        each.id: record.read_notes(each.directory)
+        for each in Registry(ground.state_dir).list_records()
+    }
     for name, notes in noted.items():
         mend = f"start it with the GPU's size as the whole, or: cgpu set {name} memsize=..."
         if notes:
@@ -132,81 +135,81 @@ def shares(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", "no container with a share runs")
     elif not any(noted.values()):
         yield Finding("ok", "no container was created with a size that its GPU has not")
-    for pid, warning in _without_size(ground):
+    for pid, warning in _find_without_size(ground):
         yield Finding("warning", f"the container of process {pid}: {warning}", str(pid), MEANT)
 
 
-def _without_size(ground: Ground) -> Iterator[tuple[int, str]]:
+def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
     """A process of each container that has variables of a share, and none."""
-    at = ground.machine.at
-    seen = {None, _namespace(at("/proc/self"))}
-    for pid in sorted(int(name) for name in _names(at("/proc")) if name.isdecimal()):
+    at = ground.machine.resolve_path
+    seen = {None, _read_namespace(at("/proc/self"))}
+    for pid in sorted(int(name) for name in _list_names(at("/proc")) if name.isdecimal()):
         folder = at(f"/proc/{pid}")
-        namespace = _namespace(folder)
+        namespace = _read_namespace(folder)
         if namespace not in seen:
             seen.add(namespace)
-            warning = without_size(_variables(folder))
+            warning = without_size(_read_variables(folder))
             if warning and not _has_limits(folder):
                 yield pid, warning
 
 
 def _has_limits(folder: str) -> bool:
     """Return whether a process sees limits, in the path of a container or of a session."""
-    mounts = _mountinfo(f"{folder}/mountinfo")
+    mounts = _read_mountinfo(f"{folder}/mountinfo")
     return any(mount.root.endswith(_LIMITS) and mount.point.endswith(_LIMITS) for mount in mounts)
 
 
-def _namespace(folder: str) -> str | None:
+def _read_namespace(folder: str) -> str | None:
     try:
         return os.readlink(f"{folder}/ns/mnt")
     except OSError:  # it has ended
         return None
 
 
-def _variables(folder: str) -> dict[str, str]:
+def _read_variables(folder: str) -> dict[str, str]:
     try:
         with open(f"{folder}/environ", "rb") as file:
-            return environment(os.fsdecode(file.read()).split("\0"))
+            return parse_environment(os.fsdecode(file.read()).split("\0"))
     except OSError:
         return {}
 
 
-def server(ground: Ground) -> Iterator[Finding]:
+def check_server(ground: Ground) -> Iterator[Finding]:
     """A server runs if there are containers to divide time between."""
     path = f"{ground.state_dir}/{wakeup.SOCKET}"
     if ground.is_served():
-        yield from _asked(ground, path)
+        yield from _check_running(ground, path)
     elif ground.is_closed:
         what = f"no cgpud answers at {path}: only root can see which containers run"
         level: Level = "warning" if os.path.exists(path) else "note"
         yield Finding(level, what, path, ground.by_root(_LOOK))
     else:
-        yield from _unserved(ground, path)
+        yield from _check_unserved(ground, path)
 
 
-def _asked(ground: Ground, path: str) -> Iterator[Finding]:
+def _check_running(ground: Ground, path: str) -> Iterator[Finding]:
     try:
-        answer = client.ask(ground.state_dir, {"request": "status"})
+        answer = client.send_request(ground.state_dir, {"request": "status"})
     except client.SilentError as error:
         yield Finding("error", str(error), path, error.hint)
     except CgpuError as error:
         yield Finding("warning", str(error), path, ground.by_root(_LOOK))
     else:
-        count = _count(ground, answer)
+        count = _count_containers(ground, answer)
         yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
-        yield from _answered(ground, answer)
+        yield from _check_answer(ground, answer)
 
 
-def _count(ground: Ground, answer: dict[str, Any]) -> str:
+def _count_containers(ground: Ground, answer: dict[str, Any]) -> str:
     """Return how many live there, by the files, or by the server if the files cannot be read."""
     if not ground.is_closed:
-        return str(len(Registry(ground.state_dir).records()))
+        return str(len(Registry(ground.state_dir).list_records()))
     of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]
     return f"{', '.join(of_gpus) or 'none'}; yours: {len(answer['containers'])}"
 
 
-def _unserved(ground: Ground, path: str) -> Iterator[Finding]:
-    count = len(Registry(ground.state_dir).records())
+def _check_unserved(ground: Ground, path: str) -> Iterator[Finding]:
+    count = len(Registry(ground.state_dir).list_records())
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
     if count:
@@ -216,7 +219,7 @@ def _unserved(ground: Ground, path: str) -> Iterator[Finding]:
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
 
 
-def _answered(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
+def _check_answer(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
     """Report what the server answered of itself; one of another release may answer less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed and ground.is_closed:
@@ -233,13 +236,13 @@ def _answered(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
             yield Finding("warning", what, gpu["uuid"], ground.by_root(mend))
 
 
-def _trees(ground: Ground) -> list[str]:
+def _find_trees(ground: Ground) -> list[str]:
     """Return where control trees of ours are mounted; one may hide another.
 
     Any user can mount something of that kind, anywhere in a folder of theirs.
     """
     ours = f"user_id={os.geteuid()}"
-    mounts = _mountinfo(ground.machine.at(_MOUNTS))
+    mounts = _read_mountinfo(ground.machine.resolve_path(_MOUNTS))
     points = [m.point for m in mounts if m.kind == _TREE and ours in m.options.split(",")]
     return list(dict.fromkeys(points))
 
@@ -254,7 +257,7 @@ class _Mount(NamedTuple):
     options: str
 
 
-def _mountinfo(path: str) -> list[_Mount]:
+def _read_mountinfo(path: str) -> list[_Mount]:
     """The mounts that somebody sees; paths need not be text."""
     try:
         with open(path, errors="replace", newline="\n") as file:
@@ -265,7 +268,7 @@ def _mountinfo(path: str) -> list[_Mount]:
     return [_Mount(own[2], own[3], own[4], kind[0], kind[2]) for own, kind in lines]
 
 
-def _answers(point: str) -> bool | None:
+def _is_answering(point: str) -> bool | None:
     """Return whether somebody serves what is mounted there; None if no answer comes.
 
     It is asked from outside, for it may hang.
@@ -283,7 +286,7 @@ def _answers(point: str) -> bool | None:
     return b"not connected" not in done.stderr  # it may be another user's, and closed to us
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -297,14 +300,14 @@ def _is_calm(folder: str, name: str) -> bool:
         return False
 
 
-def _mounted(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
+def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
     """Mount points in our namespace that show a container's files, and the container's name."""
     try:
         facts = os.stat(ground.state_dir)
     except OSError:
         return
     device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-    for mount in _mountinfo(ground.machine.at(_MOUNTS)):
+    for mount in _read_mountinfo(ground.machine.resolve_path(_MOUNTS)):
         point = mount.point
         # A mount is named by its path in its own file system.
         head, found, name = mount.root.partition("/containers/")

@@ -31,24 +31,24 @@ _ELSEWHERE = (
 )
 
 
-def access(ground: Ground) -> Iterator[Finding]:
+def check_access(ground: Ground) -> Iterator[Finding]:
     """Every user can execute and read what ``cgpu-run`` needs: pip's files follow root's umask."""
-    yield from _unstartable()
+    yield from _check_shebang()
     closed: dict[str, str] = {}
     if os.geteuid() == 0:  # another user could not have started this
-        for path, is_ours in _needed(ground):
-            part = _closed(os.path.realpath(path))
+        for path, is_ours in _list_needed(ground):
+            part = _find_closed(os.path.realpath(path))
             if part is not None and part not in closed:
                 closed[part] = path
                 what = f"users other than root cannot use {path}: {part} is closed to them"
-                mend = _mending(part) if is_ours else f"chmod a+rX {quote(part)}"
+                mend = _advise_repair(part) if is_ours else f"chmod a+rX {quote(part)}"
                 yield Finding("warning", what, part, mend)
     if not closed:
         whom = "other users" if os.geteuid() == 0 else "you"
         yield Finding("ok", f"nothing that cgpu-run needs is closed to {whom}")
 
 
-def _unstartable() -> Iterator[Finding]:
+def _check_shebang() -> Iterator[Finding]:
     """Check that the first line of ``cgpu-run``, as pip writes it, names an interpreter.
 
     The kernel reads a path up to the first space.
@@ -64,28 +64,28 @@ def _unstartable() -> Iterator[Finding]:
             yield Finding("error", what, path, mend)
 
 
-def _needed(ground: Ground) -> Iterator[tuple[str, bool]]:
+def _list_needed(ground: Ground) -> Iterator[tuple[str, bool]]:
     """Yield the files that programs need, and whether each is of cgpu or its Python."""
     modules = [module for name, module in sys.modules.items() if name.startswith("cgpu_")]
     own = [getattr(module, "__file__", None) for module in modules]
     for path in (*own, sys.executable, os.__file__):
         if path:
             yield path, True
-    config = ground.machine.at(CONFIG_PATH)
+    config = ground.machine.resolve_path(CONFIG_PATH)
     yield config, False
     with suppress(CgpuError):  # other checks say so
         folder = driver_folder(ground.driver_dir, load_config(config))
         yield from ((f"{folder}/{name}", False) for name in PROXIED)
 
 
-def _mending(part: str) -> str:
+def _advise_repair(part: str) -> str:
     own = installation.own_environment()
-    root = own and installation.containing(own).current
+    root = own and installation.find_installation(own).current_environment
     is_inside = root and f"{part}/".startswith(f"{root}/")
     return f"chmod -R a+rX {quote(root)}" if root and is_inside else _ELSEWHERE
 
 
-def _closed(path: str) -> str | None:
+def _find_closed(path: str) -> str | None:
     """Return the first part of a path that others cannot pass or read; None if they can."""
     parts = [path]
     while parts[0] != "/":
@@ -100,14 +100,14 @@ def _closed(path: str) -> str | None:
     return None
 
 
-def accounts(ground: Ground) -> Iterator[Finding]:
+def check_accounts(ground: Ground) -> Iterator[Finding]:
     """No other account promises the same GPUs."""
-    config = load_config(ground.machine.at(CONFIG_PATH))
+    config = load_config(ground.machine.resolve_path(CONFIG_PATH))
     folder = driver_folder(ground.driver_dir, config)
-    driver.check(folder)  # without a driver nobody knows which GPUs these are
-    found = apart.others(ground.state_dir, folder)
+    driver.check_driver_dir(folder)  # without a driver nobody knows which GPUs these are
+    found = apart.find_other_accounts(ground.state_dir, folder)
     if found:
-        what, mend = apart.sentence(found), "cgpu install systemd --now"
+        what, mend = apart.format_warning(found), "cgpu install systemd --now"
         yield Finding("warning", what, found[0].state_dir, mend)
     else:
         yield Finding("ok", "no other account promises these GPUs")

@@ -17,7 +17,7 @@ from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
 from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
 from cgpu_install.machine import ClosedError
-from cgpu_install.plan import PROGRAMS, found, installing
+from cgpu_install.plan import PROGRAMS, detect_engines, plan_install
 from cgpu_node.settings.config import CONFIG_PATH, load_config
 from cgpu_upgrade.environment import UNTOUCHED
 
@@ -32,9 +32,9 @@ _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")
 
 
-def configuration(ground: Ground) -> Iterator[Finding]:
+def check_configuration(ground: Ground) -> Iterator[Finding]:
     """``/etc/cgpu/config.toml`` is understood."""
-    path = ground.machine.at(CONFIG_PATH)
+    path = ground.machine.resolve_path(CONFIG_PATH)
     try:
         load_config(path)
     except CgpuError as error:
@@ -45,7 +45,7 @@ def configuration(ground: Ground) -> Iterator[Finding]:
             mend = f"chmod a+r {path}"
         yield Finding("error", str(error), path, f"{mend}, then: cgpu doctor")
         return
-    if ground.hides(CONFIG_PATH):
+    if ground.is_hidden(CONFIG_PATH):
         what = f"{CONFIG_PATH} is not readable by you: your commands go by the defaults"
         yield Finding("warning", what, path, f"chmod a+rx {os.path.dirname(CONFIG_PATH)}")
         return
@@ -53,18 +53,18 @@ def configuration(ground: Ground) -> Iterator[Finding]:
     yield Finding("ok", f"{CONFIG_PATH} {there}")
 
 
-def engines(ground: Ground) -> Iterator[Finding]:
+def check_engines(ground: Ground) -> Iterator[Finding]:
     """Each engine that is found knows cgpu."""
-    there = found(ground.machine)
+    there = detect_engines(ground.machine)
     if not there:
         yield Finding("note", "no container engine found: only cgpu-run can be used")
     for engine in there:
-        yield from of_engine(ground, engine)
+        yield from check_engine(ground, engine)
     if not ground.machine.root:
-        yield from of_containerds(ground.machine)
+        yield from check_containerds(ground.machine)
 
 
-def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
+def check_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     """One engine knows cgpu, or what makes that so."""
     if engine.units and not ground.is_booted:
         what = f"systemd does not run here: the first container starts {SERVER}, which logs to"
@@ -74,7 +74,7 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     machine, journal = ground.machine, Journal(ground.machine)
     try:
         default = any(file.is_default(machine) for file in engine.files(machine))
-        plan = installing(machine, [engine], journal, forgiving=False, is_default=default)
+        plan = plan_install(machine, [engine], journal, forgiving=False, is_default=default)
     except UnusedError as error:
         yield Finding("note", str(error), engine.name)
         return
@@ -97,23 +97,24 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     else:
         what = f"{engine.name} knows cgpu{', and has it for its default runtime' * default}"
         yield Finding("ok", what, engine.name)
-        yield from _running(ground, engine)
+        yield from _check_units(ground, engine)
     if engine.name == "docker" and not machine.root:
-        default = default or any(dockerd.options(machine, dockerd.DEFAULT[0]))
-        yield from of_dockerd(ground, has_entry=not own, is_default=default)
-        yield from of_users()
+        default = default or any(dockerd.find_options(machine, dockerd.DEFAULT[0]))
+        yield from check_dockerd(ground, has_entry=not own, is_default=default)
+        yield from check_rootless()
 
 
-def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
+def check_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
     """Check what a running dockerd uses; its file may have changed since it was read."""
     machine = ground.machine
     by_systemd = (dockerd.RELOAD, dockerd.RESTART)
     reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
-    default, _, runtimes = dockerd.info("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
+    known = dockerd.query_info("{{.DefaultRuntime}} {{json .Runtimes}}")
+    default, _, runtimes = known.partition(" ")
     if has_entry and default and f'"{NAME}"' not in runtimes:
-        if option := dockerd.elsewhere(machine):
+        if option := dockerd.find_file_option(machine):
             what = f"{option} on dockerd's command line: it does not read {dockerd.FILE}"
-            entry = json.dumps({"runtimes": {NAME: {"path": machine.program(RUNTIME)}}})[1:-1]
+            entry = json.dumps({"runtimes": {NAME: {"path": machine.program_path(RUNTIME)}}})[1:-1]
             yield Finding("error", what, option, f"add to that file: {entry}")
             return
         what = f"dockerd has not read {dockerd.FILE} since it was changed"
@@ -124,45 +125,45 @@ def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator
         yield Finding("error", what, default, mend)
 
 
-def of_containerds(machine: Machine) -> Iterator[Finding]:
+def check_containerds(machine: Machine) -> Iterator[Finding]:
     """Report containerds that read another file than the one that ``cgpu install`` changes."""
-    for pid, path in containerd.elsewhere(machine):
+    for pid, path in containerd.find_unconfigured(machine):
         what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
-        yield Finding("warning", what, path, containerd.by_hand(machine, path))
+        yield Finding("warning", what, path, containerd.advise_by_hand(machine, path))
 
 
-def of_users() -> Iterator[Finding]:
+def check_rootless() -> Iterator[Finding]:
     """Report dockerds that are not the machine's own."""
-    for pid, uid in dockerd.of_users():
+    for pid, uid in dockerd.find_rootless():
         what = f"dockerd (pid {pid}) is user {uid}'s own (rootless): cgpu does not look at its file"
         yield Finding("note", what, str(pid))
 
 
-def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
+def _check_units(ground: Ground, engine: Engine) -> Iterator[Finding]:
     """Check that systemd runs its units."""
     if engine.name == "systemd":
-        state = _output("systemctl", "is-active", SERVICE)
+        state = _read_output("systemctl", "is-active", SERVICE)
         if state == "failed":
             yield Finding("error", f"{SERVICE} has failed", state, ground.log)
 
 
-def runtime(ground: Ground) -> Iterator[Finding]:
+def check_runtime(ground: Ground) -> Iterator[Finding]:
     """``cgpu-runtime`` finds a low-level runtime."""
-    path = ground.machine.program(RUNTIME)
-    if ground.hides(path):
+    path = ground.machine.program_path(RUNTIME)
+    if ground.is_hidden(path):
         yield Finding("note", f"{path} is not readable by you", path, BY_ROOT)
         return
     if ground.machine.root or not os.path.exists(path):
         yield Finding("note", f"{path} is not there: no engine has cgpu", path)
         return
-    done = _run(path, "--version")
+    done = _run_program(path, "--version")
     if done is None or done.returncode != 0:
         output = "it does not start" if done is None else " ".join(done.stderr.split())
         yield Finding("error", f"{path}: {output}", path, "apt-get install runc")
         return
     yield Finding("ok", f"{path} hands containers to {done.stdout.splitlines()[0]}", path)
-    hook = ground.machine.program(HOOK)
-    done = _run(hook, "precreate", "--state-dir", ground.state_dir, given=UNTOUCHED)
+    hook = ground.machine.program_path(HOOK)
+    done = _run_program(hook, "precreate", "--state-dir", ground.state_dir, given=UNTOUCHED)
     if done is None or done.stdout != UNTOUCHED:
         yield _python_side(hook, "it does not start" if done is None else done.stderr)
 
@@ -178,7 +179,7 @@ def _python_side(hook: str, output: str) -> Finding:
     return Finding("error", what, hook, mend)
 
 
-def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str] | None:
+def _run_program(*words: str, given: str = "") -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
             words, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -187,6 +188,6 @@ def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str] | Non
         return None
 
 
-def _output(*words: str) -> str:
-    done = _run(*words)
+def _read_output(*words: str) -> str:
+    done = _run_program(*words)
     return "" if done is None else done.stdout.strip()

@@ -28,7 +28,7 @@ def cgpu_run() -> "NoReturn":
     gc.disable()  # as in cgpu_node.bootstrap: it finds nothing
     from cgpu_node import own_code
 
-    own_code.use("cgpu-run")
+    own_code.install_finder("cgpu-run")
     from cgpu_cli.run import main
 
     main()

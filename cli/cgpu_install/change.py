@@ -28,11 +28,11 @@ class Change(NamedTuple):
     undo: Content
 
 
-def content(machine: Machine, path: str) -> Content:
+def read_content(machine: Machine, path: str) -> Content:
     """Return the content of ``path``.
 
     Raises:
         CgpuError: a directory, a device; or it cannot be read.
     """
-    real = machine.at(path)
+    real = machine.resolve_path(path)
     return Link(os.readlink(real)) if os.path.islink(real) else machine.read(path)

@@ -8,9 +8,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_install import entry, running, toml_text
-from cgpu_install.tree import about, look
+from cgpu_install.tree import get_value, with_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,24 +44,26 @@ class UnusedError(CgpuError):
     """The file is valid, but containerd would not read cgpu's settings in it."""
 
 
-def files(machine: Machine) -> list[str]:
+def find_files(machine: Machine) -> list[str]:
     """The file that takes effect: the last read with a section of the plugin, else the main one.
 
     Before 2.1 the whole section comes from that file.
     """
-    having = [name for name, data in _read(machine).items() if _has_plugin(data) and name != MAIN]
+    having = [
+        name for name, data in _read_files(machine).items() if _has_plugin(data) and name != MAIN
+    ]
     return having[-1:] or [MAIN]
 
 
-def elsewhere(machine: Machine) -> Iterator[tuple[int, str]]:
+def find_unconfigured(machine: Machine) -> Iterator[tuple[int, str]]:
     """Pid and main file of each containerd of root's that reads another one, without our runtime.
 
     The one that dockerd starts makes no pods.
     """
-    for folder in running.processes("containerd"):
-        command = running.text(f"{folder}/cmdline")
+    for folder in running.find_processes("containerd"):
+        command = running.read_text(f"{folder}/cmdline")
         given = _OPTION.search(command)
-        if not _CONTAINERD.match(command) or not given or running.user(folder):
+        if not _CONTAINERD.match(command) or not given or running.read_user(folder):
             continue
         path = os.path.realpath(f"{folder}/cwd/{given[1]}" if given[1][0] != "/" else given[1])
         is_other = path != os.path.realpath(MAIN) and not path.endswith(_OF_DOCKERD)
@@ -72,32 +74,32 @@ def elsewhere(machine: Machine) -> Iterator[tuple[int, str]]:
 def _names_ours(machine: Machine, path: str) -> bool:
     """Return whether a main file, or one that it imports, names our runtime."""
     try:
-        names = [*_read(machine, path)]
+        names = [*_read_files(machine, path)]
     except CgpuError:
         names = [path]
-    return any("/cgpu-runtime" in running.text(name) for name in names)
+    return any("/cgpu-runtime" in running.read_text(name) for name in names)
 
 
-def by_hand(machine: Machine, path: str) -> str:
+def advise_by_hand(machine: Machine, path: str) -> str:
     """Return what to do so that the containerd which reads this file gets our runtime."""
     folder, name = os.path.split(path)
     if folder not in _MADE_BY:
         mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
         return f"{mend} {MAIN}, and restart containerd"
-    version = 3 if toml_text.parse(machine.text(path)).get("version") == 3 else 2  # noqa: PLR2004
+    version = 3 if toml_text.parse(machine.read_text(path)).get("version") == 3 else 2  # noqa: PLR2004
     template, maker = f"{folder}/{_TEMPLATES[version]}", _MADE_BY[folder]
     mend = f"add the runtime cgpu to {template}, from which {maker} makes {name}"
     return f"{mend}, as docs/kubernetes.md shows, and restart {maker}"
 
 
-def notes(machine: Machine) -> Iterator[str]:
+def list_notes(machine: Machine) -> Iterator[str]:
     """Yield what an installation leaves to the administrator."""
     for path in (f"{folder}/config.toml" for folder in _MADE_BY):
-        if machine.has(path) and "/cgpu-runtime" not in machine.text(path):
-            yield f"containerd: {by_hand(machine, path)}"
+        if machine.has(path) and "/cgpu-runtime" not in machine.read_text(path):
+            yield f"containerd: {advise_by_hand(machine, path)}"
 
 
-def _read(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
+def _read_files(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
     """Read what containerd reads: the main file, its imports, and their imports in turn.
 
     /etc/containerd/conf.d too, which the default configuration of containerd 2.2 and later names.
@@ -109,43 +111,43 @@ def _read(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
         if name in seen:
             continue
         try:
-            data = seen[name] = toml_text.parse(machine.text(name))
-            look(data, ("plugins", ""))
-            pending += _imports(machine, name, data)
+            data = seen[name] = toml_text.parse(machine.read_text(name))
+            get_value(data, ("plugins", ""))
+            pending += _list_imports(machine, name, data)
         except CgpuError as error:
-            raise about(name, error) from None
+            raise with_path(name, error) from None
     return seen
 
 
-def _imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str]:
+def _list_imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str]:
     imports = data.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
         raise CgpuError("imports: expected a list of paths")
     folder = os.path.dirname(name)
-    return [path for each in imports for path in machine.matching(os.path.join(folder, each))]
+    return [path for each in imports for path in machine.find_paths(os.path.join(folder, each))]
 
 
-def add(text: str, program: str) -> str:
+def add_runtime(text: str, program: str) -> str:
     """The text with the runtime ``cgpu`` in it."""
     data = toml_text.parse(text)
     if not data:
-        text = toml_text.put(text, ("version",), _FRESH)
+        text = toml_text.set_value(text, ("version",), _FRESH)
         data = toml_text.parse(text)
     disabled = data.get("disabled_plugins")
     if isinstance(disabled, list) and any(name in disabled for name in ("cri", *_PLUGINS.values())):
         raise UnusedError("disabled_plugins switches CRI off: nobody would use a runtime here")
-    return _passing(entry.add(_entry(data), text, program))
+    return _pass_annotations(entry.add_entry(_build_entry(data), text, program))
 
 
-def take(text: str, program: str) -> str | None:
+def remove_runtime(text: str, program: str) -> str | None:
     """The text without it."""
     data = toml_text.parse(text)
-    return entry.take(_entry(data), text, program) if _known(data) else text
+    return entry.remove_entry(_build_entry(data), text, program) if _find_plugin(data) else text
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
     """Return the key of the runtime of pods that name none; empty for an unknown version."""
-    return ("plugins", _known(data), "containerd", "default_runtime_name")
+    return ("plugins", _find_plugin(data), "containerd", "default_runtime_name")
 
 
 def check_default(machine: Machine) -> None:
@@ -154,7 +156,7 @@ def check_default(machine: Machine) -> None:
     Raises:
         CgpuError: there is one.
     """
-    for name, data in _read(machine).items():
+    for name, data in _read_files(machine).items():
         for plugin in _PLUGINS.values():
             _check_default(name, data, ("plugins", plugin, "containerd"))
 
@@ -162,43 +164,43 @@ def check_default(machine: Machine) -> None:
 def _check_default(name: str, data: dict[str, Any], section: tuple[str, ...]) -> None:
     try:
         place = (*section, "default_runtime_name")
-        entry.check_plain(place, look(data, place))
+        entry.check_plain(place, get_value(data, place))
         older = (*section, "default_runtime", "runtime_type")  # until 1.7
-        kind = look(data, older)
+        kind = get_value(data, older)
     except CgpuError as error:
-        raise about(name, error) from None
+        raise with_path(name, error) from None
     if kind:
-        sentence = f"{name}: {'.'.join(older)} = {shown(str(kind))}: expected none"
+        sentence = f"{name}: {'.'.join(older)} = {printable(str(kind))}: expected none"
         raise CgpuError(f"{sentence}, because it overrides {place[-1]}")
 
 
 def _has_plugin(data: dict[str, Any]) -> bool:
-    return any(look(data, ("plugins", name)) is not None for name in _PLUGINS.values())
+    return any(get_value(data, ("plugins", name)) is not None for name in _PLUGINS.values())
 
 
-def _known(data: dict[str, Any]) -> str:
+def _find_plugin(data: dict[str, Any]) -> str:
     """The plugin of the version that the file states; empty for an unknown one."""
     version = data.get("version", 1)
     return _PLUGINS.get(version, "") if isinstance(version, int) else ""
 
 
-def _plugin(data: dict[str, Any]) -> str:
-    plugin = _known(data)
+def _require_plugin(data: dict[str, Any]) -> str:
+    plugin = _find_plugin(data)
     if not plugin:
         allowed = "expected 2 or 3; see `containerd config migrate`"
-        raise CgpuError(f"version = {shown(str(data.get('version', 1)))}: {allowed}")
+        raise CgpuError(f"version = {printable(str(data.get('version', 1)))}: {allowed}")
     return plugin
 
 
-def _entry(data: dict[str, Any]) -> entry.Entry:
-    place = ("plugins", _plugin(data), "containerd", "runtimes", "cgpu")
+def _build_entry(data: dict[str, Any]) -> entry.Entry:
+    place = ("plugins", _require_plugin(data), "containerd", "runtimes", "cgpu")
     return entry.Entry(toml_text, place, ("options", "BinaryName"), _like_runc)
 
 
 def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
     """Return the node's own runtime, above all its ``SystemdCgroup``, with our program."""
     place = ("plugins", _PLUGINS[data["version"]], "containerd", "runtimes", "runc")
-    made: dict[str, Any] = copy.deepcopy(look(data, place) or {})
+    made: dict[str, Any] = copy.deepcopy(get_value(data, place) or {})
     if made.get("runtime_type", _SHIM) != _SHIM:
         made = {}
     options = made.pop("options", {})
@@ -213,14 +215,14 @@ def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
 def _with_ours(passed: object) -> list[object]:
     """A runtime's list of annotations with those in it that carry decisions."""
     if not isinstance(passed, list | None):
-        raise CgpuError(f"{_PASSED} = {shown(str(passed))}: expected a list")
+        raise CgpuError(f"{_PASSED} = {printable(str(passed))}: expected a list")
     return [*(passed or []), *(each for each in _DECISIONS if each not in (passed or []))]
 
 
-def _passing(text: str) -> str:
+def _pass_annotations(text: str) -> str:
     """The text with a runtime ``cgpu`` that gets a pod's decision; earlier releases had none."""
     data = toml_text.parse(text)
-    place = (*_entry(data).place, _PASSED)
-    there = look(data, place)
+    place = (*_build_entry(data).place, _PASSED)
+    there = get_value(data, place)
     wanted = _with_ours(there)
-    return text if there == wanted else toml_text.put(text, place, wanted)
+    return text if there == wanted else toml_text.set_value(text, place, wanted)

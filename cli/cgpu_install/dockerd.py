@@ -36,7 +36,7 @@ _STARTS = (
 )
 
 
-def info(template: str) -> str:
+def query_info(template: str) -> str:
     """Ask this machine's dockerd about itself; "" if none runs.
 
     A user's environment and context may name another machine's.
@@ -55,7 +55,7 @@ def info(template: str) -> str:
 
 def default_runtime() -> str:
     """The default runtime that is in force; empty if no dockerd runs."""
-    return info("{{.DefaultRuntime}}")
+    return query_info("{{.DefaultRuntime}}")
 
 
 def check_default(machine: Machine) -> None:
@@ -64,7 +64,7 @@ def check_default(machine: Machine) -> None:
     Raises:
         CgpuError: there is one.
     """
-    for option in options(machine, DEFAULT[0]):
+    for option in find_options(machine, DEFAULT[0]):
         expected = f"expected none there, because dockerd does not start if {FILE} has one too"
         raise CgpuError(f"{option} on dockerd's command line: {expected}")
 
@@ -75,7 +75,7 @@ def check_runtimes(machine: Machine) -> None:
     Raises:
         CgpuError: there is one.
     """
-    for option in options(machine, "add-runtime"):
+    for option in find_options(machine, "add-runtime"):
         expected = f"expected none there, because dockerd forgets it when it reads {FILE} again"
         hint = f"move it to runtimes in {FILE}, restart dockerd, then try again"
         raise CgpuError(f"{option} on dockerd's command line: {expected}", hint=hint)
@@ -87,34 +87,34 @@ def check_unnamed(machine: Machine) -> None:
     Raises:
         CgpuError: it is there.
     """
-    for option in options(machine, DEFAULT[0]):
+    for option in find_options(machine, DEFAULT[0]):
         if option.endswith(f"={NAME}"):
             because = "because dockerd does not start if its default runtime is gone"
             raise CgpuError(f"{option} on dockerd's command line: take it out first, {because}")
 
 
-def options(machine: Machine, name: str) -> Iterator[str]:
+def find_options(machine: Machine, name: str) -> Iterator[str]:
     """Yield an option on command lines of the machine's dockerd, each time with its file."""
-    files = [path for pattern in _STARTS for path in machine.matching(pattern)]
+    files = [path for pattern in _STARTS for path in machine.find_paths(pattern)]
     if not machine.root:
-        own = (each for each in running.processes("dockerd") if not running.user(each))
+        own = (each for each in running.find_processes("dockerd") if not running.read_user(each))
         files += [f"{folder}/cmdline" for folder in own]
     option = re.compile(rf"^[^#;\n]*--{name}[= ]([^\s\"']*)", re.MULTILINE)
     for path in files:
-        if found := option.search(running.text(machine.at(path)).replace("\0", " ")):
+        if found := option.search(running.read_text(machine.resolve_path(path)).replace("\0", " ")):
             yield f"{path}: --{name}={found[1]}"
 
 
-def elsewhere(machine: Machine) -> str:
+def find_file_option(machine: Machine) -> str:
     """Return the option by which dockerd reads another file than ours; "" if there is none."""
-    for option in options(machine, "config-file"):
+    for option in find_options(machine, "config-file"):
         if os.path.realpath(option.partition("=")[2]) != os.path.realpath(FILE):
             return option
     return ""
 
 
-def of_users() -> Iterator[tuple[int, int]]:
+def find_rootless() -> Iterator[tuple[int, int]]:
     """Pid and user of each dockerd that is a user's own; it reads a file in that user's home."""
-    for folder in running.processes("dockerd"):
-        if uid := running.user(folder):
+    for folder in running.find_processes("dockerd"):
+        if uid := running.read_user(folder):
             yield int(os.path.basename(folder)), uid

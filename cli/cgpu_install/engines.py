@@ -8,11 +8,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown, suggestion
+from cgpu_env.errors import format_suggestion, printable
 from cgpu_install import containerd, dockerd, entry, json_text, toml_text
 from cgpu_install.entry import NAME, Default, Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
-from cgpu_install.tree import about
+from cgpu_install.tree import with_path
 from cgpu_node.settings.config import CONFIG_PATH
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class File(NamedTuple):
     default: Default | None = None
     check: Callable[[Machine], None] = lambda _: None
 
-    def without(self, text: str, before: object) -> str | None:
+    def remove_ours(self, text: str, before: object) -> str | None:
         """``text`` as ``take`` leaves it; a default that names ours becomes ``before`` again."""
         taken = self.take(text, self.program)
         return self.default.restore(taken, before) if taken and self.default else taken
@@ -65,9 +65,12 @@ class File(NamedTuple):
             CgpuError: it is not understood.
         """
         try:
-            return self.default is not None and self.default.named(machine.text(self.path)) == NAME
+            return (
+                self.default is not None
+                and self.default.read_runtime(machine.read_text(self.path)) == NAME
+            )
         except CgpuError as error:
-            raise about(self.path, error) from None
+            raise with_path(self.path, error) from None
 
 
 class Engine(NamedTuple):
@@ -98,18 +101,20 @@ class Engine(NamedTuple):
     notes: Callable[[Machine], Iterable[str]] = lambda _: ()
 
 
-def shipped(name: str) -> str:
+def read_shipped(name: str) -> str:
     """The text of a file that comes with cgpu."""
     return (resources.files("cgpu_install") / "files" / name).read_text("utf-8")
 
 
-def _own(name: str, program: str) -> str:
+def _render_shipped(name: str, program: str) -> str:
     """A file that is cgpu's alone, with the folder that its programs are in."""
-    return shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
+    return read_shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
 
 
 def _entry_of(kind: Entry, path: str, program: str, default: Default | None = None) -> File:
-    return File(path, program, partial(entry.add, kind), partial(entry.take, kind), default)
+    return File(
+        path, program, partial(entry.add_entry, kind), partial(entry.remove_entry, kind), default
+    )
 
 
 def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
@@ -120,13 +125,15 @@ def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
     path: str,
     program: str,
 ) -> File:
-    def make(_: dict[str, Any], program: str) -> object:
-        return _at(form.parse(_own(name, program)), place)
+    def make_value(_: dict[str, Any], program: str) -> object:
+        return _get_value(form.parse(_render_shipped(name, program)), place)
 
-    return _entry_of(Entry(form, place, key, make, whole=partial(_own, name)), path, program)
+    return _entry_of(
+        Entry(form, place, key, make_value, whole=partial(_render_shipped, name)), path, program
+    )
 
 
-def _at(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
+def _get_value(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
     for key in place:
         data = data[key]
     return data
@@ -147,43 +154,43 @@ _PODMAN = partial(_own_entry, toml_text, ("engine", "runtimes", "cgpu"), ())
 _OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
 
 
-def _docker(machine: Machine) -> list[File]:
-    file = _entry_of(_DOCKER, dockerd.FILE, machine.program(RUNTIME), _DOCKER_DEFAULT)
+def _list_docker_files(machine: Machine) -> list[File]:
+    file = _entry_of(_DOCKER, dockerd.FILE, machine.program_path(RUNTIME), _DOCKER_DEFAULT)
     return [file._replace(check=dockerd.check_runtimes)]
 
 
-def _containerd(machine: Machine, path: str) -> File:
-    program, default = machine.program(RUNTIME), _CONTAINERD_DEFAULT
-    return File(path, program, containerd.add, containerd.take, default)
+def _make_containerd_file(machine: Machine, path: str) -> File:
+    program, default = machine.program_path(RUNTIME), _CONTAINERD_DEFAULT
+    return File(path, program, containerd.add_runtime, containerd.remove_runtime, default)
 
 
-def _hooks(machine: Machine, *stages: str) -> list[File]:
+def _list_hook_files(machine: Machine, *stages: str) -> list[File]:
     names = [f"cgpu-{stage}.json" for stage in stages]
-    return [_OCI_HOOK(name, f"{HOOKS}/{name}", machine.program(HOOK)) for name in names]
+    return [_OCI_HOOK(name, f"{HOOKS}/{name}", machine.program_path(HOOK)) for name in names]
 
 
 def unit_path(name: str, machine: Machine) -> str:
     """Return where systemd finds a unit of ours: a package's, if we would write the same."""
-    wanted = _own(name, machine.program(SERVER))
+    wanted = _render_shipped(name, machine.program_path(SERVER))
     packaged = (f"{folder}/{name}" for folder in PACKAGED_UNITS)
     own = f"{UNITS}/{name}"
     if machine.has(own):
         return own
-    return next((path for path in packaged if machine.text(path) == wanted), own)
+    return next((path for path in packaged if machine.read_text(path) == wanted), own)
 
 
-def _unit(name: str, mark: str, machine: Machine) -> File:
+def _make_unit_file(name: str, mark: str, machine: Machine) -> File:
     path = unit_path(name, machine)
 
-    def add(text: str, program: str) -> str:
+    def add_unit(text: str, program: str) -> str:
         if text and mark not in text:
             raise CgpuError(f"expected no such unit, or cgpu's with {mark.strip()} in it")
-        return _own(name, program)
+        return _render_shipped(name, program)
 
-    def take(text: str, _: str) -> str | None:
+    def remove_unit(text: str, _: str) -> str | None:
         return None if mark in text and path.startswith(UNITS) else text
 
-    return File(path, machine.program(SERVER), add, take)
+    return File(path, machine.program_path(SERVER), add_unit, remove_unit)
 
 
 def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
@@ -195,41 +202,41 @@ def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "docker",
-        _docker,
+        _list_docker_files,
         lambda m: m.has(dockerd.FILE) or m.has_program("dockerd"),
         (dockerd.RELOAD,),
     ),
     Engine(
         "containerd",
-        lambda m: [_containerd(m, path) for path in containerd.files(m)],
+        lambda m: [_make_containerd_file(m, path) for path in containerd.find_files(m)],
         lambda m: m.has(containerd.MAIN),
         ("systemctl try-restart containerd",),
-        earlier=_containerd,
-        notes=containerd.notes,
+        earlier=_make_containerd_file,
+        notes=containerd.list_notes,
     ),
     Engine(
         "crio",
-        lambda m: [_CRIO("crio-99-cgpu.conf", CRIO, m.program(RUNTIME))],
+        lambda m: [_CRIO("crio-99-cgpu.conf", CRIO, m.program_path(RUNTIME))],
         lambda m: m.has("/etc/crio") or m.has_program("crio"),
         ("systemctl try-restart crio",),
     ),
     Engine(
         "podman",
-        lambda m: [_PODMAN("podman-containers.conf", PODMAN, m.program(RUNTIME))],
+        lambda m: [_PODMAN("podman-containers.conf", PODMAN, m.program_path(RUNTIME))],
         lambda m: m.has_program("podman"),
         (),
     ),
     Engine(
         "nvidia",
-        lambda m: [_entry_of(_NVIDIA, NVIDIA, m.program(RUNTIME))],
+        lambda m: [_entry_of(_NVIDIA, NVIDIA, m.program_path(RUNTIME))],
         lambda m: m.has(NVIDIA),
         (),
     ),
     Engine(
         "systemd",
         lambda m: [
-            _unit(SERVICE, "/cgpud ", m),
-            _unit(MOUNT, "Where=/run/cgpu", m),
+            _make_unit_file(SERVICE, "/cgpud ", m),
+            _make_unit_file(MOUNT, "Where=/run/cgpu", m),
         ],
         lambda m: m.has(BOOTED, "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
         # The mount is made if nothing is at its place yet, and otherwise at boot.
@@ -241,7 +248,7 @@ ENGINES: tuple[Engine, ...] = (
     ),
     Engine(
         "metrics",
-        lambda m: [_unit(SOCKET, f"Service={SERVICE}", m)],
+        lambda m: [_make_unit_file(SOCKET, f"Service={SERVICE}", m)],
         lambda _: False,
         (
             "systemctl daemon-reload",
@@ -261,10 +268,16 @@ ENGINES: tuple[Engine, ...] = (
             f" the {SERVER} that the first container starts serves it"
         ),
     ),
-    Engine("podman-hooks", lambda m: _hooks(m, "precreate"), lambda _: False, (), automatic=False),
+    Engine(
+        "podman-hooks",
+        lambda m: _list_hook_files(m, "precreate"),
+        lambda _: False,
+        (),
+        automatic=False,
+    ),
     Engine(
         "crio-hooks",
-        lambda m: _hooks(m, "prestart", "poststop"),
+        lambda m: _list_hook_files(m, "prestart", "poststop"),
         lambda _: False,
         ("systemctl try-restart crio",),
         automatic=False,
@@ -275,7 +288,7 @@ ENGINES: tuple[Engine, ...] = (
 _ONE_OF = ("podman-hooks", "crio-hooks")  # podman would start both
 
 
-def named(names: Sequence[str]) -> list[Engine]:
+def select_engines(names: Sequence[str]) -> list[Engine]:
     """The engines of these names.
 
     Raises:
@@ -284,8 +297,8 @@ def named(names: Sequence[str]) -> list[Engine]:
     table = {engine.name: engine for engine in ENGINES}
     for name in names:
         if name not in table:
-            allowed = f"expected one of {', '.join(table)}{suggestion(name, table)}"
-            raise CgpuError(f"{shown(name)}: {allowed}")
+            allowed = f"expected one of {', '.join(table)}{format_suggestion(name, table)}"
+            raise CgpuError(f"{printable(name)}: {allowed}")
     if set(_ONE_OF) <= set(names):
         raise CgpuError(f"{' and '.join(_ONE_OF)}: expected one, for they share a directory")
     return [table[name] for name in dict.fromkeys(names)]

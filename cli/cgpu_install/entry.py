@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
-from cgpu_install.tree import alone, look
+from cgpu_env.errors import printable
+from cgpu_install.tree import find_lone_ancestor, get_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ class Format(Protocol):
     def parse(self, text: str, /) -> dict[str, Any]:
         """Return the values in the text."""
 
-    def put(self, text: str, path: Sequence[str], value: object, /) -> str:
+    def set_value(self, text: str, path: Sequence[str], value: object, /) -> str:
         """The text with a value set."""
 
-    def take(self, text: str, path: Sequence[str], /) -> str:
+    def remove_value(self, text: str, path: Sequence[str], /) -> str:
         """The text with a value gone."""
 
 
@@ -65,29 +65,32 @@ class Default(NamedTuple):
     place: Callable[[dict[str, Any]], tuple[str, ...]]
     check: Callable[[Machine], None]
 
-    def named(self, text: str) -> object:
+    def read_runtime(self, text: str) -> object:
         """Return the runtime that ``text`` names, or None."""
         data = self.format.parse(text)
-        return look(data, self.place(data)) if data else None
+        return get_value(data, self.place(data)) if data else None
 
-    def put(self, text: str) -> str:
+    def set_runtime(self, text: str) -> str:
         """``text`` with our runtime there.
 
         Raises:
             CgpuError: one is there that does more than runc.
         """
         place = self.place(data := self.format.parse(text))
-        check_plain(place, there := look(data, place))
-        return text if there == NAME else self.format.put(text, place, NAME)
+        check_plain(place, there := get_value(data, place))
+        return text if there == NAME else self.format.set_value(text, place, NAME)
 
     def restore(self, text: str, before: object) -> str:
         """``text`` with ``before`` there, where it names our runtime and has none of that name."""
         place = self.place(data := self.format.parse(text))
-        if look(data, place) != NAME or look(data, (*place[:-1], "runtimes", NAME)) is not None:
+        if (
+            get_value(data, place) != NAME
+            or get_value(data, (*place[:-1], "runtimes", NAME)) is not None
+        ):
             return text
         if isinstance(before, str) and before != NAME:
-            return self.format.put(text, place, before)
-        return self.format.take(text, alone(data, place))
+            return self.format.set_value(text, place, before)
+        return self.format.remove_value(text, find_lone_ancestor(data, place))
 
 
 def check_plain(place: Sequence[str], there: object) -> None:
@@ -99,11 +102,11 @@ def check_plain(place: Sequence[str], there: object) -> None:
     if there not in (None, *_PLAIN, NAME):
         is_nvidia = "nvidia" in str(there)
         hint = "cgpu install nvidia: containers of NVIDIA's runtime then go through cgpu's too"
-        sentence = f"{'.'.join(place)} = {shown(str(there))}: expected runc, or none"
+        sentence = f"{'.'.join(place)} = {printable(str(there))}: expected runc, or none"
         raise CgpuError(sentence, hint=hint if is_nvidia else "")
 
 
-def add(entry: Entry, text: str, program: str) -> str:
+def add_entry(entry: Entry, text: str, program: str) -> str:
     """``text`` with the entry in it; the same text where all is as it should be.
 
     Raises:
@@ -112,39 +115,41 @@ def add(entry: Entry, text: str, program: str) -> str:
     data = entry.format.parse(text)
     if not data and entry.whole is not None:
         return entry.whole(program)
-    there = look(data, entry.place)
+    there = get_value(data, entry.place)
     if there is None:
-        return entry.format.put(text, entry.place, entry.make(data, program))
-    value: object = look(there, entry.program)
+        return entry.format.set_value(text, entry.place, entry.make(data, program))
+    value: object = get_value(there, entry.program)
     is_list = not entry.program
     named = value[0] if is_list and isinstance(value, list) and len(value) == 1 else value
     if not entry.replaces and not _is_ours(named, program):
         where = ".".join((*entry.place, *entry.program))
-        what = "is not there" if value is None else f"= {shown(str(value))}"
+        what = "is not there" if value is None else f"= {printable(str(value))}"
         raise CgpuError(f"{where} {what}: expected no such entry, or one of cgpu's")
     if named == program:
         return text
-    return entry.format.put(text, (*entry.place, *entry.program), [program] if is_list else program)
+    return entry.format.set_value(
+        text, (*entry.place, *entry.program), [program] if is_list else program
+    )
 
 
-def take(entry: Entry, text: str, program: str) -> str | None:
+def remove_entry(entry: Entry, text: str, program: str) -> str | None:
     """``text`` without the entry; None where nothing else was in the file.
 
     Raises:
         CgpuError: it is not understood.
     """
     data = entry.format.parse(text)
-    there = look(data, entry.place)
-    named = None if there is None else look(there, entry.program)
+    there = get_value(data, entry.place)
+    named = None if there is None else get_value(there, entry.program)
     others = [] if not isinstance(named, list) else [n for n in named if not _is_ours(n, program)]
     ours = named[0] if isinstance(named, list) and len(named) > len(others) else named
     if not _is_ours(ours, program):
         return text
     if others:
-        return entry.format.put(text, (*entry.place, *entry.program), others)
+        return entry.format.set_value(text, (*entry.place, *entry.program), others)
     if entry.whole is not None:
         return None
-    return entry.format.take(text, alone(data, entry.place))
+    return entry.format.remove_value(text, find_lone_ancestor(data, entry.place))
 
 
 def _is_ours(named: object, program: str) -> bool:

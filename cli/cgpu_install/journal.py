@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_install.change import Link, content
+from cgpu_install.change import Link, read_content
 from cgpu_install.machine import BIN_DIR
 from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
@@ -75,7 +75,7 @@ class Journal:
         self.unread: set[str] = set()
         self.is_there = False
         self._undo: list[Callable[[], object]] = []
-        self._text = text = machine.text(_FILE)
+        self._text = text = machine.read_text(_FILE)
         if not text:
             return
         self.is_there = True
@@ -89,11 +89,11 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise CgpuError(f"{_FILE}: damaged: expected what cgpu install wrote") from None
 
-    def paths(self, engine: str) -> list[str]:
+    def list_paths(self, engine: str) -> list[str]:
         """Return the files that were changed for an engine."""
         return [path for path, saved in self.saved.items() if saved.engine == engine]
 
-    def engines(self) -> set[str]:
+    def list_engines(self) -> set[str]:
         """For which something was changed."""
         return {saved.engine for saved in self.saved.values()}
 
@@ -101,7 +101,7 @@ class Journal:
         """Return whether ``path`` has the content that we left there."""
         return path in self.saved and self.saved[path].left == fingerprint(now)
 
-    def before(self, path: str) -> Content:
+    def read_original(self, path: str) -> Content:
         """Return the content that ``path`` had before us.
 
         Raises:
@@ -118,24 +118,24 @@ class Journal:
         return backup
 
     @contextlib.contextmanager
-    def _locked(self, changes: Sequence[Change]) -> Iterator[None]:
+    def _lock_files(self, changes: Sequence[Change]) -> Iterator[None]:
         """Lock, check that nothing changed since the plan, and report errors of the file system."""
         for path in (_FILE, *(change.path for change in changes)):
             self._machine.check_folder(path)
         try:
-            os.makedirs(self._machine.at(FOLDER), 0o755, exist_ok=True)
-            lock, what = self._machine.at(_LOCK), "cgpu install or uninstall"
+            os.makedirs(self._machine.resolve_path(FOLDER), 0o755, exist_ok=True)
+            lock, what = self._machine.resolve_path(_LOCK), "cgpu install or uninstall"
             with LockFile(lock, what, patience=_PATIENCE_SECONDS, temporary=True):
                 try:
-                    if self._machine.text(_FILE) != self._text:
+                    if self._machine.read_text(_FILE) != self._text:
                         raise CgpuError(f"{_FILE}: changed meanwhile: run this again")
                     for change in changes:
-                        if content(self._machine, change.path) != change.before:
+                        if read_content(self._machine, change.path) != change.before:
                             raise CgpuError(f"{change.path}: changed meanwhile: run this again")
                     yield
                 finally:
                     with contextlib.suppress(OSError):
-                        os.rmdir(self._machine.at(FOLDER))
+                        os.rmdir(self._machine.resolve_path(FOLDER))
         except OSError as error:
             raise CgpuError(f"{error.filename or FOLDER}: {error.strerror}") from None
 
@@ -147,11 +147,11 @@ class Journal:
         """
         is_elsewhere = bool(self.saved) and bin_dir != self.bin_dir
         if changes or is_elsewhere:
-            with self._locked(changes), self._all_or_nothing():
+            with self._lock_files(changes), self._all_or_nothing():
                 self.bin_dir = bin_dir
                 if is_elsewhere:
                     self._save()
-                self._install(changes)
+                self._install_changes(changes)
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -175,16 +175,16 @@ class Journal:
                 raise
             raise CgpuError(f"{sentence}; nothing was changed") from None
 
-    def _change(self, path: str, what: Content) -> None:
+    def _change_content(self, path: str, what: Content) -> None:
         """Make ``what`` the content of ``path``; ``_all_or_nothing`` may give back what was."""
-        before = content(self._machine, path)
+        before = read_content(self._machine, path)
         try:
-            self._put(path, what)
+            self._replace_content(path, what)
         finally:
-            if content(self._machine, path) != before:
-                self._undo.append(lambda: self._put(path, before))
+            if read_content(self._machine, path) != before:
+                self._undo.append(lambda: self._replace_content(path, before))
 
-    def _install(self, changes: Sequence[Change]) -> None:
+    def _install_changes(self, changes: Sequence[Change]) -> None:
         self.unread |= {change.engine for change in changes}
         for change in changes:
             folders = self._make_folders(change.path)
@@ -193,7 +193,7 @@ class Journal:
             if isinstance(change.undo, bytes):
                 folder = os.path.dirname(f"{_BACKUP}{change.path}")
                 self._undo.append(partial(self._remove_empty, folder, FOLDER))
-                self._change(f"{_BACKUP}{change.path}", change.undo)
+                self._change_content(f"{_BACKUP}{change.path}", change.undo)
             self.saved[change.path] = Saved(
                 change.engine,
                 backup,
@@ -202,16 +202,16 @@ class Journal:
                 known.folders if known else folders,
             )
             self._save()
-            self._change(change.path, change.after)
+            self._change_content(change.path, change.after)
 
-    def have_read(self, engines: Iterable[str]) -> None:
+    def mark_read(self, engines: Iterable[str]) -> None:
         """Write down that these have read what was changed for them.
 
         Raises:
             CgpuError: the journal cannot be written, or is another one meanwhile.
         """
         if not self.unread.isdisjoint(engines):
-            with self._locked(()):
+            with self._lock_files(()):
                 self.unread.difference_update(engines)
                 self._save()
 
@@ -228,61 +228,61 @@ class Journal:
                 every file is given back.
         """
         if changes or self.saved:
-            with self._locked(changes):
+            with self._lock_files(changes):
                 with self._all_or_nothing():
                     for change in changes:
-                        self._change(change.path, change.after)
+                        self._change_content(change.path, change.after)
                     check()
-                self._uninstall(engines)
+                self._forget_engines(engines)
 
-    def _uninstall(self, engines: Sequence[str]) -> None:
+    def _forget_engines(self, engines: Sequence[str]) -> None:
         self.unread.difference_update(engines)
         for path, saved in reversed(list(self.saved.items())):  # inner folders before outer ones
             if saved.engine in engines:
-                self._forget(path, saved)
+                self._forget_path(path, saved)
         self._save()
 
-    def _forget(self, path: str, saved: Saved) -> None:
+    def _forget_path(self, path: str, saved: Saved) -> None:
         del self.saved[path]
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._machine.at(f"{_BACKUP}{path}"))
+            os.unlink(self._machine.resolve_path(f"{_BACKUP}{path}"))
         self._remove_empty(os.path.dirname(f"{_BACKUP}{path}"), FOLDER)
         for folder in reversed(saved.folders):
             with contextlib.suppress(OSError):
-                os.rmdir(self._machine.at(folder))
+                os.rmdir(self._machine.resolve_path(folder))
 
     def _remove_empty(self, folder: str, top: str) -> None:
         with contextlib.suppress(OSError):
             while folder != top:
-                os.rmdir(self._machine.at(folder))
+                os.rmdir(self._machine.resolve_path(folder))
                 folder = os.path.dirname(folder)
 
     def _save(self) -> None:
         self._text = ""
         if not self.saved:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._machine.at(_FILE))
+                os.unlink(self._machine.resolve_path(_FILE))
             # Of an install cut short before it wrote down what the backup is of.
-            shutil.rmtree(self._machine.at(_BACKUP), ignore_errors=True)
+            shutil.rmtree(self._machine.resolve_path(_BACKUP), ignore_errors=True)
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
         data = {"version": VERSION, "bin_dir": self.bin_dir, "saved": saved}
         data["unread"] = sorted(self.unread)
         self._text = f"{json.dumps(data, indent=1)}\n"
-        self._change(_FILE, self._text.encode())
+        self._change_content(_FILE, self._text.encode())
 
     def _make_folders(self, path: str) -> list[str]:
         missing = []
         folder = os.path.dirname(path)
-        while not os.path.isdir(self._machine.at(folder)):
+        while not os.path.isdir(self._machine.resolve_path(folder)):
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
-            os.mkdir(self._machine.at(folder), 0o755)
+            os.mkdir(self._machine.resolve_path(folder), 0o755)
             self._undo.append(partial(self._remove_empty, folder, os.path.dirname(folder)))
         return missing[::-1]
 
-    def _put(self, path: str, what: Content) -> None:
+    def _replace_content(self, path: str, what: Content) -> None:
         """Make ``what`` the content of ``path`` in one step.
 
         Raises:
@@ -290,11 +290,11 @@ class Journal:
         """
         try:
             new = _NEW_BACKUP if path.startswith(f"{_BACKUP}/") else _NEW_FILE
-            self._write(self._machine.at(path), what, new)
+            self._write_content(self._machine.resolve_path(path), what, new)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
 
-    def _write(self, place: str, what: Content, new: int) -> None:
+    def _write_content(self, place: str, what: Content, new: int) -> None:
         if what is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from cgpu_env import CgpuError
-from cgpu_install.tree import bounded, proved, removed, replaced
+from cgpu_install.tree import check_depth, verify_text, with_value, without_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,38 +39,40 @@ def parse(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        data = json.loads(text, object_pairs_hook=_check_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CgpuError(f"not JSON: {error}") from None
     if not isinstance(data, dict):
         raise CgpuError("expected a JSON object")
-    return bounded(data)
+    return check_depth(data)
 
 
-def put(text: str, path: Sequence[str], value: object) -> str:
+def set_value(text: str, path: Sequence[str], value: object) -> str:
     """``text`` with ``value`` at ``path``; objects on the way there are made."""
-    wanted = replaced(parse(text), path, value)
+    wanted = with_value(parse(text), path, value)
     if not text.strip():
         return json.dumps(wanted, indent=_INDENT) + "\n"
-    return proved(_put(text, path, value), parse, wanted)
+    return verify_text(_write_value(text, path, value), parse, wanted)
 
 
-def take(text: str, path: Sequence[str]) -> str:
+def remove_value(text: str, path: Sequence[str]) -> str:
     """``text`` without what is at ``path``."""
-    wanted = removed(parse(text), path)
-    at = _skip(text, 0)
+    wanted = without_value(parse(text), path)
+    at = _skip_blanks(text, 0)
     for key in path[:-1]:
-        at = next(m.value for m in _members(text, at) if m.key == key)
-    members = _members(text, at)
+        at = next(m.value for m in _parse_members(text, at) if m.key == key)
+    members = _parse_members(text, at)
     i = next(i for i, m in enumerate(members) if m.key == path[-1])
     if len(members) == 1:
-        return proved(text[: at + 1] + text[_skip(text, members[0].end) :], parse, wanted)
+        return verify_text(
+            text[: at + 1] + text[_skip_blanks(text, members[0].end) :], parse, wanted
+        )
     if i > 0:
-        return proved(text[: members[i - 1].end] + text[members[i].end :], parse, wanted)
-    return proved(text[: members[0].start] + text[members[1].start :], parse, wanted)
+        return verify_text(text[: members[i - 1].end] + text[members[i].end :], parse, wanted)
+    return verify_text(text[: members[0].start] + text[members[1].start :], parse, wanted)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
@@ -83,35 +85,35 @@ def _no_constant(name: str) -> NoReturn:
     raise CgpuError(f"not JSON: {name}")
 
 
-def _skip(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     return cast("re.Match[str]", _BLANKS.match(text, at)).end()
 
 
-def _members(text: str, at: int) -> list[_Member]:
+def _parse_members(text: str, at: int) -> list[_Member]:
     """The members of the object that begins at ``at``, in a text that is known to be JSON."""
     members = []
-    at = _skip(text, at + 1)
+    at = _skip_blanks(text, at + 1)
     while text[at] != "}":
         start = at
         key, at = _DECODER.raw_decode(text, at)
-        value = _skip(text, _skip(text, at) + 1)
+        value = _skip_blanks(text, _skip_blanks(text, at) + 1)
         _, end = _DECODER.raw_decode(text, value)
         members.append(_Member(key, start, value, end))
-        at = _skip(text, end)
-        at = _skip(text, at + 1) if text[at] == "," else at
+        at = _skip_blanks(text, end)
+        at = _skip_blanks(text, at + 1) if text[at] == "," else at
     return members
 
 
-def _put(text: str, path: Sequence[str], value: object) -> str:
-    at, margin = _skip(text, 0), ""
+def _write_value(text: str, path: Sequence[str], value: object) -> str:
+    at, margin = _skip_blanks(text, 0), ""
     for depth, key in enumerate(path):
-        members = _members(text, at)
+        members = _parse_members(text, at)
         found = next((m for m in members if m.key == key), None)
         if found is None:
             for name in reversed(path[depth + 1 :]):
                 value = {name: value}
-            return _insert(text, at, members, _Style(text, margin), key, value)
-        margin = _margin(text, found.start) or margin
+            return _insert_member(text, at, members, _Style(text, margin), key, value)
+        margin = _read_margin(text, found.start) or margin
         if depth + 1 == len(path):
             written = _Style(text, margin).dump(value, spread="\n" in text[found.value : found.end])
             return text[: found.value] + written + text[found.end :]
@@ -119,7 +121,7 @@ def _put(text: str, path: Sequence[str], value: object) -> str:
     return text
 
 
-def _margin(text: str, at: int) -> str | None:
+def _read_margin(text: str, at: int) -> str | None:
     """The blanks before ``at`` on its line; None where something else is before it."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return None if line.strip() or "\n" not in text[:at] else line
@@ -141,7 +143,7 @@ class _Style:
         return json.dumps(value, indent=self.unit).replace("\n", self.newline + self.margin)
 
 
-def _insert(  # noqa: PLR0913, PLR0917 (a place, a way, and what)
+def _insert_member(  # noqa: PLR0913, PLR0917 (a place, a way, and what)
     text: str, at: int, members: list[_Member], style: _Style, key: str, value: object
 ) -> str:
     if members:
@@ -152,9 +154,9 @@ def _insert(  # noqa: PLR0913, PLR0917 (a place, a way, and what)
         added = f",{lead}{json.dumps(key)}: {style.dump(value, spread=spread)}"
         return text[: members[-1].end] + added + text[members[-1].end :]
     outer = style.margin
-    spread = "\n" in text.strip() or at == _skip(text, 0)
+    spread = "\n" in text.strip() or at == _skip_blanks(text, 0)
     style.margin += style.unit
     inner = f"{json.dumps(key)}: {style.dump(value, spread=spread)}"
     if spread:
         inner = f"{style.newline}{style.margin}{inner}{style.newline}{outer}"
-    return text[: at + 1] + inner + text[_skip(text, at + 1) :]
+    return text[: at + 1] + inner + text[_skip_blanks(text, at + 1) :]

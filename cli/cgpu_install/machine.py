@@ -33,7 +33,7 @@ class Machine(NamedTuple):
     root: str = ""
     bin_dir: str = BIN_DIR
 
-    def at(self, path: str) -> str:
+    def resolve_path(self, path: str) -> str:
         """The path at which we reach the machine's ``path``.
 
         Raises:
@@ -45,21 +45,21 @@ class Machine(NamedTuple):
                 raise CgpuError(f"{folder}: leads out of --root {self.root}")
         return f"{self.root}{path}"
 
-    def program(self, name: str) -> str:
+    def program_path(self, name: str) -> str:
         """The path by which engines know a program of cgpu."""
         return f"{self.bin_dir}/{name}"
 
     def has(self, *paths: str) -> bool:
         """Return whether one of them exists."""
-        return any(os.path.lexists(self.at(path)) for path in paths)
+        return any(os.path.lexists(self.resolve_path(path)) for path in paths)
 
     def has_program(self, name: str) -> bool:
         """Return whether it is in one of the usual directories."""
         return self.has(*(f"{folder}/{name}" for folder in _BINARIES))
 
-    def matching(self, pattern: str) -> list[str]:
+    def find_paths(self, pattern: str) -> list[str]:
         """The machine's paths that a pattern names, in order."""
-        return sorted(path[len(self.root) :] for path in glob.glob(self.at(pattern)))
+        return sorted(path[len(self.root) :] for path in glob.glob(self.resolve_path(pattern)))
 
     def read(self, path: str) -> bytes | None:
         """The content of a file; None if there is none.
@@ -68,11 +68,11 @@ class Machine(NamedTuple):
             CgpuError: it is no plain file, or cannot be read.
         """
         try:
-            kind = stat.S_IFMT(os.lstat(self.at(path)).st_mode)
+            kind = stat.S_IFMT(os.lstat(self.resolve_path(path)).st_mode)
             if kind != stat.S_IFREG:
                 because = _NOT_PLAIN.get(kind, "not a device")
                 raise CgpuError(f"{path}: expected a plain file, {because}")
-            with open(self.at(path), "rb") as file:
+            with open(self.resolve_path(path), "rb") as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -80,7 +80,7 @@ class Machine(NamedTuple):
             kind_of = ClosedError if isinstance(error, PermissionError) else CgpuError
             raise kind_of(f"{path}: {error.strerror}") from None
 
-    def text(self, path: str) -> str:
+    def read_text(self, path: str) -> str:
         """Read a file as text; "" if there is none.
 
         Raises:
@@ -98,8 +98,8 @@ class Machine(NamedTuple):
             CgpuError: something else than a directory is above it, or a link leads out of the root.
         """
         folder = os.path.dirname(path)
-        while not os.path.lexists(self.at(folder)):
+        while not os.path.lexists(self.resolve_path(folder)):
             folder = os.path.dirname(folder)
-        if not os.path.isdir(self.at(folder)):
+        if not os.path.isdir(self.resolve_path(folder)):
             raise CgpuError(f"{folder}: expected a directory")
-        self.at(path)
+        self.resolve_path(path)

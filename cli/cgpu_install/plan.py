@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, json_text
-from cgpu_install.change import Change, Link, content
+from cgpu_install.change import Change, Link, read_content
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
-from cgpu_install.tree import about
+from cgpu_install.tree import with_path
 from cgpu_node import own_code
 from cgpu_node.trust import check_source
 
@@ -38,7 +38,7 @@ class InstallPlan(NamedTuple):
     notes: list[str]
 
 
-def installing(
+def plan_install(
     machine: Machine,
     engines: Sequence[Engine],
     journal: Journal,
@@ -63,13 +63,13 @@ def installing(
     for engine in engines:
         try:
             its = engine.files(machine)
-            made = [_added(machine, engine, f, journal, is_default=is_default) for f in its]
+            made = [_plan_addition(machine, engine, f, journal, is_default=is_default) for f in its]
         except UnusedError as error:
             if not forgiving:
                 raise
             notes.append(f"{engine.name}: left alone: {error}")
             continue
-        enabled = [_enabled(machine, engine, unit, journal) for unit in engine.units]
+        enabled = [_plan_unit_link(machine, engine, unit, journal) for unit in engine.units]
         changes += [*made, *enabled]
         used.append(engine)
         notes += engine.notes(machine)
@@ -78,14 +78,14 @@ def installing(
         given = ", ".join(engine.name for engine in engines)
         raise CgpuError(f"--default: expected docker or containerd among the engines, not {given}")
     names = dict.fromkeys(name for engine in used for name in engine.links)
-    links = [_linked(machine, name, journal) for name in names]
+    links = [_plan_program_link(machine, name, journal) for name in names]
     needed = [c for c in (*links, *changes) if c.before != c.after]
     for change in needed:
         machine.check_folder(change.path)
     return InstallPlan(needed, notes)
 
 
-def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> InstallPlan:
+def plan_uninstall(machine: Machine, engines: Sequence[Engine], journal: Journal) -> InstallPlan:
     """Plan ``cgpu uninstall``: the bytes from before; without cgpu where others wrote since.
 
     Raises:
@@ -96,126 +96,132 @@ def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) 
         files = {file.path: file for file in engine.files(machine)}
         if engine.earlier:
             earlier = partial(engine.earlier, machine)
-            files = {path: earlier(path) for path in journal.paths(engine.name)} | files
-        paths = dict.fromkeys((*files, *journal.paths(engine.name)))
-        changes += [_taken(machine, engine.name, p, files.get(p), journal) for p in paths]
+            files = {path: earlier(path) for path in journal.list_paths(engine.name)} | files
+        paths = dict.fromkeys((*files, *journal.list_paths(engine.name)))
+        changes += [_plan_removal(machine, engine.name, p, files.get(p), journal) for p in paths]
     if is_last(engines, journal):
-        links = dict.fromkeys((*journal.paths(PROGRAMS), *_made_by_hand(machine)))
-        changes += [_unlinked(machine, path, journal) for path in links]
+        links = dict.fromkeys((*journal.list_paths(PROGRAMS), *_made_by_hand(machine)))
+        changes += [_plan_unlink(machine, path, journal) for path in links]
     return InstallPlan([c for c in changes if c.before != c.after], [])
 
 
-def letting_go(machine: Machine, plan: InstallPlan) -> Change:
+def plan_runc_default(machine: Machine, plan: InstallPlan) -> Change:
     """The change that makes dockerd read runc as its default before its file is restored.
 
     On a reload dockerd keeps its default if the file names none.
     """
     before, path = machine.read(dockerd.FILE), dockerd.FILE
     try:
-        after = json_text.put(machine.text(path), dockerd.DEFAULT, "runc").encode()
+        after = json_text.set_value(machine.read_text(path), dockerd.DEFAULT, "runc").encode()
     except CgpuError as error:
-        raise about(path, error) from None
+        raise with_path(path, error) from None
     undo = next((change.after for change in plan.changes if change.path == path), before)
     return Change("docker", path, before, after, undo)
 
 
 def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
     """Return whether cgpu is in no other engine than these."""
-    return journal.engines() <= {PROGRAMS, *(engine.name for engine in engines)}
+    return journal.list_engines() <= {PROGRAMS, *(engine.name for engine in engines)}
 
 
-def found(machine: Machine) -> list[Engine]:
+def detect_engines(machine: Machine) -> list[Engine]:
     """The engines that a machine has."""
     return [engine for engine in ENGINES if engine.automatic and engine.found(machine)]
 
 
-def diff(changes: Sequence[Change]) -> Iterator[str]:
+def format_diff(changes: Sequence[Change]) -> Iterator[str]:
     """The changes as a unified diff; of a link its target is compared."""
     for change in changes:
-        before, after = _lines(change.before), _lines(change.after)
+        before, after = _split_lines(change.before), _split_lines(change.after)
         old = change.path if change.before is not None else "/dev/null"
         new = change.path if change.after is not None else "/dev/null"
         for line in difflib.unified_diff(before, after, old, new):
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _lines(what: Content) -> list[str]:
+def _split_lines(what: Content) -> list[str]:
     if isinstance(what, Link):
         return [f"link to {what.target}\n"]
     return (what or b"").decode(errors="replace").splitlines(keepends=True)
 
 
-def _added(
+def _plan_addition(
     machine: Machine, engine: Engine, file: File, journal: Journal, *, is_default: bool
 ) -> Change:
-    before, text = machine.read(file.path), machine.text(file.path)
+    before, text = machine.read(file.path), machine.read_text(file.path)
     try:
         after = file.add(text, file.program)
         if after != text:
             file.check(machine)
         if is_default and file.default:
             file.default.check(machine)
-            after = file.default.put(after)
+            after = file.default.set_runtime(after)
         saved = journal.saved.get(file.path)
         if saved is None:
             undo: Content = before
         elif journal.is_untouched(file.path, before):
-            undo = journal.before(file.path)
+            undo = journal.read_original(file.path)
         else:
-            undo = _bytes(file.without(text, _default_before(journal, file)))
+            undo = _encode_text(file.remove_ours(text, _default_before(journal, file)))
     except CgpuError as error:
-        raise about(file.path, error) from None
+        raise with_path(file.path, error) from None
     return Change(engine.name, file.path, before, after.encode(), undo)
 
 
-def _taken(machine: Machine, engine: str, path: str, file: File | None, journal: Journal) -> Change:
-    before = content(machine, path)
+def _plan_removal(
+    machine: Machine, engine: str, path: str, file: File | None, journal: Journal
+) -> Change:
+    before = read_content(machine, path)
     if journal.is_untouched(path, before):
-        after = journal.before(path)
+        after = journal.read_original(path)
     elif file is None or not isinstance(before, bytes):
         after = before  # not as we left it, so it is somebody else's
     else:
         try:
-            after = _bytes(file.without(machine.text(path), _default_before(journal, file)))
+            after = _encode_text(
+                file.remove_ours(machine.read_text(path), _default_before(journal, file))
+            )
         except CgpuError as error:
-            raise about(path, error) from None
+            raise with_path(path, error) from None
     return Change(engine, path, before, after, after)
 
 
 def _default_before(journal: Journal, file: File) -> object:
     """Return the default runtime before cgpu; None if there was none, or it is not known."""
     with contextlib.suppress(CgpuError, UnicodeDecodeError):  # its backup is gone, or damaged
-        before = journal.before(file.path) if file.path in journal.saved else None
+        before = journal.read_original(file.path) if file.path in journal.saved else None
         if file.default and isinstance(before, bytes):
-            return file.default.named(before.decode())
+            return file.default.read_runtime(before.decode())
     return None
 
 
-def _bytes(text: str | None) -> bytes | None:
+def _encode_text(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _linked(machine: Machine, name: str, journal: Journal) -> Change:
+def _plan_program_link(machine: Machine, name: str, journal: Journal) -> Change:
     """The link by which engines, or systemd, know a program of ours."""
-    path, target = machine.program(name), _target(name)
-    before = content(machine, path)
+    path, target = machine.program_path(name), _find_program(name)
+    before = read_content(machine, path)
     if not machine.root and os.path.realpath(path) == target:
         return Change(PROGRAMS, path, before, before, before)
-    return _link(machine, PROGRAMS, path, target, journal)
+    return _plan_link(machine, PROGRAMS, path, target, journal)
 
 
-def _enabled(machine: Machine, engine: Engine, unit: str, journal: Journal) -> Change:
+def _plan_unit_link(machine: Machine, engine: Engine, unit: str, journal: Journal) -> Change:
     path = f"{UNITS}/{WANTED_BY[unit]}.wants/{unit}"
-    return _link(machine, engine.name, path, unit_path(unit, machine), journal)
+    return _plan_link(machine, engine.name, path, unit_path(unit, machine), journal)
 
 
-def _link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:
-    before = content(machine, path)
+def _plan_link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:
+    before = read_content(machine, path)
     name = os.path.basename(target)
     if before is not None and not _leads_to(before, name):
         raise CgpuError(f"{path}: expected nothing there, or a link to cgpu's own {name}")
     kept = journal.is_untouched(path, before)
-    return Change(engine, path, before, Link(target), journal.before(path) if kept else before)
+    return Change(
+        engine, path, before, Link(target), journal.read_original(path) if kept else before
+    )
 
 
 def _leads_to(what: Content, name: str) -> bool:
@@ -226,8 +232,8 @@ def _made_by_hand(machine: Machine) -> list[str]:
     """Links that no journal knows of, and no package."""
     found = []
     for name in (RUNTIME, HOOK):
-        path = machine.program(name)
-        what = content(machine, path)
+        path = machine.program_path(name)
+        what = read_content(machine, path)
         if isinstance(what, Link) and _leads_to(what, name) and not _is_packaged(path, what):
             found.append(path)
     return found
@@ -238,20 +244,20 @@ def _is_packaged(path: str, link: Link) -> bool:
     return target.startswith(f"{PACKAGED}/")
 
 
-def _unlinked(machine: Machine, path: str, journal: Journal) -> Change:
-    before = content(machine, path)
+def _plan_unlink(machine: Machine, path: str, journal: Journal) -> Change:
+    before = read_content(machine, path)
     if path not in journal.saved:
         return Change(PROGRAMS, path, before, None, None)
-    return _taken(machine, PROGRAMS, path, None, journal)
+    return _plan_removal(machine, PROGRAMS, path, None, journal)
 
 
-def _target(name: str) -> str:
+def _find_program(name: str) -> str:
     """Return the path of a program of this very cgpu.
 
     Raises:
         CgpuError: it is not there, or others could change it.
     """
-    folder = sysconfig.get_path("scripts") if name == SERVER else own_code.programs()
+    folder = sysconfig.get_path("scripts") if name == SERVER else own_code.find_programs_folder()
     path = os.path.realpath(f"{folder}/{name}")
     try:
         check_source(path)

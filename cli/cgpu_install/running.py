@@ -20,14 +20,16 @@ _LARGEST_FILE = 1 << 22
 _OURS = re.compile(r'/cgpu-runtime(?=["\n]|$)')
 
 
-def containers(proc: str = _PROC) -> list[str]:
+def list_containers(proc: str = _PROC) -> list[str]:
     """The ids of those containers."""
-    found = {id_ for place in _namespaces(proc) for id_ in _bundles(place)}
-    found.update(id_ for folder in processes(_MONITOR, proc) for id_ in _monitored(folder))
+    found = {id_ for place in _find_namespaces(proc) for id_ in _list_bundle_ids(place)}
+    found.update(
+        id_ for folder in find_processes(_MONITOR, proc) for id_ in _read_monitored(folder)
+    )
     return sorted(found)
 
 
-def processes(name: str, proc: str = _PROC) -> Iterator[str]:
+def find_processes(name: str, proc: str = _PROC) -> Iterator[str]:
     """The folders of processes whose names begin with ``name`` and whose root is the machine's.
 
     Those with another root directory have their engine, and its configuration, in there.
@@ -35,50 +37,50 @@ def processes(name: str, proc: str = _PROC) -> Iterator[str]:
     for pid in filter(str.isdecimal, os.listdir(proc)):
         folder = f"{proc}/{pid}"
         with suppress(OSError):  # it ended meanwhile
-            is_one = text(f"{folder}/comm").startswith(name)
+            is_one = read_text(f"{folder}/comm").startswith(name)
             if is_one and os.path.samefile(f"{folder}/root", "/"):
                 yield folder
 
 
-def user(folder: str) -> int:
+def read_user(folder: str) -> int:
     """The user of a process; root's if it has ended."""
     with suppress(OSError):
         return os.stat(folder).st_uid
     return 0
 
 
-def _namespaces(proc: str) -> Iterable[str]:
+def _find_namespaces(proc: str) -> Iterable[str]:
     """The folders of containerd's bundles: a shim stands in the bundle of its first container."""
     found = {}
-    for folder in processes(_SHIM, proc):
+    for folder in find_processes(_SHIM, proc):
         with suppress(OSError):
             facts = os.stat(place := f"{folder}/cwd/..")
             found[facts.st_dev, facts.st_ino] = place
     return found.values()
 
 
-def _bundles(place: str) -> Iterator[str]:
+def _list_bundle_ids(place: str) -> Iterator[str]:
     """The ids of containers whose shim wrote down our runtime."""
     with suppress(OSError):
         for id_ in os.listdir(place):
             files = (f"{place}/{id_}/{name}" for name in ("runtime", "options.json"))
-            if any(_OURS.search(text(file)) for file in files):
+            if any(_OURS.search(read_text(file)) for file in files):
                 yield id_
 
 
-def _monitored(folder: str) -> Iterator[str]:
+def _read_monitored(folder: str) -> Iterator[str]:
     """Yield a monitor's container if that lives: a server that it started keeps the monitor."""
-    argv = text(f"{folder}/cmdline").split("\0")
+    argv = read_text(f"{folder}/cmdline").split("\0")
     given = dict(reversed(list(pairwise(argv))))  # of several the first: others are another's
     if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):
         return
     proc, own = os.path.split(folder)
-    pid = text(f"{folder}/root{given['-p']}").strip()
-    if pid.isdecimal() and f"\nPPid:\t{own}\n" in text(f"{proc}/{pid}/status"):
+    pid = read_text(f"{folder}/root{given['-p']}").strip()
+    if pid.isdecimal() and f"\nPPid:\t{own}\n" in read_text(f"{proc}/{pid}/status"):
         yield given["-c"]
 
 
-def text(path: str) -> str:
+def read_text(path: str) -> str:
     """A file that any user may have made; of a pipe or a very large file not all is read."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

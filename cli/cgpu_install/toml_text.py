@@ -13,7 +13,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from cgpu_env import CgpuError
-from cgpu_install.tree import bounded, look, proved, removed, replaced
+from cgpu_install.tree import check_depth, get_value, verify_text, with_value, without_value
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,34 +36,36 @@ def parse(text: str) -> dict[str, Any]:
         data: dict[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise CgpuError(f"not TOML: {error}") from None
-    return bounded(data)
+    return check_depth(data)
 
 
-def put(text: str, path: Sequence[str], value: object) -> str:
+def set_value(text: str, path: Sequence[str], value: object) -> str:
     """``text`` with ``value`` at ``path``; tables on the way there are made."""
     data = parse(text)
-    wanted = replaced(data, path, value)
-    if len(path) > 1 and look(data, path[: None if isinstance(value, dict) else -1]) is None:
+    wanted = with_value(data, path, value)
+    if len(path) > 1 and get_value(data, path[: None if isinstance(value, dict) else -1]) is None:
         try:
-            appended = proved(_appended(text, path, value), parse, wanted)
-            _document(appended)  # else it could not be taken out again
+            appended = verify_text(_append_table(text, path, value), parse, wanted)
+            _parse_document(appended)  # else it could not be taken out again
         except CgpuError:
             pass  # an inline table, which cannot be added to at the end
         else:
             return appended
-    return proved(_through_tomlkit(text, path, _setter(path[-1], value)), parse, wanted)
+    return verify_text(_through_tomlkit(text, path, _make_setter(path[-1], value)), parse, wanted)
 
 
-def take(text: str, path: Sequence[str]) -> str:
+def remove_value(text: str, path: Sequence[str]) -> str:
     """``text`` without what is at ``path``."""
 
-    def delete(table: Any) -> None:  # noqa: ANN401
+    def delete_key(table: Any) -> None:  # noqa: ANN401
         del table[path[-1]]
 
-    return proved(_through_tomlkit(text, path, delete), parse, removed(parse(text), path))
+    return verify_text(
+        _through_tomlkit(text, path, delete_key), parse, without_value(parse(text), path)
+    )
 
 
-def _appended(text: str, path: Sequence[str], value: object) -> str:
+def _append_table(text: str, path: Sequence[str], value: object) -> str:
     document = tomlkit.document()
     node: Any = document
     *tables, last = path
@@ -77,15 +79,15 @@ def _appended(text: str, path: Sequence[str], value: object) -> str:
     return text + gap + tomlkit.dumps(document).replace("\n", newline)
 
 
-def _setter(key: str, value: object) -> Callable[[Any], None]:
-    def change(table: Any) -> None:  # noqa: ANN401
+def _make_setter(key: str, value: object) -> Callable[[Any], None]:
+    def set_key(table: Any) -> None:  # noqa: ANN401
         table[key] = value
 
-    return change
+    return set_key
 
 
 def _through_tomlkit(text: str, path: Sequence[str], change: Callable[[Any], None]) -> str:
-    document = _document(text)
+    document = _parse_document(text)
     try:
         node: Any = document
         for key in path[:-1]:
@@ -95,15 +97,15 @@ def _through_tomlkit(text: str, path: Sequence[str], change: Callable[[Any], Non
         change(node)
         return tomlkit.dumps(document)
     except _UNABLE as error:
-        raise _unable(error) from None
+        raise _layout_error(error) from None
 
 
-def _document(text: str) -> tomlkit.TOMLDocument:
+def _parse_document(text: str) -> tomlkit.TOMLDocument:
     try:
         return tomlkit.parse(text)
     except _UNABLE as error:
-        raise _unable(error) from None
+        raise _layout_error(error) from None
 
 
-def _unable(error: Exception) -> CgpuError:
+def _layout_error(error: Exception) -> CgpuError:
     return CgpuError(f"written in a way that cgpu cannot change: {error}")

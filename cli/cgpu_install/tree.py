@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 _DEEPEST = 100  # engines' own have five
 
 
-def about(path: str, error: CgpuError) -> CgpuError:
+def with_path(path: str, error: CgpuError) -> CgpuError:
     """``error`` with the name of the file that it is about, once."""
     sentence = str(error) if str(error).startswith("/") else f"{path}: {error}"
     return type(error)(sentence, hint=error.hint)
 
 
-def bounded(data: dict[str, Any]) -> dict[str, Any]:
+def check_depth(data: dict[str, Any]) -> dict[str, Any]:
     """``data``, unless it is too deep for what copies, compares and writes it, by recursion.
 
     Raises:
@@ -34,7 +34,7 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
     raise CgpuError(f"nested more than {_DEEPEST} levels deep, which no engine's configuration is")
 
 
-def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
+def get_value(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
     """Return the value at ``path``; None if there is none.
 
     Raises:
@@ -49,7 +49,7 @@ def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is
     return data
 
 
-def replaced(data: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
+def with_value(data: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
     """A copy with ``value`` at ``path``; tables on the way there are made."""
     made = copy.deepcopy(data)
     node = made
@@ -59,21 +59,21 @@ def replaced(data: dict[str, Any], path: Sequence[str], value: object) -> dict[s
     return made
 
 
-def removed(data: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+def without_value(data: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
     """A copy without what is at ``path``."""
     made = copy.deepcopy(data)
-    del look(made, path[:-1])[path[-1]]
+    del get_value(made, path[:-1])[path[-1]]
     return made
 
 
-def alone(data: dict[str, Any], path: Sequence[str]) -> Sequence[str]:
+def find_lone_ancestor(data: dict[str, Any], path: Sequence[str]) -> Sequence[str]:
     """The outermost ancestor of ``path`` that contains nothing else."""
-    while len(path) > 1 and len(look(data, path[:-1])) == 1:
+    while len(path) > 1 and len(get_value(data, path[:-1])) == 1:
         path = path[:-1]
     return path
 
 
-def proved(text: str, parse: Callable[[str], dict[str, Any]], wanted: dict[str, Any]) -> str:
+def verify_text(text: str, parse: Callable[[str], dict[str, Any]], wanted: dict[str, Any]) -> str:
     """``text`` if it reads as ``wanted``.
 
     Raises:

@@ -67,13 +67,13 @@ class Environment(NamedTuple):
 
     def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         """Its interpreter with ``words``, apart from our environment and directory."""
-        return _run([self.python, "-I", *words], given)
+        return _run_program([self.python, "-I", *words], given)
 
-    def cgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run_cgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Its ``cgpu`` with ``words``."""
         return self.run("-m", "cgpu_cli.main", *words)
 
-    def layouts(self) -> Layouts:
+    def read_layouts(self) -> Layouts:
         """Return the layouts that it reads and writes.
 
         Raises:
@@ -81,10 +81,10 @@ class Environment(NamedTuple):
         """
         if not os.path.isdir(f"{self.packages}/cgpu_upgrade"):
             return layouts.FIRST
-        done = self.cgpu("upgrade", "--layouts")
+        done = self.run_cgpu("upgrade", "--layouts")
         if done.returncode != 0:
-            raise CgpuError(f"cgpu {self.release}: {_end(done)}")
-        return layouts.parsed(done.stdout)
+            raise CgpuError(f"cgpu {self.release}: {_tail_output(done)}")
+        return layouts.parse_layouts(done.stdout)
 
     def check(self) -> None:
         """Refuse an environment whose programs do not start, or that others could change.
@@ -95,20 +95,20 @@ class Environment(NamedTuple):
         for name in _STATIC:
             check_source(os.path.realpath(f"{self.packages}/cgpu_hook/_bin/{name}"))
         for name in _PROGRAMS:
-            done = _run([f"{self.path}/bin/{name}", "--help"])
+            done = _run_program([f"{self.path}/bin/{name}", "--help"])
             if done.returncode != 0:
-                raise CgpuError(f"{self.path}/bin/{name} does not start: {_end(done)}")
+                raise CgpuError(f"{self.path}/bin/{name} does not start: {_tail_output(done)}")
         hook = f"{self.packages}/cgpu_hook/_bin/cgpu-hook"
         with tempfile.TemporaryDirectory() as state:
-            done = _run([hook, "precreate", "--state-dir", state], UNTOUCHED)
+            done = _run_program([hook, "precreate", "--state-dir", state], UNTOUCHED)
         if done.stdout != UNTOUCHED:
-            raise CgpuError(f"{hook} does not start: {_end(done)}")
+            raise CgpuError(f"{hook} does not start: {_tail_output(done)}")
 
     def is_ours(self) -> bool:
         """Return whether an upgrade has made or moved it."""
         return os.path.exists(f"{self.path}/{_MARK}")
 
-    def mark(self) -> None:
+    def mark_removable(self) -> None:
         """From now on an upgrade may remove it."""
         with open(f"{self.path}/{_MARK}", "w", encoding="ascii") as file:
             file.write("made by cgpu upgrade, and removed by a later one\n")
@@ -118,7 +118,9 @@ class Environment(NamedTuple):
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) -> Environment:
+def make_environment(
+    beside: Environment, prefix: str, source: str, options: Sequence[str]
+) -> Environment:
     """A new environment PREFIX-RELEASE with what pip makes of ``source``.
 
     Args:
@@ -131,16 +133,16 @@ def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) 
         CgpuError: pip fails, or it is no cgpu; nothing of it is left.
     """
     with tempfile.TemporaryDirectory(prefix="cgpu-upgrade-") as work:
-        wheel = _wheel(beside, source, options, work)
+        wheel = _build_wheel(beside, source, options, work)
         release = os.path.basename(wheel).split("-")[1]
-        made = Environment(next(_free(f"{prefix}-{release}")))
+        made = Environment(next(_list_free_names(f"{prefix}-{release}")))
         umask = os.umask(0o022)  # all users start programs of it
         try:
             os.mkdir(made.path, 0o755)
-            made.mark()
-            shared = ["--system-site-packages"] if _shares(beside) else []
-            _must([_base(beside), "-I", "-m", "venv", *shared, made.path])
-            _must([made.python, "-I", "-m", "pip", "install", *_PIP, *options, wheel])
+            made.mark_removable()
+            shared = ["--system-site-packages"] if _has_system_packages(beside) else []
+            _run_checked([_find_base_python(beside), "-I", "-m", "venv", *shared, made.path])
+            _run_checked([made.python, "-I", "-m", "pip", "install", *_PIP, *options, wheel])
             _keep_old_paths(beside, made)
         except BaseException:
             made.remove()
@@ -153,26 +155,26 @@ def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) 
 _PIP = ("--quiet", "--disable-pip-version-check")
 
 
-def _wheel(beside: Environment, source: str, options: Sequence[str], folder: str) -> str:
+def _build_wheel(beside: Environment, source: str, options: Sequence[str], folder: str) -> str:
     if os.path.isfile(source) and source.endswith(".whl"):
         wheel = os.path.abspath(source)
     else:
         pip = [beside.python, "-I", "-m", "pip", "wheel", *_PIP, "--no-deps", "--wheel-dir", folder]
-        _must([*pip, *options, source])
+        _run_checked([*pip, *options, source])
         wheel = next(iter(glob.glob(f"{folder}/cgpu-*.whl")), source)
     if not os.path.basename(wheel).startswith("cgpu-"):
         raise CgpuError(f"{source}: expected a wheel of cgpu, or what pip makes one of")
     return wheel
 
 
-def _base(beside: Environment) -> str:
+def _find_base_python(beside: Environment) -> str:
     """The interpreter that the environment was made with, or the one of its name today."""
     done = beside.run("-c", "import sys; print(sys._base_executable)")
     path = done.stdout.strip()
     return path if done.returncode == 0 and os.access(path, os.X_OK) else "/usr/bin/python3"
 
 
-def _shares(beside: Environment) -> bool:
+def _has_system_packages(beside: Environment) -> bool:
     try:
         with open(f"{beside.path}/pyvenv.cfg", encoding="utf-8") as file:
             return any(line.split() == _SHARED for line in file)
@@ -191,7 +193,7 @@ def _keep_old_paths(beside: Environment, made: Environment) -> None:
             os.symlink(os.path.basename(new), link)
 
 
-def _free(path: str) -> Iterator[str]:
+def _list_free_names(path: str) -> Iterator[str]:
     """``path`` and names like it that nothing has yet."""
     names = (path if number == 1 else f"{path}-{number}" for number in range(1, sys.maxsize))
     return (name for name in names if not os.path.lexists(name))
@@ -200,17 +202,17 @@ def _free(path: str) -> Iterator[str]:
 def free_name(prefix: str, environment: str) -> str:
     """A name beside the prefix for the environment that lies at it."""
     release = release_of(environment)
-    return next(_free(f"{prefix}-{release if release != UNKNOWN else 'old'}"))
+    return next(_list_free_names(f"{prefix}-{release if release != UNKNOWN else 'old'}"))
 
 
-def _must(words: Sequence[str]) -> None:
+def _run_checked(words: Sequence[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         what = " ".join(words[3:5])
-        raise CgpuError(f"{what} fails; nothing was changed", hint=_end(done))
+        raise CgpuError(f"{what} fails; nothing was changed", hint=_tail_output(done))
 
 
-def _run(words: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def _run_program(words: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             words, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -219,7 +221,7 @@ def _run(words: Sequence[str], given: str = "") -> subprocess.CompletedProcess[s
         return subprocess.CompletedProcess(words, 1, "", str(error))
 
 
-def _end(done: subprocess.CompletedProcess[str]) -> str:
+def _tail_output(done: subprocess.CompletedProcess[str]) -> str:
     """The last lines of what it said."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return "\n  ".join(lines[-_LAST_LINES:]) or f"exit status {done.returncode}"

@@ -44,7 +44,7 @@ class Layouts(NamedTuple):
         return {"version": 1, **self._asdict()}
 
 
-def own() -> Layouts:
+def own_layouts() -> Layouts:
     """Those of this release."""
     reads = {name: [number] for name, number in _WRITES.items()}
     return Layouts(VERSION, {**reads, "rules": list(rules.READ)}, _WRITES)
@@ -55,7 +55,7 @@ _FIRST_WRITES = {"limits": 2, "ledger": 2, "record": 1, "rules": 1, "install": 1
 FIRST = Layouts("0.1.0", {name: [n] for name, n in _FIRST_WRITES.items()}, _FIRST_WRITES)
 
 
-def parsed(text: str) -> Layouts:
+def parse_layouts(text: str) -> Layouts:
     """Parse what another release has printed.
 
     Raises:

@@ -11,7 +11,7 @@ from cgpu_env import CgpuError
 from cgpu_node.settings import rules
 from cgpu_node.shares.lowlevel import bundle_of
 from cgpu_node.shares.registry import Registry
-from cgpu_upgrade.layouts import CONTAINER, own
+from cgpu_upgrade.layouts import CONTAINER, own_layouts
 
 if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
@@ -36,17 +36,17 @@ class RunningContainer(NamedTuple):
     bundle: str
 
 
-def guests(state_dir: str) -> list[RunningContainer]:
+def list_running(state_dir: str) -> list[RunningContainer]:
     """Those that live now."""
-    return [_guest(record) for record in Registry(state_dir).records()]
+    return [_read_container(record) for record in Registry(state_dir).list_records()]
 
 
-def count(living: list[RunningContainer]) -> dict[str, int]:
+def count_by_release(living: list[RunningContainer]) -> dict[str, int]:
     """Count them by release."""
     return dict(sorted(Counter(guest.release for guest in living).items()))
 
 
-def check(living: list[RunningContainer], layouts: Layouts) -> None:
+def check_containers(living: list[RunningContainer], layouts: Layouts) -> None:
     """Refuse a release that does not understand the files of containers that live.
 
     Raises:
@@ -86,10 +86,10 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
 
 def leads_into(living: list[RunningContainer], environment: str) -> bool:
     """Return whether a living container will start a hook from an environment when it ends."""
-    return any(_mentions(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
+    return any(_mentions_path(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 
-def _guest(record: Record) -> RunningContainer:
+def _read_container(record: Record) -> RunningContainer:
     pages = {name: cgpu_native.read_head(f"{record.directory}/{name}") for name in CONTAINER[:2]}
     versions = {name: page and page.version for name, page in pages.items()}
     limits = pages["limits"]
@@ -105,12 +105,12 @@ def _is_read(guest: RunningContainer, layouts: Layouts) -> bool:
     either is no reason to refuse the upgrade.
     """
     there = {name: version for name, version in guest.versions.items() if version is not None}
-    if there.get("ledger") not in own().reads["ledger"]:
+    if there.get("ledger") not in own_layouts().reads["ledger"]:
         there.pop("ledger", None)
     return all(version in layouts.reads[name] for name, version in there.items())
 
 
-def _mentions(bundle: str, path: str) -> bool:
+def _mentions_path(bundle: str, path: str) -> bool:
     try:
         with open(f"{bundle}/config.json", encoding="utf-8", errors="replace") as file:
             return path in file.read()

@@ -39,17 +39,17 @@ class Running(NamedTuple):
     is_service: bool
 
 
-def running(state_dir: str) -> Running:
+def find_running(state_dir: str) -> Running:
     """The server of ``state_dir``."""
     listening = os.path.isdir(state_dir) and server.is_listening(state_dir)
-    pid, release = status(state_dir) if listening else (None, None)
-    words = _command(state_dir) if listening else []
+    pid, release = query_status(state_dir) if listening else (None, None)
+    words = _read_command(state_dir) if listening else []
     known = next((i for i, word in enumerate(words) if os.path.basename(word) in _NAMES), None)
     given = [os.fsdecode(word) for word in words[known + 1 :]] if known is not None else []
     return Running(pid, release, given, _is_service())
 
 
-def restart(
+def restart_server(
     state_dir: str, python: Sequence[str], release: str, before: Running, *, wanted: bool
 ) -> int | None:
     """Replace the running server by one of ``release``.
@@ -69,17 +69,17 @@ def restart(
     """
     if before.pid is None and not before.is_service and not wanted:
         return None
-    words = [*python, "-m", "cgpu_server.main", *_arguments(state_dir, before)]
-    last = status(state_dir)[0]
+    words = [*python, "-m", "cgpu_server.main", *_build_arguments(state_dir, before)]
+    last = query_status(state_dir)[0]
     for _ in range(_TIMES):  # a container made meanwhile may have started another one
         started = None
         if before.is_service:
             _restart_service()
         else:
-            started = _start(words)
+            started = _start_server(words)
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline and not _has_failed(started):
-            pid, found = status(state_dir)
+            pid, found = query_status(state_dir)
             if found == release and pid != last:
                 return pid
             time.sleep(_POLL_SECONDS)
@@ -89,26 +89,26 @@ def restart(
     )
 
 
-def end(state_dir: str, pid: int) -> bool:
+def end_server(state_dir: str, pid: int) -> bool:
     """Let the server of ``state_dir``, process ``pid``, end, and wait for it; whether it has."""
     with contextlib.suppress(CgpuError):  # it may be on its way already
-        client.ask(state_dir, {"request": "stop"})
+        client.send_request(state_dir, {"request": "stop"})
     deadline = time.monotonic() + _SECONDS
     while start_time(pid) is not None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     return start_time(pid) is None
 
 
-def status(state_dir: str) -> tuple[int | None, str | None]:
+def query_status(state_dir: str) -> tuple[int | None, str | None]:
     """Process id and release of the server that answers; None and None if none does."""
     try:
-        answer = client.ask(state_dir, {"request": "status"})
+        answer = client.send_request(state_dir, {"request": "status"})
         return answer["pid"], answer["node"]["version"]
     except (CgpuError, KeyError, OSError):
         return None, None
 
 
-def _arguments(state_dir: str, before: Running) -> list[str]:
+def _build_arguments(state_dir: str, before: Running) -> list[str]:
     given = list(before.arguments)
     if "--state-dir" not in given:
         given += ["--state-dir", state_dir]
@@ -119,7 +119,7 @@ def _arguments(state_dir: str, before: Running) -> list[str]:
     return given if "--replace" in given else [*given, "--replace"]
 
 
-def _command(state_dir: str) -> list[bytes]:
+def _read_command(state_dir: str) -> list[bytes]:
     try:
         with open(f"{state_dir}/{server.LOCK}", encoding="ascii") as file:
             pid = int(file.read())
@@ -129,7 +129,7 @@ def _command(state_dir: str) -> list[bytes]:
         return []
 
 
-def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start_server(words: Sequence[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.005
 _STAGES = (b"edit", b"prestart", b"precreate")
 
 
-def locked(installation: Installation) -> LockFile:
+def lock_upgrade(installation: Installation) -> LockFile:
     """One upgrade at a time: a lock that other users cannot hold, as they could the folder."""
     prefix = installation.prefix
     what = f"cgpu upgrade of {prefix}"
@@ -48,53 +48,53 @@ def make_link(installation: Installation) -> None:
     prefix = installation.prefix
     if os.path.islink(prefix):
         # whoever began this may have been killed before the scripts had their own interpreter
-        _name_interpreter(Environment(installation.current), prefix)
+        _name_interpreter(Environment(installation.current_environment), prefix)
         return
     name = free_name(prefix, prefix)
     _wait_for_pause(prefix)
     os.symlink(os.path.basename(name), name)  # leads to itself until it has changed places
     try:
-        _exchange(name, prefix)
+        _exchange_paths(name, prefix)
     except OSError as error:
         os.unlink(name)
         hint = f"move it by hand, while no container is made: mv {prefix} {name}"
         raise CgpuError(f"{prefix}: {error.strerror}", hint=hint) from None
     moved = Environment(name)
-    moved.mark()
+    moved.mark_removable()
     _name_interpreter(moved, prefix)
     _wait_for_starts(prefix)
 
 
-def use(installation: Installation, environment: Environment) -> None:
+def use_environment(installation: Installation, environment: Environment) -> None:
     """Let the prefix lead to ``environment``, and the way back to the one that it led to.
 
     The same release again only replaces that one: otherwise repeating an upgrade would lose the way
     back to the previous release.
     """
-    before, back = Environment(installation.current), installation.back
+    before, back = Environment(installation.current_environment), installation.previous_environment
     repeated = before.release == environment.release and back not in (None, environment.path)
     if not repeated:
-        _link(before.path, installation.back_link)
-    _link(environment.path, installation.prefix)
+        _replace_link(before.path, installation.back_link)
+    _replace_link(environment.path, installation.prefix)
 
 
 def restore_back(installation: Installation, back: str | None) -> None:
     """Let the way back be what it was."""
     if back is not None:
-        _link(back, installation.back_link)
+        _replace_link(back, installation.back_link)
     else:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(installation.back_link)
 
 
-def older(installation: Installation) -> list[Environment]:
+def list_older(installation: Installation) -> list[Environment]:
     """Environments that upgrades have made and that neither are in use nor the way back."""
-    kept = (installation.current, installation.back)
+    kept = (installation.current_environment, installation.previous_environment)
     found = map(Environment, sorted(glob.glob(f"{glob.escape(installation.prefix)}-*")))
     return [each for each in found if each.is_ours() and each.path not in kept]
 
 
-def _exchange(one: str, other: str) -> None:
+def _exchange_paths(one: str, other: str) -> None:
     """Let two paths change places, in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
@@ -104,7 +104,7 @@ def _exchange(one: str, other: str) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _link(target: str, path: str) -> None:
+def _replace_link(target: str, path: str) -> None:
     temporary = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
@@ -131,20 +131,20 @@ def _name_interpreter(environment: Environment, prefix: str) -> None:
 def _wait_for_pause(prefix: str) -> None:
     """Wait until no container is being made; one begun after the last look is not that far yet."""
     deadline = time.monotonic() + _START_SECONDS
-    while any(_starting(prefix)) and time.monotonic() < deadline:
+    while any(_find_starts(prefix)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
 def _wait_for_starts(prefix: str) -> None:
     """Wait until no container is being made by a process that was there when this was called."""
     deadline = time.monotonic() + _START_SECONDS
-    waiting = set(_starting(prefix))
+    waiting = set(_find_starts(prefix))
     while waiting and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        waiting &= set(_starting(prefix))
+        waiting &= set(_find_starts(prefix))
 
 
-def _starting(prefix: str) -> Iterator[str]:
+def _find_starts(prefix: str) -> Iterator[str]:
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/cmdline", "rb") as file:

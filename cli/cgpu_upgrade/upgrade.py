@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     output: list[str]
 
 
-def upgrade(
+def switch_to_source(
     installation: Installation,
     state_dir: str,
     source: str,
@@ -63,55 +63,60 @@ def upgrade(
     Raises:
         CgpuError: it cannot be; what was in use is in use.
     """
-    with switch.locked(installation):
-        present = Environment(installation.current)
-        made = environment.make(present, installation.prefix, source, options)
+    with switch.lock_upgrade(installation):
+        present = Environment(installation.current_environment)
+        made = environment.make_environment(present, installation.prefix, source, options)
         try:
-            _examine(made, state_dir)
+            _check_candidate(made, state_dir)
             if dry:
-                found = living.count(living.guests(state_dir))
+                found = living.count_by_release(living.list_running(state_dir))
                 return Outcome(present.release, made.release, present.release, found, None, [])
-            return _change(installation, made, state_dir)
+            return _switch_environment(installation, made, state_dir)
         finally:
-            if installation.current != made.path and not _is_known_to_engines(made):
+            if installation.current_environment != made.path and not _is_known_to_engines(made):
                 made.remove()
 
 
-def back(installation: Installation, state_dir: str, *, dry: bool) -> Outcome:
+def switch_back(installation: Installation, state_dir: str, *, dry: bool) -> Outcome:
     """Switch back to the previous environment.
 
     Raises:
         CgpuError: there is none, or it cannot be; what was in use is in use.
     """
-    with switch.locked(installation):
-        if installation.back is None:
+    with switch.lock_upgrade(installation):
+        if installation.previous_environment is None:
             raise CgpuError(
                 f"{installation.back_link} is not there: there is no way back",
                 hint="put the release that you want in use: cgpu upgrade WHEEL",
             )
-        before, after = Environment(installation.current), Environment(installation.back)
-        _examine(after, state_dir)
+        before = Environment(installation.current_environment)
+        after = Environment(installation.previous_environment)
+        _check_candidate(after, state_dir)
         if dry:
-            found = living.count(living.guests(state_dir))
+            found = living.count_by_release(living.list_running(state_dir))
             return Outcome(before.release, after.release, before.release, found, None, [])
-        return _change(installation, after, state_dir)
+        return _switch_environment(installation, after, state_dir)
 
 
-def follow(state_dir: str, *, dry: bool) -> Outcome:
+def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
     """Let links, engines and server be of what is installed already, whoever installed it.
 
     Raises:
         CgpuError: a file is not understood, or the server does not come up.
     """
-    guests = living.guests(state_dir)
-    living.check(guests, layouts.own())
-    living.check_rules(state_dir, layouts.own())
-    before = server.running(state_dir)
+    guests = living.list_running(state_dir)
+    living.check_containers(guests, layouts.own_layouts())
+    living.check_rules(state_dir, layouts.own_layouts())
+    before = server.find_running(state_dir)
     output = _tell_engines(_own_cgpu, *(["--dry-run"] if dry else []))
     pid = before.pid
     if not dry:
-        pid = server.restart(state_dir, [sys.executable], VERSION, before, wanted=bool(guests))
-    return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, output)
+        pid = server.restart_server(
+            state_dir, [sys.executable], VERSION, before, wanted=bool(guests)
+        )
+    return Outcome(
+        before.release or VERSION, VERSION, None, living.count_by_release(guests), pid, output
+    )
 
 
 def _is_known_to_engines(environment: Environment) -> bool:
@@ -121,42 +126,45 @@ def _is_known_to_engines(environment: Environment) -> bool:
     return any(path.startswith(f"{environment.path}/") for path in programs)
 
 
-def _examine(candidate: Environment, state_dir: str) -> None:
+def _check_candidate(candidate: Environment, state_dir: str) -> None:
     candidate.check()
-    reads = candidate.layouts()
-    living.check(living.guests(state_dir), reads)
+    reads = candidate.read_layouts()
+    living.check_containers(living.list_running(state_dir), reads)
     living.check_rules(state_dir, reads)
-    _tell_engines(candidate.cgpu, "--dry-run")
+    _tell_engines(candidate.run_cgpu, "--dry-run")
 
 
-def _change(installation: Installation, after: Environment, state_dir: str) -> Outcome:
+def _switch_environment(installation: Installation, after: Environment, state_dir: str) -> Outcome:
     switch.make_link(installation)
-    before, way_back = Environment(installation.current), installation.back
-    guests = living.guests(state_dir)
-    living.check(guests, after.layouts())  # others may have come since
-    ran = server.running(state_dir)
+    before = Environment(installation.current_environment)
+    way_back = installation.previous_environment
+    guests = living.list_running(state_dir)
+    living.check_containers(guests, after.read_layouts())  # others may have come since
+    ran = server.find_running(state_dir)
     done: list[Callable[[], object]] = []
     try:
-        done.append(lambda: _tell_engines(before.cgpu))
-        output = _tell_engines(after.cgpu)
+        done.append(lambda: _tell_engines(before.run_cgpu))
+        output = _tell_engines(after.run_cgpu)
         done.append(lambda: _undo_use(installation, before, way_back))
-        switch.use(installation, after)
-        done.append(lambda: _restart(before, state_dir, ran, wanted=bool(guests)))
-        pid = _restart(after, state_dir, ran, wanted=bool(guests))
+        switch.use_environment(installation, after)
+        done.append(lambda: _restart_server(before, state_dir, ran, wanted=bool(guests)))
+        pid = _restart_server(after, state_dir, ran, wanted=bool(guests))
     except BaseException as error:
-        _undo(done)
+        _undo_steps(done)
         if isinstance(error, CgpuError):
             sentence = f"{error}; {before.release} is in use as before"
             raise CgpuError(sentence, hint=error.hint) from None
         raise
-    for old in switch.older(installation):
+    for old in switch.list_older(installation):
         if not living.leads_into(guests, old.path):
             old.remove()
-    back = Environment(installation.back or before.path).release
-    return Outcome(before.release, after.release, back, living.count(guests), pid, output)
+    back = Environment(installation.previous_environment or before.path).release
+    return Outcome(
+        before.release, after.release, back, living.count_by_release(guests), pid, output
+    )
 
 
-def _undo(done: Sequence[Callable[[], object]]) -> None:
+def _undo_steps(done: Sequence[Callable[[], object]]) -> None:
     """Take back each step, whether or not another one can be.
 
     Raises:
@@ -166,16 +174,18 @@ def _undo(done: Sequence[Callable[[], object]]) -> None:
         try:
             done[0]()
         finally:
-            _undo(done[1:])
+            _undo_steps(done[1:])
 
 
 def _undo_use(installation: Installation, before: Environment, back: str | None) -> None:
-    switch.use(installation, before)
+    switch.use_environment(installation, before)
     switch.restore_back(installation, back)
 
 
-def _restart(of: Environment, state_dir: str, before: Running, *, wanted: bool) -> int | None:
-    return server.restart(state_dir, [of.python, "-I"], of.release, before, wanted=wanted)
+def _restart_server(
+    of: Environment, state_dir: str, before: Running, *, wanted: bool
+) -> int | None:
+    return server.restart_server(state_dir, [of.python, "-I"], of.release, before, wanted=wanted)
 
 
 def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:
@@ -186,7 +196,7 @@ def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:
 def _tell_engines(cgpu: Callable[..., subprocess.CompletedProcess[str]], *flags: str) -> list[str]:
     """Let ``cgpu install`` of a release mend what an earlier one has written."""
     journal = Journal(Machine())
-    engines = sorted(journal.engines() - {PROGRAMS})
+    engines = sorted(journal.list_engines() - {PROGRAMS})
     if not engines:
         return []
     done = cgpu("install", *flags, "--bin-dir", journal.bin_dir, *engines)

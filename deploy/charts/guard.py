@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import VERSIONS, write
+from cgpu_k8s.guard.webhooks import VERSIONS, dump_objects
 
 FOLDER = Path(__file__).parent / "cgpu" / "files"
 NAMESPACE = "NAMESPACE"  # the chart puts its own there
@@ -16,7 +16,8 @@ def files() -> dict[Path, str]:
     account = f"system:serviceaccount:{NAMESPACE}:cgpu-{{}}"
     settings = Settings((account.format("scheduler"),), account.format("agent"))
     return {
-        FOLDER / f"guard-1.{minor}.yaml": write(settings, NAMESPACE, minor) for minor in VERSIONS
+        FOLDER / f"guard-1.{minor}.yaml": dump_objects(settings, NAMESPACE, minor)
+        for minor in VERSIONS
     }
 
 

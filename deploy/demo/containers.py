@@ -14,7 +14,7 @@ from step import step
 
 from cgpu_cli.commands.demo import TAG, driver_directory, true_times
 from cgpu_cli.demo import others, tenant
-from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play_demo
 from cgpu_env import Gpu
 from cgpu_node.facts.driver import PROXIED
 from lab.containers.enclosure import Enclosure
@@ -97,12 +97,12 @@ class Containers:
 
     def play(self) -> bool:
         """Run the demonstration; whether all was as it must be."""
-        good = play(self, self._gpu.total_bytes)
+        good = play_demo(self, self._gpu.total_bytes)
         if not good:
-            print(others.suspicion(self._driver, self._gpu))
+            print(others.describe_holders(self._driver, self._gpu))
         return good
 
-    def command(self, part: int) -> str:
+    def format_command(self, part: int) -> str:
         """What a user types."""
         variables = " ".join(f"-e {name}={value}" for name, value in self._variables(part).items())
         return f"docker run --runtime=cgpu {variables} IMAGE PROGRAM"
@@ -124,19 +124,19 @@ class Containers:
         )
         return Tenant(part, process, lambda: self._docker.docker("kill", name, check=False))
 
-    def refused(self, part: int) -> str:
+    def try_start(self, part: int) -> str:
         """The sentence with which one more is refused; nothing where it is not."""
         done = self._docker.run(
             _IMAGE, "true", options=["--runtime=cgpu"], env=self._variables(part), check=False
         )
         return done.stderr.partition("\n")[0]
 
-    def show(self) -> None:
+    def show_usage(self) -> None:
         """Print what cgpu-smi prints."""
         smi = [sys.executable, "-m", "cgpu_cli.smi", *self._flags]
         print(self._enclosure.run(*smi).stdout, end="", flush=True)
 
-    def count(self) -> int:
+    def count_tenants(self) -> int:
         """How many cgpu-smi lists."""
         return len(self._usage()["containers"])
 

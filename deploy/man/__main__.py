@@ -214,7 +214,7 @@ def _examples(name: str) -> str:
 
 
 def _parsed(name: str, program: Parsed) -> str:
-    parser = import_module(program.module).arguments()
+    parser = import_module(program.module).build_parser()
     if name == "cgpu.1":
         parser.epilog = None  # where this very clone has its files
     made = str(Manpage(parser, format="pretty", _data={"description": program.what}))

@@ -7,10 +7,10 @@ from cgpu_hook import document
 from cgpu_hook.container import (
     Setting,
     Unshared,
-    admit,
-    announce,
-    draft,
-    give_back,
+    admit_container,
+    announce_container,
+    draft_container,
+    give_back_share,
     rootfs_path,
 )
 from cgpu_node.image.rootfs import Rootfs
@@ -55,10 +55,10 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
     """
     config = document.read(creation.config_path)
 
-    def rootfs() -> Rootfs:
+    def open_rootfs() -> Rootfs:
         return Rootfs(rootfs_path(config, creation.bundle), bundle=creation.bundle)
 
-    planned = draft(config, creation.id, rootfs, setting)
+    planned = draft_container(config, creation.id, open_rootfs, setting)
     if planned is None:
         answer("")
         return
@@ -66,20 +66,20 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
         document.write(creation.config_path, planned.config)
         answer("")
         return
-    from cgpu_hook.edit import edited, is_legacy
+    from cgpu_hook.edit import apply_plan, is_legacy
 
     if is_legacy(planned.config):  # the share is admitted by our prestart hook
-        from cgpu_hook.legacy import deferred
+        from cgpu_hook.legacy import add_prestart_hook
 
-        document.write(creation.config_path, deferred(planned, setting))
-        answer(planned.host_files.container)
+        document.write(creation.config_path, add_prestart_hook(planned, setting))
+        answer(planned.host_files.share_directory)
         return
-    new = edited(planned.config, planned.plan)
-    admit(planned, creation.pid, creation.runtime_dir)
+    new = apply_plan(planned.config, planned.plan)
+    admit_container(planned, creation.pid, creation.runtime_dir)
     try:
         document.write(creation.config_path, new)
     except BaseException:
-        give_back(planned)
+        give_back_share(planned)
         raise
-    answer(planned.host_files.container)
-    announce(planned)
+    answer(planned.host_files.share_directory)
+    announce_container(planned)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_hook.container import Setting
 
 TYPE_CHECKING = False
@@ -23,21 +23,21 @@ _FAILED = 1
 def main(arguments: list[str]) -> int:
     """Run one command and return the exit status."""
     try:
-        command, options = _parse(arguments)
+        command, options = _parse_arguments(arguments)
         _COMMANDS[command](options)
     except CgpuError as error:
-        _complain(arguments, str(error), error.hint)
+        _report_refusal(arguments, str(error), error.hint)
         return _FAILED
     except Exception as error:  # noqa: BLE001 (the container is refused, whatever went wrong)
-        from cgpu_env.logline import location
+        from cgpu_env.logline import locate_error
 
-        where = shown(location(error))
-        _complain(arguments, f"internal error: {type(error).__name__}: {error} at {where}")
+        where = printable(locate_error(error))
+        _report_refusal(arguments, f"internal error: {type(error).__name__}: {error} at {where}")
         return _FAILED
     return 0
 
 
-def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
+def _parse_arguments(arguments: list[str]) -> tuple[str, dict[str, str]]:
     command, *rest = arguments or [""]
     names, values = rest[::2], rest[1::2]
     if command not in _COMMANDS or len(names) != len(values):
@@ -45,11 +45,11 @@ def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
     return command, {name.removeprefix("--"): v for name, v in zip(names, values, strict=True)}
 
 
-def _setting(options: dict[str, str]) -> Setting:
+def _make_setting(options: dict[str, str]) -> Setting:
     return Setting(options.get("state-dir"), options.get("driver-dir"))
 
 
-def _edit(options: dict[str, str]) -> None:
+def _run_edit(options: dict[str, str]) -> None:
     from cgpu_hook.bundle import Creation, edit_bundle
 
     creation = Creation(
@@ -59,44 +59,44 @@ def _edit(options: dict[str, str]) -> None:
         int(options["pid"]),
         options["runtime-dir"],
     )
-    edit_bundle(creation, _setting(options), _answer)
+    edit_bundle(creation, _make_setting(options), _answer_launcher)
 
 
-def _answer(share: str) -> None:
+def _answer_launcher(share: str) -> None:
     """Let the launcher continue (``hook/common/python.c``)."""
     os.write(1, os.fsencode(f"ready {share}\n"))
 
 
-def _give_back(options: dict[str, str]) -> None:
+def _run_give_back(options: dict[str, str]) -> None:
     from cgpu_node.paths import open_state
     from cgpu_node.shares.registry import Registry
 
     registry = Registry(open_state(options.get("state-dir")))
     registry.give_back(options["id"], int(options["pid"]), heir=int(options["heir"]))
-    _answer("")
+    _answer_launcher("")
 
 
-def _prestart(options: dict[str, str]) -> None:
-    from cgpu_hook.prestart import prestart
+def _run_prestart(options: dict[str, str]) -> None:
+    from cgpu_hook.prestart import cap_container
 
-    prestart(_setting(options))
+    cap_container(_make_setting(options))
 
 
-def _precreate(options: dict[str, str]) -> None:
-    from cgpu_hook.precreate import precreate
+def _run_precreate(options: dict[str, str]) -> None:
+    from cgpu_hook.precreate import edit_stdin
 
-    precreate(_setting(options))
+    edit_stdin(_make_setting(options))
 
 
 _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
-    "edit": _edit,
-    "give-back": _give_back,
-    "prestart": _prestart,
-    "precreate": _precreate,
+    "edit": _run_edit,
+    "give-back": _run_give_back,
+    "prestart": _run_prestart,
+    "precreate": _run_precreate,
 }
 
 
-def _complain(arguments: list[str], message: str, hint: str = "") -> None:
+def _report_refusal(arguments: list[str], message: str, hint: str = "") -> None:
     """One sentence for whoever starts the container, and a line for the system's log."""
     from cgpu_hook.systemlog import ERROR, log
 

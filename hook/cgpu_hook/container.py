@@ -6,8 +6,8 @@ import os
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import MEANT, environment, parse, without_size
-from cgpu_hook.plan import Plan, plan, plan_share
+from cgpu_env.request import MEANT, parse_environment, parse_variables, without_size
+from cgpu_hook.plan import Plan, plan_container, plan_share
 from cgpu_node.paths import ROOT_STATE, open_state, state_path
 from cgpu_node.settings.config import load_config
 from cgpu_node.settings.rules import default_of_new
@@ -60,7 +60,7 @@ class Unshared(NamedTuple):
     config: dict[str, Any]
 
 
-def draft(
+def draft_container(
     config: dict[str, Any], name: str, rootfs: Callable[[], RootfsView], setting: Setting
 ) -> Draft | Unshared | None:
     """Plan the container ``name``; None if nothing is to be done.
@@ -77,31 +77,31 @@ def draft(
 
         pod = pod_of(config)
         if pod is not None and pod.namespace not in decides.pass_through:
-            return _of_pod(pod, config, name, rootfs, setting, settings, decides)
+            return _draft_pod_container(pod, config, name, rootfs, setting, settings, decides)
 
-    def default() -> int | str:
+    def read_default() -> int | str:
         if setting.default_memsize is not None:
             return setting.default_memsize
         return default_of_new(state, settings.default_memsize)
 
     variables = variables_of(config)
-    asked = parse(variables, default, allow_off=settings.allow_off)
+    asked = parse_variables(variables, read_default, allow_off=settings.allow_off)
     if asked is None:
         if not setting.dry:
-            _warn(without_size(variables), name)
+            _warn_administrator(without_size(variables), name)
         return None
-    from cgpu_node.facts.node import unless_lost
+    from cgpu_node.facts.node import refresh_if_lost
 
-    def planned(*, refresh: bool) -> Draft | None:
-        node, here, own = _here(config, name, setting, settings, refresh=refresh)
-        found = plan(own, asked, node, rootfs(), here)
+    def make_draft(*, refresh: bool) -> Draft | None:
+        node, here, own = _prepare_node(config, name, setting, settings, refresh=refresh)
+        found = plan_container(own, asked, node, rootfs(), here)
         request = found.request
         return Draft(own, request, found, node, here, pod and pod.identity) if request else None
 
-    return unless_lost(planned)
+    return refresh_if_lost(make_draft)
 
 
-def _here(
+def _prepare_node(
     config: dict[str, Any], name: str, setting: Setting, settings: Config, *, refresh: bool
 ) -> tuple[Node, HostFiles, dict[str, Any]]:
     """The node, its files for the container ``name``, and the configuration as nobody edited it."""
@@ -115,17 +115,17 @@ def _here(
     )
     here = host_files(name, state_dir, node)
     if state_dir == ROOT_STATE:
-        from cgpu_node.sealed import sealed
+        from cgpu_node.sealed import seal_proxy
 
         proxies = {
-            soname: sealed(proxy, state_dir, make=not setting.dry)
+            soname: seal_proxy(proxy, state_dir, make=not setting.dry)
             for soname, proxy in here.proxies.items()
         }
         here = here._replace(proxies=proxies)
     return node, here, without_earlier_edit(config, node, here)
 
 
-def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
+def _draft_pod_container(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     pod: ContainerPod,
     config: dict[str, Any],
     name: str,
@@ -136,9 +136,9 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
 ) -> Draft | Unshared | None:
     """Draft the change of a pod's container, which has exactly what the pod's decision grants."""
     from cgpu_hook import decided
-    from cgpu_hook.edit import edited, is_legacy
+    from cgpu_hook.edit import apply_plan, is_legacy
     from cgpu_hook.pod import check_asked, decision_of
-    from cgpu_node.facts.node import unless_lost
+    from cgpu_node.facts.node import refresh_if_lost
     from cgpu_node.settings.kubernetes import SHARE
 
     mode = kubernetes.mode
@@ -149,22 +149,22 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
         bare = decided.without_gpus(config)
         return None if bare == config else Unshared(bare)
 
-    def asked(*, refresh: bool) -> tuple[Node, HostFiles, dict[str, Any], Request]:
-        node, here, own = _here(config, name, setting, settings, refresh=refresh)
+    def make_request(*, refresh: bool) -> tuple[Node, HostFiles, dict[str, Any], Request]:
+        node, here, own = _prepare_node(config, name, setting, settings, refresh=refresh)
         return node, here, own, decided.request_of(pod, found, mode, node, here.state_dir)
 
-    node, here, config, request = unless_lost(asked)
+    node, here, config, request = refresh_if_lost(make_request)
     config = decided.with_variables(config, request.asked.given if request.asked else {})
     if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
         return Unshared(config)
     own = here._replace(proxies=dict(node.libraries)) if mode == SHARE else here
     planned = plan_share(config, request, variables_of(config), node, rootfs(), own)
     if mode == SHARE:
-        return Unshared(edited(config, planned.unlimited()))
+        return Unshared(apply_plan(config, planned.without_limits()))
     return Draft(config, request, planned, node, here, pod.identity)
 
 
-def _warn(note: str | None, name: str) -> None:
+def _warn_administrator(note: str | None, name: str) -> None:
     """Warn the node's administrator: engines show what a hook writes only if it fails."""
     if note is not None:
         from cgpu_hook.systemlog import WARNING, log
@@ -175,10 +175,10 @@ def _warn(note: str | None, name: str) -> None:
 def variables_of(config: dict[str, Any]) -> dict[str, str]:
     """The container's own environment, ``process.env`` of its configuration."""
     process = config.get("process") or {}
-    return environment(process.get("env") or [])
+    return parse_environment(process.get("env") or [])
 
 
-def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
+def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     """Give the container its share, owned by process ``pid`` and then by its runtime.
 
     Raises:
@@ -202,15 +202,15 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     )
 
 
-def announce(draft: Draft) -> None:
+def announce_container(draft: Draft) -> None:
     """Inform the server of an admitted container, after those who wait for the container."""
-    from cgpu_node.server import wake
+    from cgpu_node.server import wake_server
 
-    wake(draft.host_files.state_dir, draft.node.driver_dir)
+    wake_server(draft.host_files.state_dir, draft.node.driver_dir)
 
 
-def give_back(draft: Draft) -> None:
-    """Undo ``admit``."""
+def give_back_share(draft: Draft) -> None:
+    """Undo ``admit_container``."""
     from cgpu_node.shares.registry import Registry
 
     Registry(draft.host_files.state_dir).remove(draft.host_files.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpu_env.devices import GpuLostError, silent
+from cgpu_env.devices import GpuLostError, format_lost_gpu
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import (
     DISABLE,
@@ -16,7 +16,7 @@ from cgpu_env.request import (
     Request,
 )
 from cgpu_env.values import MIB
-from cgpu_hook.edit import edited, is_vendor_hook
+from cgpu_hook.edit import apply_plan, is_vendor_hook
 from cgpu_hook.plan import Plan
 from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations, check_spec
 from cgpu_node.decision import ANNOTATION, CORE_STEP
@@ -52,10 +52,10 @@ def request_of(
     for name, grants in found.containers.items():
         for uuid, grant in grants.items():
             if uuid not in gpus:
-                raise _unknown(f"containers.{name}.{uuid}", node)
-            _check(f"containers.{name}.{uuid}", grant, gpus[uuid], mode)
+                raise _make_unknown_error(f"containers.{name}.{uuid}", node)
+            _check_grant(f"containers.{name}.{uuid}", grant, gpus[uuid], mode)
     units = {
-        name: {uuid: _units(grant, gpus[uuid]) for uuid, grant in grants.items()}
+        name: {uuid: _count_grant_units(grant, gpus[uuid]) for uuid, grant in grants.items()}
         for name, grants in found.containers.items()
     }
     check_generations(pod, found, units)
@@ -63,18 +63,20 @@ def request_of(
     own = found.containers[pod.container]
     for gpu in (gpus[uuid] for uuid in own):
         if gpu.lost:
-            raise GpuLostError(f"{ANNOTATION}: containers.{pod.container}: {silent(gpu.asked)}")
+            raise GpuLostError(
+                f"{ANNOTATION}: containers.{pod.container}: {format_lost_gpu(gpu.as_gpu)}"
+            )
     weights = {grant.core // CORE_STEP for grant in own.values()}
     if len(weights) > 1:
-        raise _error(f"containers.{pod.container}: expected the same core on each GPU")
+        raise _make_error(f"containers.{pod.container}: expected the same core on each GPU")
     [weight] = weights
     everything = sum(sum(parts.values()) for parts in units.values())
     given = {
         NVIDIA_VISIBLE: ",".join(own),
-        MEM_IDX: _listed(gpus[uuid].index for uuid in own),
+        MEM_IDX: _join_numbers(gpus[uuid].index for uuid in own),
         MEM_POD: pod.annotations.get(MEM_POD, str(everything)),
-        MEM_CONTAINER: _listed(units[pod.container][uuid] for uuid in own),
-        MEM_DEV: _listed(_whole(gpus[uuid]) for uuid in own),
+        MEM_CONTAINER: _join_numbers(units[pod.container][uuid] for uuid in own),
+        MEM_DEV: _join_numbers(_count_gpu_units(gpus[uuid]) for uuid in own),
         **({WEIGHT: str(weight)} if mode == CORE_MEM else {}),
         **({DISABLE: "true"} if mode == SHARE else {}),
     }
@@ -85,34 +87,36 @@ def request_of(
     return Request(shares, weight or 1, high_priority=False, asked=Asked(given))
 
 
-def _unknown(where: str, node: Node) -> CgpuError:
+def _make_unknown_error(where: str, node: Node) -> CgpuError:
     """The error for a GPU that is not here; it may be one that was lost before it had a name."""
     what = f"{where}: this node has no such GPU"
-    unnamed = [silent(gpu.asked) for gpu in node.lost if not gpu.uuid]
+    unnamed = [format_lost_gpu(gpu.as_gpu) for gpu in node.lost_gpus if not gpu.uuid]
     if not unnamed:
-        return _error(what)
+        return _make_error(what)
     return GpuLostError(f"{ANNOTATION}: {'; '.join([what, *unnamed])}")
 
 
-def _check(where: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
+def _check_grant(where: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
     most = gpu.total_bytes // MIB
     if grant.mem > most:
-        raise _error(f"{where}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}")
+        raise _make_error(
+            f"{where}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}"
+        )
     if (grant.core > 0) != (mode == CORE_MEM):
         allowed = f"at least {CORE_STEP}" if mode == CORE_MEM else "0 or no core"
-        raise _error(f"{where}.core={grant.core}: expected {allowed} on a node in mode {mode}")
+        raise _make_error(f"{where}.core={grant.core}: expected {allowed} on a node in mode {mode}")
 
 
-def _whole(gpu: NodeGpu) -> int:
+def _count_gpu_units(gpu: NodeGpu) -> int:
     return max(1, gpu.total_bytes // MIB // _UNIT_MIB)
 
 
-def _units(grant: Grant, gpu: NodeGpu) -> int:
+def _count_grant_units(grant: Grant, gpu: NodeGpu) -> int:
     """Of how many units of a GPU its memory is that part; upwards, as it was rounded down."""
-    return -(-grant.mem * _whole(gpu) * MIB // gpu.total_bytes)
+    return -(-grant.mem * _count_gpu_units(gpu) * MIB // gpu.total_bytes)
 
 
-def _listed(numbers: Any) -> str:  # noqa: ANN401
+def _join_numbers(numbers: Any) -> str:  # noqa: ANN401
     return ",".join(map(str, numbers))
 
 
@@ -140,7 +144,7 @@ def without_gpus(config: dict[str, Any]) -> dict[str, Any]:
     given = {path for path in paths if isinstance(path, str) and path.startswith(_DEVICES)}
     if given:
         nodes = tuple(DeviceNode(path, path) for path in sorted(given))
-        config = edited(config, Plan(withheld=nodes))
+        config = apply_plan(config, Plan(withheld=nodes))
     hooks = config.get("hooks") or {}
     if any(is_vendor_hook(hook) for hook in hooks.get("prestart") or []):
         others = [hook for hook in hooks["prestart"] if not is_vendor_hook(hook)]
@@ -151,5 +155,5 @@ def without_gpus(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _error(what: str) -> CgpuError:
+def _make_error(what: str) -> CgpuError:
     return CgpuError(f"{ANNOTATION}: {what}")

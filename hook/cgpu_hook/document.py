@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
+from cgpu_env.errors import LONGEST_PATH, CgpuError, printable
 from cgpu_node import jsontext
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def read(path: str) -> dict[str, Any]:
     Raises:
         CgpuError: one sentence that says what is wrong with the file.
     """
-    return parse(_bytes(path), path)
+    return parse(_read_bytes(path), path)
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
@@ -64,12 +64,13 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         text = data.decode()
         config = jsontext.loads(text)
     except UnicodeDecodeError:
-        raise CgpuError(f"{shown(name, LONGEST_PATH)}: not UTF-8") from None
+        raise CgpuError(f"{printable(name, LONGEST_PATH)}: not UTF-8") from None
     except ValueError as error:
         raise CgpuError(
-            f"{shown(name, LONGEST_PATH)}: not valid JSON: {shown(str(error), LONGEST_PATH)}"
+            f"{printable(name, LONGEST_PATH)}: not valid JSON:"
+            f" {printable(str(error), LONGEST_PATH)}"
         ) from None
-    found = checked(config, name)
+    found = check_config(config, name)
     if "\\u0000" in text or "\\ud" in text or "\\uD" in text:  # rare
         _check_strings(found, name)
     return found
@@ -89,8 +90,8 @@ def _check_strings(config: dict[str, Any], name: str) -> None:
             todo += value
         elif isinstance(value, str) and ("\0" in value or not is_utf8(value)):
             raise CgpuError(
-                f"{shown(name, LONGEST_PATH)}: {shown(value)}: expected no NUL and no half of a"
-                " surrogate pair in a string"
+                f"{printable(name, LONGEST_PATH)}: {printable(value)}: expected no NUL and no half"
+                " of a surrogate pair in a string"
             )
 
 
@@ -103,14 +104,14 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def checked(config: object, name: str) -> dict[str, Any]:
+def check_config(config: object, name: str) -> dict[str, Any]:
     """``config`` if everything that cgpu reads in it has the right type.
 
     Raises:
         CgpuError: something has not.
     """
     if not isinstance(config, dict):
-        raise CgpuError(f"{shown(name, LONGEST_PATH)}: expected a JSON object")
+        raise CgpuError(f"{printable(name, LONGEST_PATH)}: expected a JSON object")
     for section, fields in _FIELDS.items():
         part: Any = config
         for key in filter(None, section.split(".")):
@@ -119,7 +120,7 @@ def checked(config: object, name: str) -> dict[str, Any]:
     for mount in config.get("mounts") or []:
         if not isinstance(mount, dict) or not isinstance(mount.get("destination"), str):
             raise CgpuError(
-                f"{shown(name, LONGEST_PATH)}: mounts: expected objects with a destination"
+                f"{printable(name, LONGEST_PATH)}: mounts: expected objects with a destination"
             )
         _check_section(mount, "mounts", _MOUNT, name)
     for device in (config.get("linux") or {}).get("devices") or []:
@@ -138,16 +139,17 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
         where = f"{section}.{field}".lstrip(".")
         if key != field:
             raise CgpuError(
-                f"{shown(name, LONGEST_PATH)}: {shown(key)}: expected it to be written {where}"
+                f"{printable(name, LONGEST_PATH)}: {printable(key)}: expected it to be written"
+                f" {where}"
             )
         if value is not None and not isinstance(value, fields[field]):
             allowed = _IN_WORDS[fields[field]]
             raise CgpuError(
-                f"{shown(name, LONGEST_PATH)}: {where} has the wrong type: expected {allowed}"
+                f"{printable(name, LONGEST_PATH)}: {where} has the wrong type: expected {allowed}"
             )
 
 
-def packed(config: dict[str, Any], name: str) -> bytes:
+def pack_config(config: dict[str, Any], name: str) -> bytes:
     """The bytes of ``config``; ``name`` is what messages call it.
 
     Raises:
@@ -156,7 +158,7 @@ def packed(config: dict[str, Any], name: str) -> bytes:
     try:
         return jsontext.dumps(config).encode()
     except ValueError as error:
-        raise CgpuError(f"{shown(name, LONGEST_PATH)}: cannot be written: {error}") from None
+        raise CgpuError(f"{printable(name, LONGEST_PATH)}: cannot be written: {error}") from None
 
 
 def write(path: str, config: dict[str, Any]) -> None:
@@ -169,7 +171,7 @@ def write(path: str, config: dict[str, Any]) -> None:
     """
     folder, base = os.path.split(path)
     temporary = os.path.join(folder, f".{base}.cgpu.{os.getpid()}")
-    data = packed(config, path)
+    data = pack_config(config, path)
     try:
         before = os.stat(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -185,22 +187,22 @@ def write(path: str, config: dict[str, Any]) -> None:
             raise
     except OSError as error:
         raise CgpuError(
-            f"{shown(path, LONGEST_PATH)}: cannot be written: {error.strerror}"
+            f"{printable(path, LONGEST_PATH)}: cannot be written: {error.strerror}"
         ) from None
 
 
-def _bytes(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        raise CgpuError(f"{shown(path, LONGEST_PATH)}: {error.strerror}") from None
+        raise CgpuError(f"{printable(path, LONGEST_PATH)}: {error.strerror}") from None
     except ValueError:  # it has a NUL, or half of a surrogate pair
-        raise CgpuError(f"{shown(path, LONGEST_PATH)}: no file can have this name") from None
+        raise CgpuError(f"{printable(path, LONGEST_PATH)}: no file can have this name") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise CgpuError(f"{shown(path, LONGEST_PATH)}: not a regular file")
+        raise CgpuError(f"{printable(path, LONGEST_PATH)}: not a regular file")
     with open(fd, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise CgpuError(f"{shown(path, LONGEST_PATH)}: larger than {MAX_BYTES >> 20} MiB")
+        raise CgpuError(f"{printable(path, LONGEST_PATH)}: larger than {MAX_BYTES >> 20} MiB")
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_hook.document import is_utf8
 from cgpu_hook.plan import BASE, SHARE_FILES, Mount
@@ -28,7 +28,7 @@ class _CharDevice(NamedTuple):
     minor: int
     mode: int
 
-    def rule(self) -> dict[str, Any]:
+    def to_rule(self) -> dict[str, Any]:
         return {
             "allow": True,
             "type": "c",
@@ -37,7 +37,7 @@ class _CharDevice(NamedTuple):
             "access": "rwm",
         }
 
-    def entry(self) -> dict[str, Any]:
+    def to_entry(self) -> dict[str, Any]:
         return {
             "path": self.path,
             "type": "c",
@@ -47,7 +47,7 @@ class _CharDevice(NamedTuple):
         }
 
 
-def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def apply_plan(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """``config`` with ``plan`` in it; a new document, the old one is not changed.
 
     Raises:
@@ -58,16 +58,16 @@ def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
     for path in (*plan.masks, *(mount.destination for mount in plan.mounts)):
         if not is_utf8(path):  # runtimes would mount at another path
             raise CgpuError(
-                f"the image's {shown(path)}: the name is not UTF-8, so nothing can be mounted over"
-                " the file: rename it, or leave it out of what the loader searches"
+                f"the image's {printable(path)}: the name is not UTF-8, so nothing can be mounted"
+                " over the file: rename it, or leave it out of what the loader searches"
             )
     new = dict(config)
     hidden = {node.container for node in plan.withheld}
     kept = [m for m in config.get("mounts") or [] if m["destination"] not in hidden]
     present = {m["destination"] for m in kept}
-    added = [*plan.mounts, *(m for m in binds(plan.devices) if m.destination not in present)]
-    new["mounts"] = [*kept, *(_oci(mount) for mount in added)]
-    new["linux"] = _linux(config.get("linux") or {}, plan, _characters(plan.devices))
+    added = [*plan.mounts, *(m for m in bind_devices(plan.devices) if m.destination not in present)]
+    new["mounts"] = [*kept, *(_to_oci_mount(mount) for mount in added)]
+    new["linux"] = _edit_linux(config.get("linux") or {}, plan, _list_char_devices(plan.devices))
     hooks = dict(config.get("hooks") or {})
     for stage, entries in plan.hooks.items():
         hooks[stage] = [*(hooks.get(stage) or []), *entries]
@@ -129,7 +129,7 @@ def _is_ours(hook: object, own: str) -> bool:
     return isinstance(path, str) and (path == own or path.endswith("/cgpu_hook/_bin/cgpu-hook"))
 
 
-def _oci(mount: Mount) -> dict[str, Any]:
+def _to_oci_mount(mount: Mount) -> dict[str, Any]:
     kind = mount.options[0]
     return {
         "destination": mount.destination,
@@ -152,7 +152,7 @@ def check_sources(plan: Plan) -> None:
             check_source(mount.source, known=known)
 
 
-def binds(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
+def bind_devices(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
     """Mounts of the files that stand for devices in a simulated driver.
 
     Raises:
@@ -160,23 +160,23 @@ def binds(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
     """
     found, known = [], set[str]()
     for node in nodes:
-        if stat.S_ISREG(_status(node).st_mode):
+        if stat.S_ISREG(_stat_device(node).st_mode):
             check_source(node.host, shared=True, known=known)
             found.append(Mount(node.host, node.container, _NODE_OPTIONS))
     return found
 
 
-def _characters(nodes: tuple[DeviceNode, ...]) -> list[_CharDevice]:
+def _list_char_devices(nodes: tuple[DeviceNode, ...]) -> list[_CharDevice]:
     found = []
     for node in nodes:
-        facts = _status(node)
+        facts = _stat_device(node)
         if stat.S_ISCHR(facts.st_mode):
             number = (os.major(facts.st_rdev), os.minor(facts.st_rdev))
             found.append(_CharDevice(node.container, *number, stat.S_IMODE(facts.st_mode)))
     return found
 
 
-def _status(node: DeviceNode) -> os.stat_result:
+def _stat_device(node: DeviceNode) -> os.stat_result:
     try:
         facts = os.lstat(node.host)
     except OSError as error:
@@ -186,19 +186,19 @@ def _status(node: DeviceNode) -> os.stat_result:
     return facts
 
 
-def _linux(old: dict[str, Any], plan: Plan, characters: list[_CharDevice]) -> dict[str, Any]:
+def _edit_linux(old: dict[str, Any], plan: Plan, characters: list[_CharDevice]) -> dict[str, Any]:
     hidden = {node.container for node in plan.withheld}
     devices = [d for d in old.get("devices") or [] if not _is_at(d, hidden)]
     withheld = [d for d in old.get("devices") or [] if _is_at(d, hidden)]
     present = {d.get("path") for d in devices if isinstance(d, dict)}
     resources = dict(old.get("resources") or {})
     closed = [(d.get("major"), d.get("minor")) for d in withheld]
-    rules = [r for r in resources.get("devices") or [] if not _allows(r, closed)]
-    resources["devices"] = [*rules, *(c.rule() for c in characters if c.rule() not in rules)]
+    rules = [r for r in resources.get("devices") or [] if not _allows_device(r, closed)]
+    resources["devices"] = [*rules, *(c.to_rule() for c in characters if c.to_rule() not in rules)]
     masked = old.get("maskedPaths") or []
     return {
         **old,
-        "devices": [*devices, *(c.entry() for c in characters if c.path not in present)],
+        "devices": [*devices, *(c.to_entry() for c in characters if c.path not in present)],
         "resources": resources,
         "maskedPaths": [*masked, *(path for path in plan.masks if path not in masked)],
     }
@@ -208,7 +208,7 @@ def _is_at(device: object, paths: set[str]) -> bool:
     return isinstance(device, dict) and device.get("path") in paths
 
 
-def _allows(rule: object, devices: list[tuple[object, object]]) -> bool:
+def _allows_device(rule: object, devices: list[tuple[object, object]]) -> bool:
     """Return whether a cgroup rule allows exactly one of ``devices``."""
     return (
         isinstance(rule, dict)

@@ -30,10 +30,10 @@ def host_files(name: str, state_dir: str, node: Node) -> HostFiles:
         raise CgpuError(f"cgpu is not complete: {error}") from None
     if not os.access(HOOK, os.X_OK):
         raise CgpuError(f"cgpu is not complete: {HOOK} is missing")
-    return HostFiles(name, state_dir, proxies, _tools(node.driver_dir), HOOK)
+    return HostFiles(name, state_dir, proxies, _find_tools(node.driver_dir), HOOK)
 
 
-def _tools(driver_dir: str) -> dict[str, str]:
+def _find_tools(driver_dir: str) -> dict[str, str]:
     """The driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
 
     ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.

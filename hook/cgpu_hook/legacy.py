@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the driver
 
 
-def deferred(draft: Draft, setting: Setting) -> dict[str, Any]:
+def add_prestart_hook(draft: Draft, setting: Setting) -> dict[str, Any]:
     """The configuration with our hooks; the vendor's hook gets the GPUs that were granted."""
     config, host_files = draft.config, draft.host_files
     arguments = ["--state-dir", host_files.state_dir]

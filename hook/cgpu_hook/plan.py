@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import GpuShare, resolve
+from cgpu_env.request import GpuShare, resolve_request
 from cgpu_node.image import libraries
 from cgpu_node.image.loader import LibraryFinder
 from cgpu_node.image.mounted import Mounted, is_bind, is_shared
-from cgpu_node.image.rootfs import resolved
+from cgpu_node.image.rootfs import resolve_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class HostFiles(NamedTuple):
     hook: str
 
     @property
-    def container(self) -> str:
+    def share_directory(self) -> str:
         """The directory of this container's limits and ledger."""
         return f"{self.state_dir}/containers/{self.id}"
 
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
         """The caps, in the order of the visible list."""
         return self.request.gpus if self.request else ()
 
-    def unlimited(self) -> Plan:
+    def without_limits(self) -> Plan:
         """Return a plan with the same GPUs and libraries, and without limits, ledger and hooks."""
         mounts = tuple(m for m in self.mounts if not f"{m.destination}/".startswith(f"{BASE}/"))
         return self._replace(request=None, mounts=mounts, hooks={})
@@ -127,13 +127,13 @@ class Plan(NamedTuple):
         }
 
 
-def plan(
+def plan_container(
     config: dict[str, Any], asked: Asked, node: Node, rootfs: RootfsView, host_files: HostFiles
 ) -> Plan:
     """Decide what to do to a container.
 
     Args:
-        config: its OCI configuration, checked by ``document.checked``.
+        config: its OCI configuration, checked by ``document.check_config``.
         asked: what its environment asks for.
         node: the facts about the node.
         rootfs: the image's file system.
@@ -142,7 +142,7 @@ def plan(
     Raises:
         CgpuError: one sentence that says why the container must not start.
     """
-    request = resolve(asked, [gpu.asked for gpu in node.gpus])
+    request = resolve_request(asked, [gpu.as_gpu for gpu in node.gpus])
     if request is None:
         return Plan()
     return plan_share(config, request, asked.given, node, rootfs, host_files)
@@ -159,10 +159,10 @@ def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
     """Plan for a known share; ``env`` has the container's search path for libraries.
 
     Raises:
-        CgpuError: as ``plan``.
+        CgpuError: as ``plan_container``.
     """
     taken, view = _mounts_of(config, rootfs)
-    brought = _brought(config, env, taken, view, host_files)
+    brought = _find_drivers(config, env, taken, view, host_files)
     mounts, masks = _driver_mounts(taken, node, rootfs, host_files, brought)
     everything = (*_own_mounts(node, host_files), *mounts)
     _refuse_covered([*(mount.destination for mount in everything), *masks], taken, brought, config)
@@ -179,7 +179,7 @@ def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
             n for gpu in node.gpus if gpu.index not in granted for n in gpu.device_nodes
         ),
         masks=masks,
-        hooks={"poststop": [_poststop(host_files)]},
+        hooks={"poststop": [_make_poststop_hook(host_files)]},
     )
 
 
@@ -193,17 +193,18 @@ def _mounts_of(
     """
     fresh = False
     found = {}
-    view = Mounted(rootfs, _cwd(config))
+    view = Mounted(rootfs, _read_cwd(config))
     for mount in config.get("mounts") or []:
         given = mount["destination"]
-        destination = resolved(view, given)
+        destination = resolve_path(view, given)
         if destination == "/dev" and mount.get("type") == "tmpfs":
             fresh = True
             continue
         if destination in ("/", "/dev") or f"{destination}/".startswith(f"{BASE}/"):
             raise CgpuError(
-                f"the mount of {shown(str(mount.get('source', mount.get('type'))))} at "
-                f"{shown(given)} covers {BASE}, where the container's limits belong: not allowed"
+                f"the mount of {printable(str(mount.get('source', mount.get('type'))))} at"
+                f" {printable(given)} covers {BASE}, where the container's limits belong: not"
+                " allowed"
             )
         found[destination] = mount
         view.add(destination, mount)
@@ -215,14 +216,14 @@ def _mounts_of(
 def _own_mounts(node: Node, host_files: HostFiles) -> list[Mount]:
     real = [Mount(path, f"{BASE}/real/{soname}") for soname, path in node.libraries.items()]
     return [
-        Mount(host_files.container, BASE, OWN_BASE),  # a tmpfs takes any source
-        Mount(f"{host_files.container}/limits", SHARE_FILES[0], _READ_ONLY),
-        Mount(f"{host_files.container}/ledger", SHARE_FILES[1], _LEDGER),
+        Mount(host_files.share_directory, BASE, OWN_BASE),  # a tmpfs takes any source
+        Mount(f"{host_files.share_directory}/limits", SHARE_FILES[0], _READ_ONLY),
+        Mount(f"{host_files.share_directory}/ledger", SHARE_FILES[1], _LEDGER),
         *real,
     ]
 
 
-def _brought(
+def _find_drivers(
     config: dict[str, Any],
     env: Mapping[str, str],
     taken: dict[str, dict[str, Any]],
@@ -232,11 +233,11 @@ def _brought(
     """SONAME -> files of a driver in the image or in a mounted directory."""
     finder = LibraryFinder(view, (*host_files.proxies, libraries.OPENCL))
     shown_directories = [inside for inside, mount in taken.items() if is_bind(mount)]
-    finder.look(env, _cwd(config), mounts=shown_directories)
+    finder.search(env, _read_cwd(config), mounts=shown_directories)
     return finder.files
 
 
-def _cwd(config: dict[str, Any]) -> str:
+def _read_cwd(config: dict[str, Any]) -> str:
     """The working directory of the container's first program."""
     cwd = (config.get("process") or {}).get("cwd")
     return cwd if isinstance(cwd, str) else "/"
@@ -250,60 +251,63 @@ def _driver_mounts(
     brought: dict[str, list[str]],
 ) -> tuple[list[Mount], tuple[str, ...]]:
     directories = libraries.loader_directories(rootfs)
-    chained = any(_mounted(taken, soname) for soname in host_files.proxies)
+    chained = any(_find_mounted(taken, soname) for soname in host_files.proxies)
     mounts = []
     for soname, proxy in host_files.proxies.items():
-        targets = _mounted(taken, soname)
+        targets = _find_mounted(taken, soname)
         for directory in directories:
             if chained:
-                targets += libraries.files(rootfs, [directory], soname)
+                targets += libraries.find_library_files(rootfs, [directory], soname)
             else:
-                targets += libraries.to_cover(rootfs, directory, soname)
+                targets += libraries.paths_to_cover(rootfs, directory, soname)
         targets += brought[soname]
         mounts += [Mount(proxy, target) for target in dict.fromkeys(targets)]
     if not chained:
-        mounts += _companions(node, rootfs, directories)
+        mounts += _mount_companions(node, rootfs, directories)
         mounts += [
             Mount(program, path)
             for path, program in host_files.tools.items()
             if _is_free(rootfs, path) and path not in taken
         ]
     there = {os.path.dirname(path) for paths in brought.values() for path in paths}
-    mounts += _companions_beside(node, rootfs, sorted(there.difference(directories)))
-    opencl = _mounted(taken, libraries.OPENCL)
-    opencl += libraries.files(rootfs, directories, libraries.OPENCL)
+    mounts += _cover_companions(node, rootfs, sorted(there.difference(directories)))
+    opencl = _find_mounted(taken, libraries.OPENCL)
+    opencl += libraries.find_library_files(rootfs, directories, libraries.OPENCL)
     return mounts, tuple(dict.fromkeys(opencl + brought[libraries.OPENCL]))
 
 
-def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
+def _find_mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
     """Return the paths at which another runtime has mounted a version of a library."""
     return [
         inside
         for inside, mount in taken.items()
-        if libraries.versions((inside, mount["destination"]), soname)
+        if libraries.select_versions((inside, mount["destination"]), soname)
     ]
 
 
-def _companions_beside(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
+def _cover_companions(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
     """Cover libraries that another driver in the image would load: they fit only that driver."""
     return [
         Mount(path, target)
         for soname, path in node.companions.items()
-        for target in libraries.files(rootfs, directories, soname)
+        for target in libraries.find_library_files(rootfs, directories, soname)
     ]
 
 
-def _companions(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
+def _mount_companions(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
     return [
         Mount(path, target)
         for directory in directories
         for soname, path in node.companions.items()
-        for target in libraries.to_cover(rootfs, directory, soname)
+        for target in libraries.paths_to_cover(rootfs, directory, soname)
     ]
 
 
 def _is_free(rootfs: RootfsView, path: str) -> bool:
-    return rootfs.kind(os.path.dirname(path)) == "directory" and rootfs.kind(path) in (None, "file")
+    return rootfs.get_kind(os.path.dirname(path)) == "directory" and rootfs.get_kind(path) in (
+        None,
+        "file",
+    )
 
 
 def _refuse_covered(
@@ -334,7 +338,7 @@ def _refuse_covered(
                 )
 
 
-def _poststop(host_files: HostFiles) -> dict[str, Any]:
+def _make_poststop_hook(host_files: HostFiles) -> dict[str, Any]:
     name = os.path.basename(host_files.hook)
     return {
         "path": host_files.hook,

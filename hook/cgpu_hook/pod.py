@@ -7,11 +7,11 @@ they are for this pod, container and node is checked here.
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import MAX_GIB, integer
+from cgpu_env.values import MAX_GIB, parse_integer
 from cgpu_node import decision, jsontext
-from cgpu_node.podspecs import awaited, read
+from cgpu_node.podspecs import read_spec, wait_for_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def pod_of(config: dict[str, Any]) -> ContainerPod | None:
         raise CgpuError(f"annotations {given}: expected those of one engine")
     for name, value in annotations.items():
         if not isinstance(value, str):
-            raise CgpuError(f"annotations.{shown(name)}: expected a string")
+            raise CgpuError(f"annotations.{printable(name)}: expected a string")
     kind, *names = engines[0]
     uid, namespace, name, container = (annotations.get(each, "") for each in names)
     return ContainerPod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
@@ -105,15 +105,15 @@ def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
     text = pod.annotations.get(decision.ANNOTATION)
     if text is None:
         return None
-    found = decision.read(text)
+    found = decision.parse_annotation(text)
     if not pod.uid or not pod.container:
-        raise _error(
+        raise _make_error(
             "the engine does not tell whose container this is: containerd 1.6 and later do"
         )
     if found.pod != pod.uid:
-        raise _error(f"pod={found.pod}: expected {shown(pod.uid)}, the UID of this pod")
+        raise _make_error(f"pod={found.pod}: expected {printable(pod.uid)}, the UID of this pod")
     if found.node != node:
-        raise _error(f"node={found.node}: expected {shown(node)}, this node")
+        raise _make_error(f"node={found.node}: expected {printable(node)}, this node")
     return found
 
 
@@ -131,12 +131,12 @@ def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir
     Raises:
         CgpuError: it asks for one.
     """
-    spec = read(state_dir, pod.uid)
+    spec = read_spec(state_dir, pod.uid)
     if spec is None or pod.container not in spec.containers:
         return
     asked = f"{_MEMORY}={spec.containers[pod.container].mem}"
     if found is not None:
-        raise _error(f"containers: {pod.container} is missing, whose limit is {asked}")
+        raise _make_error(f"containers: {pod.container} is missing, whose limit is {asked}")
     raise CgpuError(
         f"container {pod.container} has the limit {asked}, and came without its pod's annotation"
         f" {decision.ANNOTATION}: expected a schedulerName whose scheduler asks cgpu's extender,"
@@ -163,10 +163,10 @@ def check_spec(
     Raises:
         CgpuError: it gives more; the sentence names the container.
     """
-    spec, current = awaited(state, pod.uid)
+    spec, current = wait_for_spec(state, pod.uid)
     if spec is None:
         if current:
-            raise _error(
+            raise _make_error(
                 f"pod={pod.uid}: expected the UID of a pod that asks for {_MEMORY}; the agent of"
                 " this node knows none of this UID"
             )
@@ -174,7 +174,9 @@ def check_spec(
     for name, grants in found.containers.items():
         limit = spec.containers.get(name)
         if limit is None:
-            raise _error(f"containers.{name}: expected a container with {_MEMORY} in its limits")
+            raise _make_error(
+                f"containers.{name}: expected a container with {_MEMORY} in its limits"
+            )
         _check_limit(f"containers.{name}", _MEMORY, sum(units[name].values()), limit.mem)
         _check_limit(
             f"containers.{name}", _CORES, sum(grant.core for grant in grants.values()), limit.core
@@ -183,7 +185,9 @@ def check_spec(
 
 def _check_limit(where: str, resource: str, given: int, limit: int) -> None:
     if given > limit:
-        raise _error(f"{where}: {resource}={given}: expected at most {limit}, the pod's own limit")
+        raise _make_error(
+            f"{where}: {resource}={given}: expected at most {limit}, the pod's own limit"
+        )
 
 
 def check_generations(
@@ -210,21 +214,21 @@ def check_generations(
     }
     for name, parts in ((UNITS, units), (CORES, cores)):
         if name in pod.annotations:
-            by_gpu = _by_gpu(name, pod.annotations[name])
-            _compare(name, len(by_gpu), len(gpus))
+            by_gpu = _sum_by_gpu(name, pod.annotations[name])
+            _check_gpu_count(name, len(by_gpu), len(gpus))
             for each in by_gpu.values():
                 _check_range(name, each, parts, 1)
     if MEM_IDX in pod.annotations:
-        _compare(MEM_IDX, len(set(pod.annotations[MEM_IDX].split(","))), len(gpus))
+        _check_gpu_count(MEM_IDX, len(set(pod.annotations[MEM_IDX].split(","))), len(gpus))
     if MEM_POD in pod.annotations:
         whole = pod.annotations[MEM_POD]
-        number = integer(whole, MAX_GIB)
+        number = parse_integer(whole, MAX_GIB)
         if number is None:
-            raise CgpuError(f"{MEM_POD}={shown(whole)}: expected a whole number")
+            raise CgpuError(f"{MEM_POD}={printable(whole)}: expected a whole number")
         _check_range(MEM_POD, number, units, len(gpus))
 
 
-def _by_gpu(name: str, text: str) -> dict[str, int]:
+def _sum_by_gpu(name: str, text: str) -> dict[str, int]:
     """Index of a GPU -> what the containers of ``{"0": {"1": 3}}`` have of it together."""
     total: dict[str, int] = {}
     try:
@@ -233,11 +237,11 @@ def _by_gpu(name: str, text: str) -> dict[str, int]:
                 total[index] = total.get(index, 0) + part
     except (ValueError, AttributeError, TypeError):
         example = '{"0":{"1":3}}'
-        raise CgpuError(f"{name}={shown(text)}: expected an object such as {example}") from None
+        raise CgpuError(f"{name}={printable(text)}: expected an object such as {example}") from None
     return total
 
 
-def _compare(name: str, gpus: int, expected: int) -> None:
+def _check_gpu_count(name: str, gpus: int, expected: int) -> None:
     if gpus != expected:
         raise CgpuError(f"{name}: {gpus} GPUs, where {decision.ANNOTATION} gives {expected}")
 
@@ -255,5 +259,5 @@ def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], 
         raise CgpuError(f"{name}={given}: expected {allowed}, which {decision.ANNOTATION} gives")
 
 
-def _error(what: str) -> CgpuError:
+def _make_error(what: str) -> CgpuError:
     return CgpuError(f"{decision.ANNOTATION}: {what}")

@@ -7,7 +7,15 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import Draft, Setting, Unshared, admit, announce, draft, rootfs_path
+from cgpu_hook.container import (
+    Draft,
+    Setting,
+    Unshared,
+    admit_container,
+    announce_container,
+    draft_container,
+    rootfs_path,
+)
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 _MARK = "/run/.containerenv"
 
 
-def precreate(setting: Setting) -> None:
+def edit_stdin(setting: Setting) -> None:
     """Read the configuration from stdin and write it to stdout, changed if cgpu is on.
 
     Raises:
@@ -25,22 +33,22 @@ def precreate(setting: Setting) -> None:
     """
     data = sys.stdin.buffer.read()
     config = document.parse(data, "config.json")
-    name, directory = _identity(config)
-    planned = draft(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
+    name, directory = _identify_container(config)
+    planned = draft_container(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
     if isinstance(planned, Unshared):
-        data = document.packed(planned.config, "config.json")
+        data = document.pack_config(planned.config, "config.json")
     elif planned is not None:
-        from cgpu_hook.edit import edited
+        from cgpu_hook.edit import apply_plan
 
-        data = document.packed(edited(planned.config, planned.plan), "config.json")
-        admit(planned, os.getppid(), directory)
+        data = document.pack_config(apply_plan(planned.config, planned.plan), "config.json")
+        admit_container(planned, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     if isinstance(planned, Draft):
-        announce(planned)
+        announce_container(planned)
 
 
-def _identity(config: dict[str, Any]) -> tuple[str, str]:
+def _identify_container(config: dict[str, Any]) -> tuple[str, str]:
     """The container's id, and its directory, which podman keeps as long as the container.
 
     The hook gets neither; podman mounts a mark from that directory, ``.../ID/userdata``.

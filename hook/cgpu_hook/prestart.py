@@ -16,10 +16,10 @@ from cgpu_hook.container import (
     Draft,
     Setting,
     Unshared,
-    admit,
-    announce,
-    draft,
-    give_back,
+    admit_container,
+    announce_container,
+    draft_container,
+    give_back_share,
     rootfs_path,
 )
 from cgpu_hook.plan import SHARE_FILES
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from cgpu_hook.plan import Mount
 
 
-def prestart(setting: Setting) -> None:
+def cap_container(setting: Setting) -> None:
     """Cap the container whose state is on stdin; do nothing if cgpu is off for it.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
     """
-    name, pid, bundle = _state(sys.stdin.buffer.read())
+    name, pid, bundle = _parse_state(sys.stdin.buffer.read())
     config = document.read(f"{bundle}/config.json")
     if _is_edited(config, name, setting):
         return
     path = rootfs_path(config, bundle)
-    planned = draft(config, name, lambda: _view(pid, path), setting)
+    planned = draft_container(config, name, lambda: _open_rootfs(pid, path), setting)
     if planned is None:
         return
     if isinstance(planned, Unshared) or planned.config.get("process") != config.get("process"):
@@ -53,13 +53,13 @@ def prestart(setting: Setting) -> None:
             "a hook is too late to follow a pod's decision: the pod's runtime has to be cgpu's"
         )
     _refuse_withheld(planned)
-    admit(planned, pid, None)
+    admit_container(planned, pid, None)
     try:
-        _mount(planned, pid, path)
+        _make_mounts(planned, pid, path)
     except BaseException:
-        give_back(planned)
+        give_back_share(planned)
         raise
-    announce(planned)
+    announce_container(planned)
 
 
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
@@ -72,7 +72,7 @@ def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
     return bool(given) and f"{open_state(setting.state_dir)}/containers/{name}/limits" in given
 
 
-def _state(data: bytes) -> tuple[str, int, str]:
+def _parse_state(data: bytes) -> tuple[str, int, str]:
     """Id, host's process id and bundle from the state that a runtime gives its hooks."""
     try:
         state = jsontext.loads(data.decode())
@@ -88,7 +88,7 @@ def _state(data: bytes) -> tuple[str, int, str]:
     return name, pid, bundle
 
 
-def _view(pid: int, path: str) -> Rootfs:
+def _open_rootfs(pid: int, path: str) -> Rootfs:
     """The container's root as its own mounts show it, before or after the runtime changed root."""
     root = f"/proc/{pid}/root"
     changed = not os.path.samestat(os.stat("/"), os.stat(root))
@@ -106,28 +106,28 @@ def _refuse_withheld(planned: Draft) -> None:
             )
 
 
-def _mount(planned: Draft, pid: int, path: str) -> None:
-    from cgpu_hook.edit import binds, check_sources
+def _make_mounts(planned: Draft, pid: int, path: str) -> None:
+    from cgpu_hook.edit import bind_devices, check_sources
 
-    nodes = binds(planned.plan.devices)
+    nodes = bind_devices(planned.plan.devices)
     check_sources(planned.plan)
     fields: list[str] = []
     for mount in (*planned.plan.mounts, *nodes):
-        fields += [_kind(mount), mount.source, mount.destination]
+        fields += [_mount_kind(mount), mount.source, mount.destination]
     for mask in planned.plan.masks:
         fields += ["mask", "/dev/null", mask]
     arguments = [planned.host_files.hook, "mount", str(pid), path]
-    if _run(arguments, b"".join(os.fsencode(field) + b"\0" for field in fields)) != 0:
+    if _run_program(arguments, b"".join(os.fsencode(field) + b"\0" for field in fields)) != 0:
         raise CgpuError("the container's mounts could not be made")
 
 
-def _kind(mount: Mount) -> str:
+def _mount_kind(mount: Mount) -> str:
     if mount.options[0] == "tmpfs":
         return "tmpfs"
     return "ro" if "ro" in mount.options else "rw"
 
 
-def _run(arguments: list[str], data: bytes) -> int:
+def _run_program(arguments: list[str], data: bytes) -> int:
     """Run a program with ``data`` on its stdin; ``subprocess`` would take 10 ms to import."""
     fd = os.memfd_create("cgpu")
     with open(fd, "wb", closefd=False) as file:

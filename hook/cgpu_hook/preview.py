@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import without_size
 from cgpu_hook import document
-from cgpu_hook.container import Draft, Setting, draft, rootfs_path, variables_of
+from cgpu_hook.container import Draft, Setting, draft_container, rootfs_path, variables_of
 from cgpu_hook.plan import Plan
-from cgpu_node.client import ask
+from cgpu_node.client import send_request
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import ROOT_STATE, check_parent, node_state, state_path
 from cgpu_node.settings import rules
@@ -27,7 +27,9 @@ _UNKNOWN = (
 )
 
 
-def preview(config_path: str, state_dir: str | None = None, driver_dir: str | None = None) -> Plan:
+def preview_plan(
+    config_path: str, state_dir: str | None = None, driver_dir: str | None = None
+) -> Plan:
     """The plan for the container of ``config_path``; empty if cgpu is off for it.
 
     The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether it fits
@@ -45,7 +47,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     node_status = root and _ask_status(root)
     size = node_status["node"]["default_memsize"] if node_status else None
     setting = Setting(state_dir or ROOT_STATE, driver_dir, dry=True, default_memsize=size)
-    planned = draft(
+    planned = draft_container(
         config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
     )
     notes = (_UNKNOWN,) if root and not node_status else ()
@@ -53,7 +55,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
         warning = without_size(variables_of(config))
         return Plan(notes=(warning, *notes) if warning else notes)
     if not notes:
-        now = {**_rules(planned), **_rules_of(node_status["gpus"] if node_status else [])}
+        now = {**_read_rules(planned), **_parse_rules(node_status["gpus"] if node_status else [])}
         check_weight(planned.request, now)
     return planned.plan._replace(notes=(*planned.plan.notes, *notes))
 
@@ -61,18 +63,19 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
 def _ask_status(state_dir: str) -> dict[str, Any] | None:
     """Ask the server for its status, because the user may not read the node's files."""
     try:
-        return ask(state_dir, {"request": "status"})
+        return send_request(state_dir, {"request": "status"})
     except CgpuError:
         return None
 
 
-def _rules_of(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
+def _parse_rules(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
     return {gpu["uuid"]: Rules(**{name: gpu[name] for name in Rules._fields}) for gpu in gpus}
 
 
-def _rules(planned: Draft) -> dict[str, Rules]:
+def _read_rules(planned: Draft) -> dict[str, Rules]:
     """Those in the state directory, of GPUs with nobody on them."""
     node = planned.node
-    changes, defaults = rules.read(planned.host_files.state_dir), rules.configured(node, node.gpus)
+    changes = rules.read_changes(planned.host_files.state_dir)
+    defaults = rules.make_defaults(node, node.gpus)
     uuids = [share.uuid for share in planned.plan.gpus]
-    return {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}
+    return {uuid: rules.resolve(uuid, changes, defaults, inhabited=False) for uuid in uuids}

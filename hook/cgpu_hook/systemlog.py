@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import syslog
 
-from cgpu_env.logline import line
+from cgpu_env.logline import format_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,4 +16,4 @@ ERROR, WARNING = syslog.LOG_ERR, syslog.LOG_WARNING
 def log(priority: int, event: str, fields: Mapping[str, object]) -> None:
     """Write one line; ``priority`` is one of the constants above."""
     syslog.openlog("cgpu")
-    syslog.syslog(priority, line(event, fields))
+    syslog.syslog(priority, format_line(event, fields))

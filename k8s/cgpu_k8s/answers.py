@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from cgpu_env.errors import CgpuError
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 BAD, BROKEN = 400, 500
 
 
-def sentence(status: int, what: object) -> web.Response:
+def make_response(status: int, what: object) -> web.Response:
     """A sentence as the whole answer."""
     return web.Response(status=status, text=f"{what}\n")
 
 
-def middleware(
+def make_middleware(
     report: Callable[[str, dict[str, object]], None],
     too_long: object,
     statuses: Mapping[type[CgpuError], int] | None = None,
@@ -37,23 +37,23 @@ def middleware(
     """
 
     @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
-            return sentence(BAD, too_long)
+            return make_response(BAD, too_long)
         except web.HTTPException as error:
-            return sentence(error.status, f"{request.path}: {error.reason}")
+            return make_response(error.status, f"{request.path}: {error.reason}")
         except CgpuError as error:
-            return sentence((statuses or {}).get(type(error), BAD), error)
+            return make_response((statuses or {}).get(type(error), BAD), error)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 (one call must not end the others)
-            what = f"internal error: {type(error).__name__}: {error} at {location(error)}"
+            what = f"internal error: {type(error).__name__}: {error} at {locate_error(error)}"
             # As the route has it: a part of the path may be secret.
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             report("call_failed", {"path": path, "error": what})
-            return sentence(BROKEN, what)
+            return make_response(BROKEN, what)
 
-    return answer
+    return answer_request

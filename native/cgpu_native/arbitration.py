@@ -13,7 +13,7 @@ import os
 
 from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
-from cgpu_native.errors import check
+from cgpu_native.errors import check_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Arbitration:
         """
         out = ffi.new("struct cgpu_arbitration **")
         status = lib.cgpu_arbitration_start(policy, max_inst, prio_ratio, out)
-        check(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
+        check_status(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
         return cls(out[0])
 
     def add(
@@ -80,7 +80,7 @@ class Arbitration:
         """
         key = ffi.new("uint32_t *")
         status = lib.cgpu_arbitration_add(
-            self._open(),
+            self._get_handle(),
             os.fsencode(limits),
             os.fsencode(ledger),
             number,
@@ -88,7 +88,7 @@ class Arbitration:
             int(high_priority),
             key,
         )
-        check(status, f"arbitrate {os.fspath(limits)}")
+        check_status(status, f"arbitrate {os.fspath(limits)}")
         return int(key[0])
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ class Arbitration:
         Until then gates close as their containers are added, and none opens, since an earlier
         arbiter may have let some of them in.
         """
-        lib.cgpu_arbitration_begin(self._open())
+        lib.cgpu_arbitration_begin(self._get_handle())
 
     @classmethod
     def join(cls, arbitrations: Sequence[Self]) -> None:
@@ -108,9 +108,11 @@ class Arbitration:
         Raises:
             OSError: if no thread can be created; then nothing has changed.
         """
-        handles = ffi.new("struct cgpu_arbitration *[]", [cls._open(each) for each in arbitrations])
+        handles = ffi.new(
+            "struct cgpu_arbitration *[]", [cls._get_handle(each) for each in arbitrations]
+        )
         status = lib.cgpu_arbitration_join(handles, len(arbitrations))
-        check(status, f"arbitrate {len(arbitrations)} GPUs together")
+        check_status(status, f"arbitrate {len(arbitrations)} GPUs together")
 
     def set_rules(self, policy: int, max_inst: int, prio_ratio: int) -> None:
         """Let other rules hold from now on.
@@ -118,8 +120,8 @@ class Arbitration:
         Raises:
             NativeError: if one is out of range; nothing is changed.
         """
-        status = lib.cgpu_arbitration_set_rules(self._open(), policy, max_inst, prio_ratio)
-        check(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
+        status = lib.cgpu_arbitration_set_rules(self._get_handle(), policy, max_inst, prio_ratio)
+        check_status(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
 
     def set_tenant(self, key: int, weight: int, high_priority: bool) -> None:  # noqa: FBT001
         """Give a container another weight or priority.
@@ -127,8 +129,10 @@ class Arbitration:
         Raises:
             NativeError: if there is no such container, or the weight is out of range.
         """
-        status = lib.cgpu_arbitration_set_tenant(self._open(), key, weight, int(high_priority))
-        check(status, f"container {key} with weight {weight}")
+        status = lib.cgpu_arbitration_set_tenant(
+            self._get_handle(), key, weight, int(high_priority)
+        )
+        check_status(status, f"container {key} with weight {weight}")
 
     def remove(self, key: int) -> None:
         """Let a container go; whatever it held is free at once.
@@ -136,12 +140,14 @@ class Arbitration:
         Raises:
             NativeError: if there is no such container.
         """
-        check(lib.cgpu_arbitration_remove(self._open(), key), f"remove container {key}")
+        check_status(
+            lib.cgpu_arbitration_remove(self._get_handle(), key), f"remove container {key}"
+        )
 
-    def figures(self) -> Figures:
+    def read_figures(self) -> Figures:
         """Return what the thread has done so far."""
         out = ffi.new("struct cgpu_arbitration_figures *")
-        lib.cgpu_arbitration_read(self._open(), out)
+        lib.cgpu_arbitration_read(self._get_handle(), out)
         return Figures(out.steps, out.turns, out.cpu_ns, out.tenants, out.expired)
 
     def close(self) -> None:
@@ -149,7 +155,7 @@ class Arbitration:
         lib.cgpu_arbitration_stop(self._handle)
         self._handle = ffi.NULL
 
-    def _open(self) -> Any:  # noqa: ANN401
+    def _get_handle(self) -> Any:  # noqa: ANN401
         if self._handle == ffi.NULL:
             raise ValueError("the arbitration is closed")
         return self._handle

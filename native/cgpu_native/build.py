@@ -21,7 +21,7 @@ BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
 
 
-def declarations(header: Path) -> str:
+def read_declarations(header: Path) -> str:
     """Return what stands between cffi markers in ``header``.
 
     Raises:
@@ -33,18 +33,18 @@ def declarations(header: Path) -> str:
     return "".join(part.partition(END)[0] for part in parts)
 
 
-def _sources() -> list[str]:
+def _list_sources() -> list[str]:
     root = NATIVE.parent
     return sorted(str(path.relative_to(root)) for path in NATIVE.rglob("*.c"))
 
 
 ffibuilder = FFI()
 for name in HEADERS:
-    ffibuilder.cdef(declarations(NATIVE / name))
+    ffibuilder.cdef(read_declarations(NATIVE / name))
 ffibuilder.set_source(
     "cgpu_native._native",
     "".join(f'#include "{name}"\n' for name in HEADERS),
-    sources=_sources(),
+    sources=_list_sources(),
     # Not include_dirs: native/limits.h must not hide the C library's <limits.h>.
     extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden", "-pthread"],
     # setup.py says how and for which machine.

@@ -39,7 +39,7 @@ _KINDS: dict[int, tuple[type[NativeError], str]] = {
 }
 
 
-def check(status: int, what: str) -> None:
+def check_status(status: int, what: str) -> None:
     """Raise the exception for ``status``; ``what`` is the action and the file.
 
     Raises:

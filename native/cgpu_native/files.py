@@ -11,7 +11,7 @@ import os
 import stat
 
 from cgpu_native._native import ffi, lib
-from cgpu_native.errors import LEASED, FormatError, check
+from cgpu_native.errors import LEASED, FormatError, check_status
 
 _LEDGER_BYTES: int = ffi.sizeof("struct cgpu_ledger_file")
 _BLOCK_BYTES = 512  # of st_blocks
@@ -58,7 +58,7 @@ def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
         OSError: if the file exists or cannot be made; nothing is left then.
     """
     if isinstance(directory, int):
-        check(lib.cgpu_ledger_create(directory, os.fsencode(name)), f"make ledger {name}")
+        check_status(lib.cgpu_ledger_create(directory, os.fsencode(name)), f"make ledger {name}")
         return
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -10,11 +10,11 @@ PRESSED: int = lib.CGPU_GATE_PRESSED
 FREE: int = lib.CGPU_GATE_FREE
 
 
-def state(word: int) -> int:
+def extract_state(word: int) -> int:
     """Return the state of a gate word, one of four."""
     return word & int(lib.CGPU_GATE_STATE)
 
 
-def first(of: int) -> int:
+def make_first_word(of: int) -> int:
     """The first gate word of a page, in state ``of``."""
     return int(lib.CGPU_GATE_TURN) | of

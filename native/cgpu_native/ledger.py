@@ -7,7 +7,7 @@ import time
 
 from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
-from cgpu_native.errors import check
+from cgpu_native.errors import check_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Look:
         self.asked: int = survey.asked
         self.is_certain: bool = survey.unasked == 0
 
-    def processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
+    def list_processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
         """The living processes that hold memory on ``gpu``, or on any."""
         found = []
         for each in self._survey.holders[0 : self._survey.count]:
@@ -53,7 +53,7 @@ class Look:
                 found.append(LedgerProcess(each.pid, each.slot, used))
         return found
 
-    def shared(self, gpu: int) -> dict[int, int]:
+    def read_shared(self, gpu: int) -> dict[int, int]:
         """Return the memory that processes have imported and others pay for, by pid."""
         found: dict[int, int] = {}
         for each in self._survey.holders[0 : self._survey.count]:
@@ -61,7 +61,7 @@ class Look:
                 found[each.pid] = found.get(each.pid, 0) + each.shared_bytes[gpu]
         return found
 
-    def imports(self, gpu: int) -> tuple[int, int]:
+    def read_imports(self, gpu: int) -> tuple[int, int]:
         """Return how much is shared and charged to somebody, and how many processes import any."""
         return self._survey.paid_bytes[gpu], self._survey.importers[gpu]
 
@@ -111,7 +111,8 @@ class Ledger:
             OSError: if it cannot be opened or mapped.
         """
         return cls(
-            _open(lib.cgpu_ledger_attach, path, os.getpid() if pid is None else pid), str(path)
+            _open_ledger(lib.cgpu_ledger_attach, path, os.getpid() if pid is None else pid),
+            str(path),
         )
 
     @classmethod
@@ -122,9 +123,9 @@ class Ledger:
             FormatError: if the file is no ledger of this release.
             OSError: if it cannot be opened; ``BlockingIOError`` under a lease.
         """
-        ledger = cls(_open(lib.cgpu_ledger_observe, path), str(path))
+        ledger = cls(_open_ledger(lib.cgpu_ledger_observe, path), str(path))
         if _RESTS:
-            ledger._recall()
+            ledger._recall_rest()
         return ledger
 
     def charge(self, gpu: int, cap: int, size: int) -> int:
@@ -135,7 +136,7 @@ class Ledger:
         """
         charged = ffi.new("uint64_t *")
         status = lib.cgpu_ledger_charge(self._handle, gpu, cap, size, charged)
-        check(status, f"charge {size} bytes on GPU {gpu}")
+        check_status(status, f"charge {size} bytes on GPU {gpu}")
         return int(charged[0])
 
     def release(self, gpu: int, size: int) -> None:
@@ -144,36 +145,36 @@ class Ledger:
         Raises:
             NativeError: if the process holds less; nothing is changed.
         """
-        check(
+        check_status(
             lib.cgpu_ledger_release(self._handle, gpu, size), f"release {size} bytes on GPU {gpu}"
         )
 
-    def used(self, gpu: int) -> int:
+    def read_used(self, gpu: int) -> int:
         """Return the bytes held by all living processes."""
         used = int(lib.cgpu_ledger_used(self._handle, gpu))
-        self._remember()
+        self._remember_rest()
         return used
 
-    def total(self, gpu: int) -> int:
-        """Return the sum that charges are compared with; ``used`` unless it was tampered with."""
+    def read_total(self, gpu: int) -> int:
+        """Return the sum that charges are compared with: ``read_used``, unless tampered with."""
         return int(lib.cgpu_ledger_total(self._handle, gpu))
 
-    def own(self, gpu: int) -> int:
+    def read_own(self, gpu: int) -> int:
         """Return the bytes held by this process."""
         return int(lib.cgpu_ledger_own(self._handle, gpu))
 
-    def refused(self, gpu: int) -> int:
+    def read_refused(self, gpu: int) -> int:
         """Return how many requests were refused since the ledger was made."""
         return int(lib.cgpu_ledger_refused(self._handle, gpu))
 
-    def processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
+    def list_processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
         """Return the living processes that hold memory on ``gpu``, or on any.
 
         Raises:
             OSError: if the file is not to be opened any more.
             FormatError: if it was cut short.
         """
-        return self.look().processes(gpu)
+        return self.look().list_processes(gpu)
 
     def look(self) -> Look:
         """See which processes live, and what each holds on all GPUs.
@@ -184,21 +185,21 @@ class Ledger:
         """
         survey = ffi.new("struct cgpu_survey *")
         status = lib.cgpu_ledger_survey(self._handle, survey)
-        self._remember()
-        check(status, f"list the processes of {self.path}")
+        self._remember_rest()
+        check_status(status, f"list the processes of {self.path}")
         return Look(survey)
 
-    def _recall(self) -> None:
+    def _recall_rest(self) -> None:
         """Let this look know that earlier ones were costly."""
         try:
-            rest = _RESTS.get(_file(self.path))
+            rest = _RESTS.get(_identify_file(self.path))
         except OSError:  # it is gone
             return
         if rest is not None:
             self._recalled = rest.until
             lib.cgpu_ledger_rest(self._handle, rest.until)
 
-    def _remember(self) -> None:
+    def _remember_rest(self) -> None:
         """Let later looks know that asking is costly."""
         until = lib.cgpu_ledger_rests(self._handle)
         if until == self._recalled:
@@ -206,11 +207,11 @@ class Ledger:
         self._recalled = until
         fd = lib.cgpu_ledger_reopen(self._handle) if until else -1
         if fd >= 0:
-            _forget()
-            _RESTS.pop(_file(fd), None)
+            _forget_rests()
+            _RESTS.pop(_identify_file(fd), None)
             for oldest in list(_RESTS)[: max(0, len(_RESTS) + 1 - _MOST_RESTS)]:
                 _RESTS.pop(oldest, None)
-            _RESTS[_file(fd)] = _Rest(until, fd)
+            _RESTS[_identify_file(fd)] = _Rest(until, fd)
 
     def close(self) -> None:
         """Give back the slot with all its charges; further calls find nothing attached."""
@@ -228,14 +229,14 @@ class Ledger:
 
 def is_costly(path: os.PathLike[str] | str) -> bool:
     """Return whether the ledger's locks made a look by this process costly in the last minute."""
-    _forget()
+    _forget_rests()
     try:
-        return _file(path) in _RESTS
+        return _identify_file(path) in _RESTS
     except OSError:  # it is gone
         return False
 
 
-def _forget() -> None:
+def _forget_rests() -> None:
     # go through a copy, made in one step: other threads look at other ledgers
     for file in [file for file, rest in list(_RESTS.items()) if rest.is_over()]:
         _RESTS.pop(file, None)
@@ -245,12 +246,12 @@ def _is_past(until: int) -> bool:
     return time.monotonic_ns() > until + _REMEMBERED_NS
 
 
-def _file(path: os.PathLike[str] | str | int) -> tuple[int, int]:
+def _identify_file(path: os.PathLike[str] | str | int) -> tuple[int, int]:
     facts = os.stat(path)  # noqa: PTH116 - the start path
     return facts.st_dev, facts.st_ino
 
 
-def _open(function: Any, path: os.PathLike[str] | str, *arguments: int) -> Any:  # noqa: ANN401
+def _open_ledger(function: Any, path: os.PathLike[str] | str, *arguments: int) -> Any:  # noqa: ANN401
     out = ffi.new("struct cgpu_ledger **")
-    check(function(os.fsencode(path), *arguments, out), f"open ledger {os.fspath(path)}")
+    check_status(function(os.fsencode(path), *arguments, out), f"open ledger {os.fspath(path)}")
     return out[0]

@@ -119,7 +119,7 @@ def pack_limits(  # noqa: PLR0913 - the fields of the page
     return bytes(ffi.buffer(page))
 
 
-def _gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no types
+def _unpack_gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no types
     return LimitsGpu(
         uuid=uuid_text(bytes(entry.uuid)),
         index=entry.index,
@@ -147,7 +147,7 @@ def unpack_limits(data: bytes) -> Limits:
         raise FormatError(lib.CGPU_EFORMAT, f"a limits page with {page.gpu_count} GPUs")
     return Limits(
         id=ffi.string(page.id, ID_SIZE).decode(errors="replace"),
-        gpus=tuple(_gpu(page.gpus[number]) for number in range(page.gpu_count)),
+        gpus=tuple(_unpack_gpu(page.gpus[number]) for number in range(page.gpu_count)),
         weight=page.weight,
         high_priority=bool(page.high_priority),
         policy=page.policy,

@@ -28,7 +28,7 @@ class Entitlement(NamedTuple):
     """Its part while nobody arbitrates."""
 
 
-def entitle(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
+def entitle_containers(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
     """Return what ``policy`` gives containers with ``weights`` on one GPU, in their order.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpu_native._native import lib
-from cgpu_native.errors import check
+from cgpu_native.errors import check_status
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -15,7 +15,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
         OSError: it is not allowed or not possible.
     """
     words = [os.fsencode(word) for word in (source, target, kind)]
-    check(lib.cgpu_system_mount(*words, flags, data.encode()), target)
+    check_status(lib.cgpu_system_mount(*words, flags, data.encode()), target)
 
 
 def unmount(target: str, flags: int) -> None:
@@ -24,7 +24,7 @@ def unmount(target: str, flags: int) -> None:
     Raises:
         OSError: it is not allowed or not possible.
     """
-    check(lib.cgpu_system_unmount(os.fsencode(target), flags), target)
+    check_status(lib.cgpu_system_unmount(os.fsencode(target), flags), target)
 
 
 def unshare(flags: int, what: str) -> None:
@@ -33,7 +33,7 @@ def unshare(flags: int, what: str) -> None:
     Raises:
         OSError: it is not allowed.
     """
-    check(lib.cgpu_system_unshare(flags), what)
+    check_status(lib.cgpu_system_unshare(flags), what)
 
 
 def adopt_orphans() -> None:
@@ -42,4 +42,4 @@ def adopt_orphans() -> None:
     Raises:
         OSError: the kernel cannot do that.
     """
-    check(lib.cgpu_system_adopt_orphans(), "orphans")
+    check_status(lib.cgpu_system_adopt_orphans(), "orphans")

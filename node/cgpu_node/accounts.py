@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
+from cgpu_env.errors import LONGEST_PATH, CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_node import server
 from cgpu_node.facts.driver import CUDA
@@ -41,21 +41,21 @@ class Account(NamedTuple):
     state_dir: str
 
 
-def name(state_dir: str, driver_dir: str) -> bytes:
+def format_socket_name(state_dir: str, driver_dir: str) -> bytes:
     """To what the server of an account binds a socket while it has shares of these GPUs.
 
     Raises:
         OSError: the driver is gone.
     """
-    whole = f"{_prefix(driver_dir)}{os.geteuid()}/{_number(state_dir)}:{state_dir}"
-    return os.fsencode(whole)[:_LONGEST_NAME]
+    prefix, directory = _format_name_prefix(driver_dir), _identify_directory(state_dir)
+    return os.fsencode(f"{prefix}{os.geteuid()}/{directory}:{state_dir}")[:_LONGEST_NAME]
 
 
-def others(state_dir: str, driver_dir: str) -> list[Account]:
+def find_other_accounts(state_dir: str, driver_dir: str) -> list[Account]:
     """The accounts beside that of ``state_dir`` which have shares of the GPUs of ``driver_dir``."""
-    own = _number(state_dir)
+    own = _identify_directory(state_dir)
     try:
-        found = {each: None for number, each in _named(driver_dir) if number != own}
+        found = {each: None for number, each in _read_accounts(driver_dir) if number != own}
     except OSError:
         return []
     if state_dir != ROOT_STATE and _is_roots(driver_dir):
@@ -63,9 +63,9 @@ def others(state_dir: str, driver_dir: str) -> list[Account]:
     return [*found]
 
 
-def _named(driver_dir: str) -> list[tuple[str, Account]]:
+def _read_accounts(driver_dir: str) -> list[tuple[str, Account]]:
     """The accounts in the kernel's list, each with the number of its state directory."""
-    prefix = f" @{_prefix(driver_dir)}".encode()
+    prefix = f" @{_format_name_prefix(driver_dir)}".encode()
     with open(_SOCKETS, "rb") as file:
         lines = itertools.islice((line for line in file if prefix in line), _MOST)
         names = [os.fsdecode(line.partition(prefix)[2].rstrip(b"\n")) for line in lines]
@@ -78,9 +78,11 @@ def _named(driver_dir: str) -> list[tuple[str, Account]]:
     return found
 
 
-def sentence(found: Sequence[Account]) -> str:
+def format_warning(found: Sequence[Account]) -> str:
     """Return a sentence that warns of these accounts."""
-    named = [f"{_user(each.uid)} ({shown(each.state_dir, LONGEST_PATH)})" for each in found]
+    named = [
+        f"{_format_user(each.uid)} ({printable(each.state_dir, LONGEST_PATH)})" for each in found
+    ]
     more = f" and {len(named) - _SHOWN} more" if named[_SHOWN:] else ""
     share = "shares" if len(named) == 1 else "share"
     return (
@@ -89,17 +91,17 @@ def sentence(found: Sequence[Account]) -> str:
     )
 
 
-def _user(uid: int) -> str:
+def _format_user(uid: int) -> str:
     return "root" if uid == 0 else f"user {uid}"
 
 
-def _prefix(driver_dir: str) -> str:
+def _format_name_prefix(driver_dir: str) -> str:
     """The beginning of all names of those who share the GPUs of a driver."""
     facts = os.stat(f"{driver_dir}/{CUDA}")
     return f"cgpu/{facts.st_dev:x}.{facts.st_ino:x}/"
 
 
-def _number(state_dir: str) -> str:
+def _identify_directory(state_dir: str) -> str:
     """Return device and inode of a state directory, which no other one has; "" if it is gone."""
     try:
         facts = os.stat(state_dir)

@@ -46,7 +46,7 @@ class OfferedGpu(NamedTuple):
     held_slots: int = 0
 
     @property
-    def left(self) -> Part:
+    def allocatable(self) -> Part:
         """The part that pods may have: the GPU without what others hold."""
         time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
         return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
@@ -133,17 +133,17 @@ def part_of(need: Need) -> Part:
     for each in need.containers:
         if each.kind == APP:
             continue
-        beside = _sum(stays, share_of(each, need.gpus))
+        beside = _add_parts(stays, share_of(each, need.gpus))
         stays = beside if each.kind == SIDECAR else stays
-        peak = _larger(peak, beside)
+        peak = _max_parts(peak, beside)
     for each in need.containers:
         if each.kind == APP:
-            stays = _sum(stays, share_of(each, need.gpus))
+            stays = _add_parts(stays, share_of(each, need.gpus))
     if len({each.cores > 0 for each in need.containers}) > 1:
         raise NeedError(
             "containers of one pod: expected all or none to ask for aliyun.com/gpu-core.percentage"
         )
-    return _larger(peak, stays)
+    return _max_parts(peak, stays)
 
 
 def share_of(container: Container, gpus: int) -> Part:
@@ -172,11 +172,11 @@ def share_of(container: Container, gpus: int) -> Part:
     return Part(units // gpus, cores // gpus, 1)
 
 
-def _sum(one: Part, other: Part) -> Part:
+def _add_parts(one: Part, other: Part) -> Part:
     return Part(one.units + other.units, one.cores + other.cores, one.slots + other.slots)
 
 
-def _larger(one: Part, other: Part) -> Part:
+def _max_parts(one: Part, other: Part) -> Part:
     return Part(*map(max, one, other))
 
 
@@ -214,28 +214,28 @@ class NodeInfo:
         """Enter what a pod has, also where that is more than the node offers now."""
         self.remove(decision.pod)
         self.taken[decision.pod] = decision
-        self._count(decision, 1)
+        self._update_used(decision, 1)
 
     def remove(self, pod: str) -> None:
         """Take a pod off; one that has nothing here is no error."""
         decision = self.taken.pop(pod, None)
         if decision:
-            self._count(decision, -1)
+            self._update_used(decision, -1)
 
-    def _count(self, decision: Decision, sign: int) -> None:
+    def _update_used(self, decision: Decision, sign: int) -> None:
         for uuid in decision.gpus:
-            used = self.used(uuid)
+            used = self.used_part(uuid)
             pairs = zip(used, decision.part, strict=True)
             self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
         self._answers.clear()
 
-    def used(self, uuid: str) -> Part:
+    def used_part(self, uuid: str) -> Part:
         """Return the part of a GPU that pods have."""
         return self._used.get(uuid, NOTHING)
 
-    def free(self, gpu: OfferedGpu) -> Part:
+    def free_part(self, gpu: OfferedGpu) -> Part:
         """Return the part of a GPU that is left; below 0 if more is promised than it has now."""
-        pairs = zip(gpu.left, self.used(gpu.uuid), strict=True)
+        pairs = zip(gpu.allocatable, self.used_part(gpu.uuid), strict=True)
         return Part(*(left - used for left, used in pairs))
 
     def choose(self, need: Need, part: Part) -> Choice | Refusal:
@@ -245,21 +245,22 @@ class NodeInfo:
         if answer is None:
             if len(self._answers) >= MOST_ANSWERS:  # each controller has its own under SPREAD
                 self._answers.clear()
-            answer = self._answers[key] = self._choose(need, part)
+            answer = self._answers[key] = self._choose_gpus(need, part)
         return answer
 
-    def _choose(self, need: Need, part: Part) -> Choice | Refusal:
-        refusal = self._never(need, part)
+    def _choose_gpus(self, need: Need, part: Part) -> Choice | Refusal:
+        refusal = self._refuse_unresolvable(need, part)
         if refusal:
             return refusal
         order = ORDERS[self.placement]
         fitting = sorted(
             (order(self, gpu, need.owner), gpu.index, gpu.uuid)
             for gpu in self.gpus.values()
-            if gpu.healthy and _fits(part, self.free(gpu))
+            if gpu.healthy and _fits_into(part, self.free_part(gpu))
         )
         if len(fitting) < need.gpus:
-            return Refusal(FULL, f"{_has(len(fitting))} {_shown(part)} free{_of(need)}")
+            have = f"{_format_gpu_count(len(fitting))} {_format_part(part)} free"
+            return Refusal(FULL, f"{have}{_format_demand(need)}")
         chosen = fitting[: need.gpus]
         ranks = zip(*(rank for rank, _, _ in chosen), strict=True)
         return Choice(
@@ -268,9 +269,9 @@ class NodeInfo:
         )
 
     def _free_units(self) -> int:
-        return sum(self.free(gpu).units for gpu in self.gpus.values())
+        return sum(self.free_part(gpu).units for gpu in self.gpus.values())
 
-    def replicas(self, uuid: str, owner: str) -> int:
+    def count_replicas(self, uuid: str, owner: str) -> int:
         """Return how many pods of one controller have a part of a GPU."""
         return sum(
             uuid in decision.gpus
@@ -278,7 +279,7 @@ class NodeInfo:
             if decision.owner == owner != ""
         )
 
-    def _never(self, need: Need, part: Part) -> Refusal | None:
+    def _refuse_unresolvable(self, need: Need, part: Part) -> Refusal | None:
         """Return the reason if the node had no room for the pod even if it were empty."""
         if (part.cores > 0) != (self.mode == CORE_MEM):
             asked = "with" if part.cores else "without"
@@ -290,46 +291,47 @@ class NodeInfo:
         able = [gpu for gpu in self.gpus.values() if gpu.healthy]
         if len(able) < need.gpus:
             return Refusal(TOO_FEW, f"{need.gpus} GPUs are asked for, {len(able)} are here")
-        whole = [gpu for gpu in able if _fits(part, Part(gpu.units, gpu.cores, gpu.slots))]
+        whole = [gpu for gpu in able if _fits_into(part, Part(gpu.units, gpu.cores, gpu.slots))]
         if len(whole) < need.gpus:
-            return Refusal(TOO_LARGE, f"{_has(len(whole))} {_shown(part)} in all{_of(need)}")
+            have = f"{_format_gpu_count(len(whole))} {_format_part(part)} in all"
+            return Refusal(TOO_LARGE, f"{have}{_format_demand(need)}")
         return None
 
 
-def _fits(part: Part, room: Part) -> bool:
+def _fits_into(part: Part, room: Part) -> bool:
     return part.units <= room.units and part.cores <= room.cores and part.slots <= room.slots
 
 
-def _has(count: int) -> str:
+def _format_gpu_count(count: int) -> str:
     return {0: "no GPU has", 1: "only 1 GPU has"}.get(count, f"only {count} GPUs have")
 
 
-def _shown(part: Part) -> str:
+def _format_part(part: Part) -> str:
     units = f"{part.units} GiB of aliyun.com/gpu-mem"
     # No percent sign: kube-scheduler takes the reason for a format, and "5 % of" for a verb in it.
     return f"{units} and {part.cores} percent of its time" if part.cores else units
 
 
-def _of(need: Need) -> str:
+def _format_demand(need: Need) -> str:
     return f", and {need.gpus} are asked for" if need.gpus > 1 else ""
 
 
-def _least_free(node: NodeInfo, gpu: OfferedGpu, _: str) -> tuple[int, ...]:
-    return (node.free(gpu).units,)
+def _rank_binpack(node: NodeInfo, gpu: OfferedGpu, _: str) -> tuple[int, ...]:
+    return (node.free_part(gpu).units,)
 
 
-def _apart(node: NodeInfo, gpu: OfferedGpu, owner: str) -> tuple[int, ...]:
-    return (node.replicas(gpu.uuid, owner), -node.free(gpu).units)
+def _rank_spread(node: NodeInfo, gpu: OfferedGpu, owner: str) -> tuple[int, ...]:
+    return (node.count_replicas(gpu.uuid, owner), -node.free_part(gpu).units)
 
 
 # How GPUs are chosen: by which key, the least first. Equal ones go by index.
 ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
-    BINPACK: _least_free,
-    SPREAD: _apart,
+    BINPACK: _rank_binpack,
+    SPREAD: _rank_spread,
 }
 
 
-def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
+def allocate_gpus(node: NodeInfo, need: Need) -> Decision | Refusal:
     """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
@@ -343,6 +345,6 @@ def decide(node: NodeInfo, need: Need) -> Decision | Refusal:
     return Decision(need.pod, need.owner, node.name, choice.gpus, part, containers)
 
 
-def best(fitting: Mapping[str, Choice]) -> str:
+def select_node(fitting: Mapping[str, Choice]) -> str:
     """The node that a pod goes to, of those that have room for it."""
     return min(fitting, key=lambda name: (fitting[name].rank, name))

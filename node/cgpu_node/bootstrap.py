@@ -15,11 +15,11 @@ if __name__ == "__main__":
     from cgpu_node import own_code
 
     sys.path[:] = [*sys.path[1:], *own_code.import_path()]
-    own_code.use(sys.argv[1])
+    own_code.install_finder(sys.argv[1])
     __import__(sys.argv[1])
     STATUS = sys.modules[sys.argv[1]].main(sys.argv[2:])
     if sys.stdout is not None:  # it may be closed
         sys.stdout.flush()
     if STATUS == 0:  # a refusal loads what other starts do not need
-        own_code.keep()
+        own_code.keep_modules()
     os._exit(STATUS)  # the interpreter's own end takes 2 ms and has nothing left to do

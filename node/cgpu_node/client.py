@@ -1,7 +1,7 @@
 """Ask the node's server: one JSON object on a line, one back on a line.
 
 A request names what it wants (``{"request": "status"}``); an answer without ``"error"`` is a
-success. Commands use this; the start path only calls ``server.wake``.
+success. Commands use this; the start path only calls ``server.wake_server``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SilentError(CgpuError):
     """The server is alive but does not answer; the hint is the command that helps."""
 
 
-def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
+def send_request(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     """Send a request to the server of ``state_dir`` and return its answer.
 
     Raises:
@@ -45,7 +45,7 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
         CgpuError: it refuses, or does not answer.
     """
     try:
-        line = _exchange(state_dir, jsontext.dumps(request).encode() + b"\n")
+        line = _exchange_lines(state_dir, jsontext.dumps(request).encode() + b"\n")
         if not line:
             raise AbsentError(f"the cgpud of {state_dir} ended before it answered")
         answer = jsontext.loads(line.decode())
@@ -59,12 +59,14 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
     if "error" in answer:
-        sentence = driver.refusal(answer["error"], request.get("driver_dir"))
+        sentence = driver.format_refusal(answer["error"], request.get("driver_dir"))
         raise CgpuError(sentence, hint=answer.get("hint", ""))
     return cast("dict[str, Any]", answer)
 
 
-def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any]) -> dict[str, Any]:
+def start_and_send(
+    state_dir: str, driver_dir: str | None, request: dict[str, Any]
+) -> dict[str, Any]:
     """Send a request, and start a server if there is none.
 
     Raises:
@@ -74,14 +76,14 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
     request = with_driver(request, driver_dir)
     due = time.monotonic()
     deadline = due + _START_SECONDS
-    while (answer := _asked(state_dir, request)) is None:
+    while (answer := _try_send(state_dir, request)) is None:
         now = time.monotonic()
         if now > deadline:
             raise CgpuError(f"cgpud does not start: see {state_dir}/{server.LOG}")
         if now >= due:
-            if driver_dir:
-                driver.check(driver_dir)  # else all others would get a server without a driver
-            server.wake(state_dir, driver_dir)
+            if driver_dir:  # else all others would get a server without a driver
+                driver.check_driver_dir(driver_dir)
+            server.wake_server(state_dir, driver_dir)
             due = now + _RESTART_SECONDS
         time.sleep(_POLL_SECONDS)
     return answer
@@ -92,15 +94,15 @@ def with_driver(request: dict[str, Any], driver_dir: str | None) -> dict[str, An
     return {**request, "driver_dir": os.path.abspath(driver_dir)} if driver_dir else request
 
 
-def _asked(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+def _try_send(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
     """The answer; None if no server is there, or an idle one ended just then."""
     try:
-        return ask(state_dir, request)
+        return send_request(state_dir, request)
     except AbsentError:
         return None
 
 
-def _exchange(state_dir: str, line: bytes) -> bytes:
+def _exchange_lines(state_dir: str, line: bytes) -> bytes:
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket(AF_UNIX, SOCK_STREAM) as end:
@@ -125,13 +127,13 @@ def _read_line(end: socket) -> bytes:
         try:
             part = end.recv(1 << 16)
         except TimeoutError:
-            pid, uid = _server(end)
+            pid, uid = _read_peer(end)
             if _is_stopped(pid):
                 what = f"cgpud (pid {pid}) is stopped and does not answer"
-                raise SilentError(what, hint=_mending(f"kill -CONT {pid}", uid)) from None
+                raise SilentError(what, hint=_format_hint(f"kill -CONT {pid}", uid)) from None
             if time.monotonic() > deadline:
                 what = f"cgpud (pid {pid}) does not answer within {_TIMEOUT:g} s"
-                raise SilentError(what, hint=_mending(f"kill -KILL {pid}", uid)) from None
+                raise SilentError(what, hint=_format_hint(f"kill -KILL {pid}", uid)) from None
             continue
         if not part:
             break
@@ -139,13 +141,13 @@ def _read_line(end: socket) -> bytes:
     return bytes(found)
 
 
-def _server(end: socket) -> tuple[int, int]:
+def _read_peer(end: socket) -> tuple[int, int]:
     """The process that listens, and its owner."""
     pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
     return int(pid), int(uid)
 
 
-def _mending(command: str, uid: int) -> str:
+def _format_hint(command: str, uid: int) -> str:
     return command if os.geteuid() in {0, uid} else f"as root: {command}"
 
 

@@ -12,7 +12,7 @@ hundredths of its time; it may be absent, as 0, where nodes share memory only.
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import MAX_GIB
 from cgpu_node import jsontext
@@ -57,7 +57,7 @@ class AllocationAnnotation(NamedTuple):
     containers: Mapping[str, Mapping[str, Grant]]
 
 
-def read(text: str) -> AllocationAnnotation:
+def parse_annotation(text: str) -> AllocationAnnotation:
     """The decision that an annotation's value holds.
 
     Raises:
@@ -65,34 +65,38 @@ def read(text: str) -> AllocationAnnotation:
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise _error(f"{size} bytes: expected at most {MAX_BYTES}")
+        raise _make_error(f"{size} bytes: expected at most {MAX_BYTES}")
     try:
         content = jsontext.loads(text)
     except ValueError as error:
-        raise _error(f"not JSON: {shown(str(error))}") from None
+        raise _make_error(f"not JSON: {printable(str(error))}") from None
     if not isinstance(content, dict):
-        raise _error(f"{_given(content)}: expected a JSON object")
+        raise _make_error(f"{_format_value(content)}: expected a JSON object")
     version = content.get("v", VERSION)
     if version != VERSION or not _is_whole(version):
-        raise _error(f"v={_given(version)}: expected {VERSION}, which this release reads")
+        raise _make_error(
+            f"v={_format_value(version)}: expected {VERSION}, which this release reads"
+        )
     _check_fields("", content, _FIELDS, _FIELDS)
     return AllocationAnnotation(
-        _name("pod", content["pod"], _WORD, _LONGEST_UID, "a pod's UID"),
-        _name("node", content["node"], _LOWER | {"."}, _LONGEST_NAME, "a node's name"),
+        _check_name("pod", content["pod"], _WORD, _LONGEST_UID, "a pod's UID"),
+        _check_name("node", content["node"], _LOWER | {"."}, _LONGEST_NAME, "a node's name"),
         {
-            _name("containers", name, _LOWER, _LONGEST_LABEL, "names of containers"): _grants(
-                f"containers.{name}", gpus
-            )
-            for name, gpus in _filled("containers", content["containers"], "containers").items()
+            _check_name(
+                "containers", name, _LOWER, _LONGEST_LABEL, "names of containers"
+            ): _parse_grants(f"containers.{name}", gpus)
+            for name, gpus in _check_object(
+                "containers", content["containers"], "containers"
+            ).items()
         },
     )
 
 
-def write(decision: AllocationAnnotation) -> str:
-    """The annotation's value, in ASCII without blanks; ``read`` takes it.
+def format_annotation(decision: AllocationAnnotation) -> str:
+    """The annotation's value, in ASCII without blanks; ``parse_annotation`` takes it.
 
     Raises:
-        CgpuError: the decision breaks a rule of ``read``, or has too many containers.
+        CgpuError: the decision breaks a rule of ``parse_annotation``, or has too many containers.
     """
     text = jsontext.dumps(
         {
@@ -100,39 +104,43 @@ def write(decision: AllocationAnnotation) -> str:
             "pod": decision.pod,
             "node": decision.node,
             "containers": {
-                name: {uuid: _written(grant) for uuid, grant in gpus.items()}
+                name: {uuid: _dump_grant(grant) for uuid, grant in gpus.items()}
                 for name, gpus in decision.containers.items()
             },
         }
     )
-    read(text)
+    parse_annotation(text)
     return text
 
 
-def _written(grant: Grant) -> dict[str, int]:
+def _dump_grant(grant: Grant) -> dict[str, int]:
     return {"mem": grant.mem, "core": grant.core} if grant.core else {"mem": grant.mem}
 
 
-def _grants(where: str, given: object) -> dict[str, Grant]:
+def _parse_grants(where: str, given: object) -> dict[str, Grant]:
     found = {}
-    for uuid, part in _filled(where, given, "GPUs").items():
+    for uuid, part in _check_object(where, given, "GPUs").items():
         name = uuid.removeprefix(_VENDOR)
         if name == uuid:
-            raise _error(f"{where}: {shown(uuid)}: expected a GPU's UUID, such as {_VENDOR}...")
-        _name(where, name, _WORD, _LONGEST_UID, f"a GPU's UUID, such as {_VENDOR}...")
-        found[uuid] = _grant(f"{where}.{uuid}", part)
+            raise _make_error(
+                f"{where}: {printable(uuid)}: expected a GPU's UUID, such as {_VENDOR}..."
+            )
+        _check_name(where, name, _WORD, _LONGEST_UID, f"a GPU's UUID, such as {_VENDOR}...")
+        found[uuid] = _parse_grant(f"{where}.{uuid}", part)
     return found
 
 
-def _grant(where: str, given: object) -> Grant:
-    part = _filled(where, given, "mem and core")
+def _parse_grant(where: str, given: object) -> Grant:
+    part = _check_object(where, given, "mem and core")
     _check_fields(f"{where}.", part, _PARTS, _PARTS[:1])
     mem, core = part["mem"], part.get("core", 0)
     if not _is_whole(mem) or not 1 <= mem <= _MAX_MIB:
-        raise _error(f"{where}.mem={_given(mem)}: expected whole MiB from 1 to {_MAX_MIB}")
+        raise _make_error(
+            f"{where}.mem={_format_value(mem)}: expected whole MiB from 1 to {_MAX_MIB}"
+        )
     if not _is_whole(core) or not 0 <= core <= WHOLE_CORE or core % CORE_STEP:
         allowed = f"a multiple of {CORE_STEP} from 0 to {WHOLE_CORE}"
-        raise _error(f"{where}.core={_given(core)}: expected {allowed}")
+        raise _make_error(f"{where}.core={_format_value(core)}: expected {allowed}")
     return Grant(mem, core)
 
 
@@ -141,21 +149,27 @@ def _check_fields(
 ) -> None:
     for name in given:
         if name not in known:
-            raise _error(f"{where}{shown(name)}: no such field: expected {', '.join(known)}")
+            raise _make_error(
+                f"{where}{printable(name)}: no such field: expected {', '.join(known)}"
+            )
     for name in needed:
         if name not in given:
-            raise _error(f"{where}{name} is missing")
+            raise _make_error(f"{where}{name} is missing")
 
 
-def _filled(where: str, given: object, what: str) -> dict[str, Any]:
+def _check_object(where: str, given: object, what: str) -> dict[str, Any]:
     if not isinstance(given, dict) or not given:
-        raise _error(f"{where}={_given(given)}: expected an object of {what}, at least one")
+        raise _make_error(
+            f"{where}={_format_value(given)}: expected an object of {what}, at least one"
+        )
     return given
 
 
-def _name(where: str, given: object, letters: frozenset[str], longest: int, what: str) -> str:
+def _check_name(where: str, given: object, letters: frozenset[str], longest: int, what: str) -> str:
     if not isinstance(given, str) or not 0 < len(given) <= longest or not letters.issuperset(given):
-        raise _error(f"{where}={_given(given)}: expected {what} of at most {longest} characters")
+        raise _make_error(
+            f"{where}={_format_value(given)}: expected {what} of at most {longest} characters"
+        )
     return given
 
 
@@ -163,12 +177,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _given(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value of the annotation as a message shows it."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    return shown(str(value) if isinstance(value, float) else jsontext.dumps(value))
+    return printable(str(value) if isinstance(value, float) else jsontext.dumps(value))
 
 
-def _error(what: str) -> CgpuError:
+def _make_error(what: str) -> CgpuError:
     return CgpuError(f"{ANNOTATION}: {what}")

@@ -24,7 +24,7 @@ class Installation(NamedTuple):
     prefix: str
 
     @property
-    def current(self) -> str:
+    def current_environment(self) -> str:
         """The environment in use."""
         return os.path.realpath(self.prefix)
 
@@ -34,13 +34,13 @@ class Installation(NamedTuple):
         return f"{self.prefix}{_BACK}"
 
     @property
-    def back(self) -> str | None:
+    def previous_environment(self) -> str | None:
         """The environment that was in use before; None if there is none."""
         path = os.path.realpath(self.back_link)
         return path if os.path.islink(self.back_link) and os.path.isdir(path) else None
 
 
-def containing(environment: str) -> Installation:
+def find_installation(environment: str) -> Installation:
     """The installation that an environment, or the prefix itself, belongs to."""
     path = os.path.abspath(environment)
     if os.path.islink(path):
@@ -59,14 +59,14 @@ def own_environment() -> str | None:
     return path if os.path.isfile(f"{path}/pyvenv.cfg") else None
 
 
-def shared() -> str | None:
+def find_shared_folder() -> str | None:
     """Return the folder of documents and other shared files; None in a source tree."""
     own = own_environment()
     folders = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
     return next((each for each in folders if os.path.isdir(f"{each}/doc/cgpu")), None)
 
 
-def clone() -> str | None:
+def find_clone() -> str | None:
     """Return the clone of the repository that has this code; None if the code is installed."""
     path = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
     return path if os.path.isfile(f"{path}/docs/operating.md") else None
@@ -85,7 +85,7 @@ def installed_release() -> str:
     own = own_environment()
     if own is None:
         return read_release(version.__file__)
-    return release_of(containing(own).current)
+    return release_of(find_installation(own).current_environment)
 
 
 def read_release(path: str) -> str:

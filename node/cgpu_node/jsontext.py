@@ -25,7 +25,7 @@ def _refuse_object(value: object) -> None:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         for name, _ in pairs:
@@ -35,18 +35,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> int:
-    return int(_checked(text))
+def _parse_integer(text: str) -> int:
+    return int(_check_length(text))
 
 
-def _fraction(text: str) -> float:
-    number = float(_checked(text))
+def _parse_fraction(text: str) -> float:
+    number = float(_check_length(text))
     if number in (_INFINITE, -_INFINITE):
         raise ValueError(f"the number {text} is too large")
     return number
 
 
-def _checked(text: str) -> str:
+def _check_length(text: str) -> str:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"a number of {len(text)} characters is too long")
     return text
@@ -57,9 +57,9 @@ class _Context:
 
     strict = True
     object_hook = None
-    object_pairs_hook = staticmethod(_object)
-    parse_float = staticmethod(_fraction)
-    parse_int = staticmethod(_whole)
+    object_pairs_hook = staticmethod(_build_object)
+    parse_float = staticmethod(_parse_fraction)
+    parse_int = staticmethod(_parse_integer)
     parse_constant = staticmethod(_refuse_constant)
     memo: dict[str, str] = {}  # noqa: RUF012 (the scanner's own)
 
@@ -70,9 +70,9 @@ except ImportError:  # another implementation of Python
     import json
 
     _read: Callable[[str], Any] = json.JSONDecoder(
-        object_pairs_hook=_object,
-        parse_float=_fraction,
-        parse_int=_whole,
+        object_pairs_hook=_build_object,
+        parse_float=_parse_fraction,
+        parse_int=_parse_integer,
         parse_constant=_refuse_constant,
     ).decode
     _write: Callable[[Any], str] = json.JSONEncoder(

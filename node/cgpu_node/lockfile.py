@@ -16,7 +16,7 @@ _LONGEST_PID = 32
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def take(path: str) -> int | None:
+def try_lock(path: str) -> int | None:
     """Take a lock until the descriptor that this returns is closed; None: another program has it.
 
     Raises:
@@ -25,7 +25,7 @@ def take(path: str) -> int | None:
     fd = os.open(path, os.O_CREAT | _FLAGS, 0o600)
     try:
         flock(fd, LOCK_EX | LOCK_NB)
-        _sign(fd)
+        _write_pid(fd)
     except BlockingIOError:
         os.close(fd)
         return None
@@ -35,7 +35,7 @@ def take(path: str) -> int | None:
     return fd
 
 
-def _sign(fd: int) -> None:
+def _write_pid(fd: int) -> None:
     """Write who holds it: the kernel's list of locks is as long as any user likes."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -75,21 +75,21 @@ class LockFile:
             CgpuError: it cannot be made, or its holder is waited for in vain.
         """
         try:
-            self._take()
+            self._wait_for_lock()
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
-                raise self.sentence(error) from None
+                raise self.to_cgpu_error(error) from None
             raise
 
-    def _take(self) -> None:
+    def _wait_for_lock(self) -> None:
         deadline = monotonic() + self._patience
-        while not self._is_taken():
+        while not self._try_take():
             if self._fd >= 0 and monotonic() > deadline:
-                raise self._late()
+                raise self._make_timeout_error()
             sleep(_POLL_SECONDS)
 
-    def _is_taken(self) -> bool:
+    def _try_take(self) -> bool:
         if self._fd < 0:
             self._fd = os.open(self._path, self._flags | _FLAGS, 0o600)
             os.fchmod(self._fd, 0o600)  # release 0.1 let others read some
@@ -101,7 +101,7 @@ class LockFile:
             self._close()  # its last holder has removed it
             return False
         try:  # noqa: SIM105 (as the class says of contextlib)
-            _sign(self._fd)
+            _write_pid(self._fd)
         except OSError:  # a full disk must not keep anybody from removing files
             pass
         return True
@@ -112,7 +112,7 @@ class LockFile:
         except FileNotFoundError:
             return False
 
-    def _late(self) -> CgpuError:
+    def _make_timeout_error(self) -> CgpuError:
         """The error for those who wait in vain: who holds the lock, and what to do."""
         pid = os.pread(self._fd, _LONGEST_PID, 0).decode("ascii", "replace").strip()
         known = pid.isdecimal() and os.path.exists(f"/proc/{pid}")
@@ -134,6 +134,6 @@ class LockFile:
         if fd >= 0:
             os.close(fd)
 
-    def sentence(self, error: OSError) -> CgpuError:
+    def to_cgpu_error(self, error: OSError) -> CgpuError:
         """Return an error for users from an error of the file system."""
         return CgpuError(f"{self._what}: {error.strerror}")

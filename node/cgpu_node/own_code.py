@@ -43,7 +43,7 @@ def import_path() -> list[str]:
     return [*folders, f"{tree}/.venv/lib/{version}/site-packages"]  # for _cffi_backend
 
 
-def programs() -> str:
+def find_programs_folder() -> str:
     """The folder of the programs that engines start."""
     parent = os.path.dirname(_PACKAGE)
     beside = os.path.isdir(f"{parent}/cgpu_env")
@@ -62,7 +62,7 @@ class Finder:
         self._file = file_of(program)
         self._made_for = (MAGIC_NUMBER, sys.path[:])  # an installation may be moved or copied
         self._before = frozenset(sys.modules)
-        self._modules = _read(self._file, self._made_for)
+        self._modules = _read_entries(self._file, self._made_for)
         self._fresh: dict[str, Entry] = {}
 
     def find_spec(
@@ -70,7 +70,7 @@ class Finder:
     ) -> ModuleSpec | None:
         """Return how to import the module; None if it was not kept, or has changed."""
         entry = self._modules.get(name)
-        if entry is None or not _is_as_it_was(entry):
+        if entry is None or not _is_unchanged(entry):
             return None
         self._fresh[name] = entry
         path, is_package, _, _, code = entry
@@ -99,24 +99,27 @@ class Finder:
         known = self._before | self._fresh.keys()
         names = [name for name in sys.modules if name not in known and _is_kept(name)]
         if names and os.access(os.path.dirname(self._file), os.W_OK):
-            _replace(self._file, lambda: _summed(dumps((self._made_for, self._with(names)))))
+            _replace_file(
+                self._file,
+                lambda: _add_checksum(dumps((self._made_for, self._merge_entries(names)))),
+            )
 
-    def _with(self, names: list[str]) -> dict[str, Entry]:
+    def _merge_entries(self, names: list[str]) -> dict[str, Entry]:
         """Return the entries that are kept already, and those of the modules ``names``."""
-        return {**self._modules, **self._fresh, **{n: _entry(sys.modules[n]) for n in names}}
+        return {**self._modules, **self._fresh, **{n: _make_entry(sys.modules[n]) for n in names}}
 
 
 _finder: Finder | None = None
 
 
-def use(program: str) -> None:
+def install_finder(program: str) -> None:
     """From now on, import the modules of ``program`` from its file, as far as they are in it."""
     global _finder  # noqa: PLW0603 (one for each process, as sys.meta_path is)
     _finder = Finder(program)
     sys.meta_path.insert(0, _finder)
 
 
-def keep() -> None:
+def keep_modules() -> None:
     """Keep what this start has loaded for the next one; nobody waits for that any more."""
     try:
         if _finder is not None:
@@ -125,16 +128,16 @@ def keep() -> None:
         return
 
 
-def _summed(content: bytes) -> bytes:
+def _add_checksum(content: bytes) -> bytes:
     """``content`` after its checksum: marshal reads damaged data too, and Python would run it."""
     return source_hash(0, content) + content
 
 
-def _read(path: str, expected: MadeFor) -> dict[str, Entry]:
+def _read_entries(path: str, expected: MadeFor) -> dict[str, Entry]:
     try:
         with open(path, "rb") as file:
             data = file.read()
-        if data != _summed(data[_SUM_BYTES:]):
+        if data != _add_checksum(data[_SUM_BYTES:]):
             return {}
         made_for, modules = loads(data[_SUM_BYTES:])  # noqa: S302 (as Python does a .pyc)
     except (OSError, EOFError, ValueError, TypeError):
@@ -142,7 +145,7 @@ def _read(path: str, expected: MadeFor) -> dict[str, Entry]:
     return modules if made_for == expected else {}
 
 
-def _is_as_it_was(entry: Entry) -> bool:
+def _is_unchanged(entry: Entry) -> bool:
     try:
         facts = os.stat(entry[0])
     except OSError:
@@ -158,7 +161,7 @@ def _is_kept(name: str) -> bool:
     return isinstance(loader, ExtensionFileLoader)
 
 
-def _entry(module: ModuleType) -> Entry:
+def _make_entry(module: ModuleType) -> Entry:
     """Return what is kept of a module: its code, because compiling it takes 5 ms."""
     spec = module.__spec__
     assert spec is not None  # noqa: S101 (_is_kept)
@@ -172,7 +175,7 @@ def _entry(module: ModuleType) -> Entry:
     return spec.origin, is_package, facts.st_mtime_ns, facts.st_size, code
 
 
-def _replace(path: str, content: Callable[[], bytes]) -> None:
+def _replace_file(path: str, content: Callable[[], bytes]) -> None:
     temporary = f"{path}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:

@@ -13,7 +13,7 @@ ROOT_STATE = "/run/cgpu"
 STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
 
 
-def named(variable: str) -> str | None:
+def read_variable(variable: str) -> str | None:
     """The directory that a variable of the environment names; None if it is empty or not set."""
     return os.environ.get(variable) or None
 
@@ -66,7 +66,7 @@ def open_state(given: str | None = None) -> str:
         raise CgpuError(f"state directory {path}: {error.strerror}") from None
     check_state(path)
     if os.path.exists(f"{path}/limits"):
-        raise inside()  # over which the session has mounted its own
+        raise make_nested_error()  # over which the session has mounted its own
     return os.path.realpath(path)
 
 
@@ -81,7 +81,7 @@ def check_parent(path: str) -> None:
         raise CgpuError(f"state directory {path}: there is no directory {folder}")
 
 
-def inside() -> CgpuError:
+def make_nested_error() -> CgpuError:
     """The refusal of a request that only a node can answer, inside a container or session."""
     return CgpuError(
         "already inside a cgpu container or session: a share is not divided",

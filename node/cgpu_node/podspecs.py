@@ -16,7 +16,7 @@ import os
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from time import monotonic, sleep
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_node import decision, jsontext
 from cgpu_node.paths import write_atomically
@@ -48,7 +48,7 @@ class PodSpec(NamedTuple):
     containers: Mapping[str, Limit]
 
 
-def read(state_dir: str, uid: str) -> PodSpec | None:
+def read_spec(state_dir: str, uid: str) -> PodSpec | None:
     """Read what the agent wrote about a pod; None if it wrote nothing.
 
     Raises:
@@ -60,19 +60,19 @@ def read(state_dir: str, uid: str) -> PodSpec | None:
     try:
         with open(path, "rb") as file:
             content: Any = jsontext.loads(file.read().decode())
-        return _spec(content)
+        return _parse_spec(content)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CgpuError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CgpuError(
-            f"{path}: {shown(repr(error))}: expected what this release's agent writes",
+            f"{path}: {printable(repr(error))}: expected what this release's agent writes",
             hint="delete the agent's pod on this node: the next one writes it anew",
         ) from None
 
 
-def _spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
+def _parse_spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
     if content["v"] != VERSION:
         raise ValueError(f"version {content['v']}")
     limits = {
@@ -82,7 +82,9 @@ def _spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
     return PodSpec(str(content["name"]), limits)
 
 
-def awaited(state_dir: str, uid: str, patience: float = PATIENCE) -> tuple[PodSpec | None, bool]:
+def wait_for_spec(
+    state_dir: str, uid: str, patience: float = PATIENCE
+) -> tuple[PodSpec | None, bool]:
     """Wait for what the agent writes about a pod; return it, and whether the agent is up to date.
 
     Without an agent that is up to date there is nothing to wait for.
@@ -99,7 +101,7 @@ def awaited(state_dir: str, uid: str, patience: float = PATIENCE) -> tuple[PodSp
     while True:
         # In this order: what an agent has left before it ended is seen.
         current = is_current(state_dir)
-        found = read(state_dir, uid)
+        found = read_spec(state_dir, uid)
         if found is not None or not current or monotonic() > deadline:
             return found, current
         sleep(_POLL)
@@ -125,7 +127,7 @@ def is_uid(uid: str) -> bool:
     return 0 < len(uid) <= _LONGEST_UID and _LETTERS.issuperset(uid)
 
 
-def write(state_dir: str, uid: str, spec: PodSpec) -> None:
+def write_spec(state_dir: str, uid: str, spec: PodSpec) -> None:
     """Leave what a pod asks for, unless that is longer than any decision.
 
     What would give so many containers a part of a GPU is refused, so that it need not be kept.
@@ -135,7 +137,9 @@ def write(state_dir: str, uid: str, spec: PodSpec) -> None:
         OSError: it cannot be written.
     """
     if not is_uid(uid):
-        raise CgpuError(f"pod {shown(spec.name)}: UID {shown(uid)}: expected letters and digits")
+        raise CgpuError(
+            f"pod {printable(spec.name)}: UID {printable(uid)}: expected letters and digits"
+        )
     folder = f"{state_dir}/{_FOLDER}"
     os.makedirs(folder, mode=0o700, exist_ok=True)
     limits = {name: limit._asdict() for name, limit in spec.containers.items()}
@@ -145,7 +149,7 @@ def write(state_dir: str, uid: str, spec: PodSpec) -> None:
         write_atomically(f"{folder}/{uid}", data, temporary=temporary)
 
 
-def written(state_dir: str) -> list[str]:
+def list_uids(state_dir: str) -> list[str]:
     """The UIDs of the pods whose specifications are in the state directory."""
     try:
         return os.listdir(f"{state_dir}/{_FOLDER}")
@@ -153,7 +157,7 @@ def written(state_dir: str) -> list[str]:
         return []
 
 
-def remove(state_dir: str, uid: str) -> None:
+def remove_spec(state_dir: str, uid: str) -> None:
     """Take back what was left about a pod; no error if there is nothing.
 
     Raises:

@@ -16,7 +16,7 @@ _OPTIONS = 0x1 | 0x2 | 0x4  # MS_RDONLY, MS_NOSUID, MS_NODEV
 _DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 
 
-def path(proxy: str, state_dir: str) -> str:
+def overlay_path(proxy: str, state_dir: str) -> str:
     """Return the path of a proxy in its overlay, which need not be mounted.
 
     A proxy that was replaced, or whose mode was changed, has another overlay: the kernel goes on
@@ -30,7 +30,7 @@ def path(proxy: str, state_dir: str) -> str:
     return f"{state_dir}/lib/{version}/{_BELOW}/{os.path.basename(proxy)}"
 
 
-def sealed(proxy: str, state_dir: str, *, make: bool) -> str:
+def seal_proxy(proxy: str, state_dir: str, *, make: bool) -> str:
     """The proxy in its overlay, which is mounted if need be; ``proxy`` itself if there is none.
 
     Args:
@@ -41,13 +41,15 @@ def sealed(proxy: str, state_dir: str, *, make: bool) -> str:
     Raises:
         CgpuError: others could change the proxy.
     """
-    inside = path(proxy, state_dir)
+    inside = overlay_path(proxy, state_dir)
     if not os.path.exists(inside):
         if not make:
             return proxy
         check_source(proxy)
         try:
-            _mount(os.path.dirname(proxy), os.path.dirname(inside), f"{state_dir}/lib/empty")
+            _mount_overlay(
+                os.path.dirname(proxy), os.path.dirname(inside), f"{state_dir}/lib/empty"
+            )
         except OSError:  # no overlayfs: cgpu doctor says so
             return proxy
     return inside
@@ -55,16 +57,16 @@ def sealed(proxy: str, state_dir: str, *, make: bool) -> str:
 
 def is_refused(proxy: str, state_dir: str) -> bool:
     """Return whether the start of a container tried to mount the overlay and could not."""
-    inside = path(proxy, state_dir)
+    inside = overlay_path(proxy, state_dir)
     return os.path.isdir(os.path.dirname(inside)) and not os.path.exists(inside)
 
 
-def special(folder: str) -> str:
+def find_special_character(folder: str) -> str:
     """The character of a path that keeps it from being in an overlay; empty if it has none."""
     return next((each for each in folder if each in _SPECIAL), "")
 
 
-def unmount(state_dir: str) -> None:
+def unmount_overlays(state_dir: str) -> None:
     """Take the overlays and their directories away; containers keep those that they have."""
     from contextlib import suppress
 
@@ -87,7 +89,7 @@ def unmount(state_dir: str) -> None:
         os.rmdir(lib)
 
 
-def _mount(folder: str, point: str, empty: str) -> None:
+def _mount_overlay(folder: str, point: str, empty: str) -> None:
     from cgpu_native import system
 
     before = os.umask(0o022)  # an engine's may be anything
@@ -96,6 +98,6 @@ def _mount(folder: str, point: str, empty: str) -> None:
         os.makedirs(empty, exist_ok=True)  # without an upper layer, there have to be two lower ones
     finally:
         os.umask(before)
-    if special(folder):
+    if find_special_character(folder):
         raise OSError
     system.mount("cgpu", point, "overlay", _OPTIONS, f"lowerdir={folder}:{empty}")

@@ -22,16 +22,16 @@ _STANDARD_FDS = 3
 _SIGNALS = (1, 2, 3, 13, 15, 17)
 
 
-def wake(state_dir: str, driver_dir: str | None = None) -> None:
+def wake_server(state_dir: str, driver_dir: str | None = None) -> None:
     """Make the server of ``state_dir`` refresh its containers; start it if there is none."""
     try:
         if not is_listening(state_dir):
-            _start(state_dir, driver_dir)
+            _start_server(state_dir, driver_dir)
     except OSError:
         return  # the next admission tries again
 
 
-def tell(state_dir: str) -> None:
+def notify_server(state_dir: str) -> None:
     """Make the server of ``state_dir`` refresh its view of containers, if there is one."""
     try:
         is_listening(state_dir)
@@ -70,20 +70,20 @@ def connect(end: _socket, folder: int) -> None:
     """
     if os.geteuid() == 0:
         try:
-            end.connect(address(folder, ROOT_SOCKET))
+            end.connect(socket_address(folder, ROOT_SOCKET))
         except (FileNotFoundError, ConnectionRefusedError):  # a user's server, or release 0.1's
             pass
         else:
             return
-    end.connect(address(folder))
+    end.connect(socket_address(folder))
 
 
-def address(folder: int, name: str = SOCKET) -> str:
+def socket_address(folder: int, name: str = SOCKET) -> str:
     """A socket's address from an open state directory, whose path may be too long for one."""
     return f"/proc/self/fd/{folder}/{name}"
 
 
-def _start(state_dir: str, driver_dir: str | None) -> None:
+def _start_server(state_dir: str, driver_dir: str | None) -> None:
     bootstrap = os.path.join(os.path.dirname(os.path.realpath(__file__)), "bootstrap.py")
     words = [sys.executable, "-I", "-S", "-E", bootstrap]
     words += ["cgpu_server.main", "--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]

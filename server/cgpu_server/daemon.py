@@ -55,11 +55,11 @@ class Daemon:
         self.restarts = False
         self._state, self._lock, self._idle_exit = state, lock, idle_exit
         nodes = Tree(state, self.restart)
-        self._tree = ControlTree(nodes, tree, self._write) if tree else None
+        self._tree = ControlTree(nodes, tree, self._write_node) if tree else None
         self._nodes = nodes
         requests = Requests(state, audit, nodes, self._tree, self.stop)
         self._woken = asyncio.Event()
-        self._control = Control(requests.handle, self._woken.set)
+        self._control = Control(requests.answer, self._woken.set)
         self._servers: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
@@ -107,12 +107,12 @@ class Daemon:
         """End soon; another server may serve the state directory from now on."""
         if not self._stopping:
             try:
-                with self._state.registry.locked():
-                    self._leave()
+                with self._state.registry.lock():
+                    self._stop_serving()
             except CgpuError:  # the state directory is gone
-                self._leave()
+                self._stop_serving()
 
-    def _leave(self) -> None:
+    def _stop_serving(self) -> None:
         self._stopping = True
         for each in self._servers:
             each.cancel()
@@ -121,7 +121,7 @@ class Daemon:
         self._lock.release()
         self._woken.set()
 
-    def _write(self, path: str, text: str) -> None:
+    def _write_node(self, path: str, text: str) -> None:
         """Write to the tree in the server's thread, for the thread of the file system."""
         assert self._loop is not None  # noqa: S101 (the tree is served while it runs)
 
@@ -144,16 +144,16 @@ class Daemon:
                 path=state.registry.state_dir,
                 do="nothing: this server ends, and the next container starts one",
             )
-            self._leave()
+            self._stop_serving()
             return
         try:
             state.refresh()
             self._warnings.log(state.records)
             driver = state.own_driver() if state.records else None
-            self._libraries.keep(driver)
-            self._account.keep(driver)
+            self._libraries.update(driver)
+            self._account.update(driver)
             if not state.records and self._idle_exit is not None:
-                self._leave_if_idle(self._idle_exit)
+                self._stop_if_idle(self._idle_exit)
         except CgpuError as error:
             log.error(
                 "look_fails",
@@ -161,11 +161,11 @@ class Daemon:
                 do="mend what the error names; it is tried again each second",
             )
 
-    def _leave_if_idle(self, seconds: float) -> None:
+    def _stop_if_idle(self, seconds: float) -> None:
         if time.monotonic() - self._state.inhabited_at < seconds:
             return
         registry = self._state.registry
-        with registry.locked(make=True):  # nobody is admitted between the check and the end
-            if not registry.records():
+        with registry.lock(make=True):  # nobody is admitted between the check and the end
+            if not registry.list_records():
                 log.info("idle", seconds=seconds)
-                self._leave()
+                self._stop_serving()

@@ -14,7 +14,7 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.logline import line, location
+from cgpu_env.logline import format_line, locate_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class EventLog:
         for event, kind in over.items():
             if kind.times > self._most:
                 more = {"event": event, "count": kind.times - self._most}
-                self._logger.log(kind.level, "%s", line("more", more))
+                self._logger.log(kind.level, "%s", format_line("more", more))
 
     def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
         self.flush()
@@ -83,7 +83,7 @@ class EventLog:
             kind = self._kinds.get(event, _Kind(level, self._clock(), 0))
             self._kinds[event] = kind._replace(times=kind.times + 1)
         if kind.times < self._most:
-            self._logger.log(level, "%s", line(event, fields))
+            self._logger.log(level, "%s", format_line(event, fields))
 
 
 log = EventLog(logging.getLogger("cgpud"))
@@ -98,18 +98,22 @@ class _Form(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name != "cgpud":
-            record = _foreign(record)
+            record = _to_own_record(record)
         text = super().format(record)
         return f"<{_PRIORITIES.get(record.levelno, 3)}>{text}" if self._prioritised else text
 
 
-def _foreign(record: logging.LogRecord) -> logging.LogRecord:
+def _to_own_record(record: logging.LogRecord) -> logging.LogRecord:
     """A library's record as an event of ours."""
     fields: dict[str, object] = {"library": record.name, "error": record.getMessage()}
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
-        fields["error"] = f"{record.getMessage()}: {error!r} at {location(error)}"
-    values = record.__dict__ | {"msg": line("library_says", fields), "args": (), "exc_info": None}
+        fields["error"] = f"{record.getMessage()}: {error!r} at {locate_error(error)}"
+    values = record.__dict__ | {
+        "msg": format_line("library_says", fields),
+        "args": (),
+        "exc_info": None,
+    }
     return logging.makeLogRecord(values)
 
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from cgpu_env.commandline import Parser
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line."""
     from cgpu_env.commandline import Parser
-    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 
     parser = Parser(
         prog="cgpud",
@@ -24,7 +24,7 @@ def arguments() -> Parser:
         epilog="The first command or container that needs it starts it; a service runs from boot.",
     )
     parser.add_version("cgpud")
-    state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
+    state, driver = read_variable(STATE_VARIABLE), read_variable(DRIVER_VARIABLE)
     parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")
     parser.add_argument(
         "--driver-dir", metavar="DIR", default=driver, help="where the driver's libraries are"
@@ -61,14 +61,14 @@ def arguments() -> Parser:
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Serve until stopped, and exit; with 0 also if another server is there already."""
     gc.enable()
-    program.run("cgpud", lambda: _work(words))
+    program.run("cgpud", lambda: _serve_by_options(words))
 
 
-def _work(words: Sequence[str] | None) -> int:
-    given = arguments().parse_args(words)
-    from cgpu_server.serve import serve
+def _serve_by_options(words: Sequence[str] | None) -> int:
+    given = build_parser().parse_args(words)
+    from cgpu_server.serve import run_server
 
-    serve(given, words)
+    run_server(given, words)
     return 0
 
 

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 from cgpu_native.arbitration import Arbitration
 from cgpu_node import installation
 from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
@@ -22,11 +22,11 @@ from cgpu_server.control.server_lock import ServerLock
 from cgpu_server.daemon import Daemon
 from cgpu_server.journal import is_open, log, open_log
 from cgpu_server.metrics.exporter import Exporter
-from cgpu_server.service import inherited, is_service
+from cgpu_server.service import inherit_socket, is_service
 from cgpu_server.state.arbiters import Arbiters
 from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.mounter import mount_for_server
-from cgpu_server.tree.mounts import unmount
+from cgpu_server.tree.mounts import unmount_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ _FIRST_FD = 3
 _PATIENCE = 2.0  # seconds for a lock; no client gets an answer meanwhile
 
 
-def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
+def run_server(given: argparse.Namespace, words: Sequence[str] | None) -> None:
     """Serve until stopped; return at once if another server is there already.
 
     Args:
@@ -45,22 +45,22 @@ def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
     Raises:
         CgpuError: it cannot serve. The log says so too, because stderr may be read by no one.
     """
-    metrics = inherited("metrics")
-    _detach(metrics, from_session=given.idle_exit is not None)
+    metrics = inherit_socket("metrics")
+    _detach_process(metrics, from_session=given.idle_exit is not None)
     try:
-        _serve(given, metrics, sys.argv[1:] if words is None else words)
+        _serve_until_stopped(given, metrics, sys.argv[1:] if words is None else words)
     except CgpuError as error:
         if is_open():
             log.error("server_fails", error=error, do=error.hint or "mend it and start cgpud")
         raise
     except Exception as error:
         if is_open():
-            what = f"{error!r} at {location(error)}"
+            what = f"{error!r} at {locate_error(error)}"
             log.error("server_fails", error=what, do="report this line")
         raise
 
 
-def _detach(kept: socket.socket | None, *, from_session: bool) -> None:
+def _detach_process(kept: socket.socket | None, *, from_session: bool) -> None:
     """Close the descriptors that we inherited, but for ``kept``, and leave the session."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
@@ -72,13 +72,15 @@ def _detach(kept: socket.socket | None, *, from_session: bool) -> None:
             os.setsid()
 
 
-def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequence[str]) -> None:
+def _serve_until_stopped(
+    given: argparse.Namespace, metrics: socket.socket | None, words: Sequence[str]
+) -> None:
     folder = open_state(given.state_dir)
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
     tree = _tree_path(given.tree, folder)
     if given.mount_tree or given.unmount_tree:
-        _mount(folder, tree, mounted=given.mount_tree)
+        _change_mount(folder, tree, mounted=given.mount_tree)
         return
     started_in = os.getcwd()
     os.chdir("/")
@@ -95,25 +97,25 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
     audit = Audit(state)
     exporter = Exporter(state, audit, metrics)
 
-    def refreshed() -> None:
+    def follow_refresh() -> None:
         audit.utilisation.count(state.records)
         exporter.follow(metrics_address(given.metrics, state.config.metrics, folder))
 
-    state.refreshed = refreshed
+    state.refreshed = follow_refresh
     daemon = Daemon(state, lock, audit, idle_exit=given.idle_exit, tree=tree)
     audit.start()
-    asyncio.run(_run(daemon, folder))
+    asyncio.run(_run_daemon(daemon, folder))
     audit.close()
     if daemon.restarts and not is_service():  # else systemd starts the next one
         os.chdir(started_in)
-        following = _following(words)
+        following = _find_next_command(words)
         os.execv(following[0], following)
 
 
-def _following(words: Sequence[str]) -> list[str]:
+def _find_next_command(words: Sequence[str]) -> list[str]:
     """The command of a server of the installed release, which may lie in another folder."""
     own = installation.own_environment()
-    current = own and installation.containing(own).current
+    current = own and installation.find_installation(own).current_environment
     if current == own:
         return [sys.executable, *sys.orig_argv[1:]]
     return [f"{current}/bin/python", "-I", "-m", "cgpu_server.main", *words]
@@ -127,13 +129,13 @@ def metrics_address(given: str | None, configured: str | None, state: str) -> st
     return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
 
 
-def _mount(state: str, tree: str | None, *, mounted: bool) -> None:
+def _change_mount(state: str, tree: str | None, *, mounted: bool) -> None:
     if tree is None:
         raise CgpuError(f"{state} has no control tree: expected --tree DIR")
     if mounted:
         mount_for_server(state, tree)
     else:
-        unmount(tree)
+        unmount_tree(tree)
 
 
 def _tree_path(given: str | None, state: str) -> str | None:
@@ -143,7 +145,7 @@ def _tree_path(given: str | None, state: str) -> str | None:
     return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None
 
 
-async def _run(daemon: Daemon, folder: str) -> None:
+async def _run_daemon(daemon: Daemon, folder: str) -> None:
     loop = asyncio.get_running_loop()
     # SIGHUP too: the FUSE library would handle it otherwise.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

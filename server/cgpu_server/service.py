@@ -9,7 +9,7 @@ import socket
 _FIRST_FD = 3
 
 
-def inherited(name: str) -> socket.socket | None:
+def inherit_socket(name: str) -> socket.socket | None:
     """The listening socket of that name that systemd passed to us, or None."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
@@ -24,15 +24,15 @@ def is_service() -> bool:
 
 def say_ready() -> None:
     """Tell systemd, if it started us, that we serve."""
-    _notify(b"READY=1")
+    _notify_systemd(b"READY=1")
 
 
 def say_alive() -> None:
     """Tell systemd, if it started us, that we are not hung."""
-    _notify(b"WATCHDOG=1")
+    _notify_systemd(b"WATCHDOG=1")
 
 
-def _notify(what: bytes) -> None:
+def _notify_systemd(what: bytes) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):

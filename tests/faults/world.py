@@ -264,7 +264,7 @@ class World:
     def charged(self, member: Member) -> dict[int, int]:
         """The bytes in its ledger, by the ids that its processes know themselves by."""
         with cgpu_native.Ledger.observe(self.folder(member) / "ledger") as ledger:
-            return {p.pid: p.used_bytes for p in ledger.processes(0) if p.used_bytes}
+            return {p.pid: p.used_bytes for p in ledger.list_processes(0) if p.used_bytes}
 
     def books(self, gpu: int) -> list[GpuTime]:
         """The simulated GPU's own account: who holds and had what."""
@@ -315,7 +315,7 @@ class World:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the server answers."""
-        return client.ask(str(self.state), request)
+        return client.send_request(str(self.state), request)
 
     def tree_is_there(self) -> bool:
         """Whether the control tree answers."""

@@ -35,7 +35,7 @@ class _Arbitration:
     def add(self, *_: str, **__: object) -> int:
         return 1
 
-    def figures(self) -> None:
+    def read_figures(self) -> None:
         return None
 
     def __getattr__(self, _: str) -> Any:
@@ -77,7 +77,7 @@ class Asked:
             state = ServerState(self._registry, Arbiters(_start, _join))
             tree = Tree(state, _nothing)
             requests = Requests(state, Audit(state), tree, None, _nothing)
-            control = Control(requests.handle, _nothing)
+            control = Control(requests.answer, _nothing)
             answer = control.answer(line, Peer(os.getpid(), uid, 0))
             json.dumps(answer)
             assert "internal error" not in answer.get("error", ""), answer

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_env import CgpuError, EnvError, Gpu, parse_request
-from cgpu_env.request import environment
-from cgpu_env.values import size, slip
+from cgpu_env.request import parse_environment
+from cgpu_env.values import describe_slip, parse_size
 from cgpu_hook import document
-from cgpu_install.engines import named
+from cgpu_install.engines import select_engines
 from cgpu_install.machine import Machine
 from cgpu_native.limits import pack_limits, unpack_limits
 from cgpu_node import decision, jsontext
@@ -40,7 +40,7 @@ def config(data: bytes) -> None:
     """A container's ``config.json``, and its variables (REL-4)."""
     try:
         read = document.parse(data, "config.json")
-        env = environment((read.get("process") or {}).get("env") or ())
+        env = parse_environment((read.get("process") or {}).get("env") or ())
         parse_request(env, GPUS)
     except CgpuError as error:
         _check(error)
@@ -49,12 +49,12 @@ def config(data: bytes) -> None:
 def variables(data: bytes) -> None:
     """An environment, a variable on each line, as of a container and as typed (ENV-9)."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")
-    env = environment(lines)
+    env = parse_environment(lines)
     for has_units, default in product((False, True), (0, "6/15")):
         _ask(env, default, has_units=has_units)
     for line in lines:
-        size(line)
-        slip(line)
+        parse_size(line)
+        describe_slip(line)
 
 
 def _ask(env: dict[str, str], default: int | str, *, has_units: bool) -> None:
@@ -69,11 +69,11 @@ def _ask(env: dict[str, str], default: int | str, *, has_units: bool) -> None:
 def decisions(data: bytes) -> None:
     """A pod's annotation, which means the same when it is written again (K8S-11)."""
     try:
-        found = decision.read(data.decode("utf-8", "surrogateescape"))
+        found = decision.parse_annotation(data.decode("utf-8", "surrogateescape"))
     except CgpuError as error:
         _check(error)
     else:
-        assert decision.read(decision.write(found)) == found
+        assert decision.parse_annotation(decision.format_annotation(found)) == found
 
 
 def text(data: bytes) -> None:
@@ -88,7 +88,7 @@ def text(data: bytes) -> None:
 
 def engine(name: str, data: bytes) -> None:
     """An engine's configuration, into which cgpu comes, and out of which it goes again."""
-    [file, *_] = named([name])[0].files(Machine("/nonexistent"))
+    [file, *_] = select_engines([name])[0].files(Machine("/nonexistent"))
     try:
         before = data.decode()
         after = file.add(before, file.program)
@@ -101,7 +101,7 @@ def engine(name: str, data: bytes) -> None:
     file.take(after, file.program)
     if file.default is not None:
         try:
-            file.default.restore(file.default.put(after), "runc")
+            file.default.restore(file.default.set_runtime(after), "runc")
         except CgpuError as error:
             _check(error)
 
@@ -126,7 +126,9 @@ def records(data: bytes) -> None:
 
 def cache(data: bytes) -> None:
     """The cache of an image's loader (REL-4)."""
-    assert all(path.startswith("/") for path in ldcache.paths(data, ("libcuda.so", "libnvidia-ml")))
+    assert all(
+        path.startswith("/") for path in ldcache.find_by_stems(data, ("libcuda.so", "libnvidia-ml"))
+    )
 
 
 @functools.cache

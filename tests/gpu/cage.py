@@ -19,7 +19,10 @@ _INHERITED = filter(None, [os.environ.get("PYTHONPATH")])
 PYTHONPATH = os.pathsep.join([*(str(ROOT / folder) for folder in _SOURCES), *_INHERITED])
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _PREFIX = "cgpu-check-container-"
-_STOP = "import sys; from cgpu_node.client import ask; ask(sys.argv[1], {'request': 'stop'})"
+_STOP = (
+    "import sys; from cgpu_node.client import send_request;"
+    " send_request(sys.argv[1], {'request': 'stop'})"
+)
 
 
 class Share(NamedTuple):

@@ -51,7 +51,7 @@ def check(status: int) -> None:
 
 def used(base: Path) -> int:
     with Ledger.observe(base / "ledger") as ledger:
-        return ledger.used(0) // MIB
+        return ledger.read_used(0) // MIB
 
 
 def fill(cuda: ctypes.CDLL) -> tuple[list[c_uint64], int]:

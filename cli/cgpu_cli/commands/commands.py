@@ -19,7 +19,7 @@ from cgpu_cli.commands.top import Top
 from cgpu_cli.commands.upgrade import Upgrade
 from cgpu_env.commandline import Parser
 from cgpu_node import installation
-from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,25 +52,25 @@ class Help:
         if given.about in _PROGRAMS:
             print(_PROGRAMS[given.about](), end="")
         else:
-            arguments().parse_args([*([given.about] if given.about else []), "--help"])
+            build_parser().parse_args([*([given.about] if given.about else []), "--help"])
         return 0
 
 
-def _smi() -> str:
+def _format_smi_help() -> str:
     from cgpu_cli import smi
 
-    return smi.arguments().format_help()
+    return smi.build_parser().format_help()
 
 
-def _run() -> str:
+def _get_run_help() -> str:
     from cgpu_cli.running import options
 
     return options.USAGE
 
 
 _PROGRAMS: dict[str, Callable[[], str]] = {
-    **dict.fromkeys(("smi", "cgpu-smi"), _smi),
-    **dict.fromkeys(("run", "cgpu-run"), _run),
+    **dict.fromkeys(("smi", "cgpu-smi"), _format_smi_help),
+    **dict.fromkeys(("run", "cgpu-run"), _get_run_help),
 }
 """What ``cgpu help`` shows beside its own commands."""
 
@@ -92,16 +92,16 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line, one subcommand for each of ``COMMANDS``."""
     parser = Parser(
         prog="cgpu",
         description="Share GPUs between containers.",
-        epilog=_where(),
+        epilog=_format_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_version("cgpu")
-    _add_directories(parser, named(DRIVER_VARIABLE), named(STATE_VARIABLE))
+    _add_directories(parser, read_variable(DRIVER_VARIABLE), read_variable(STATE_VARIABLE))
     subparsers = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         text = (command.__doc__ or "").splitlines()[0]
@@ -112,9 +112,9 @@ def arguments() -> Parser:
     return parser
 
 
-def _where() -> str:
+def _format_epilog() -> str:
     """Return the end of the help: the files that an installation, or a clone, has for people."""
-    shared, clone = installation.shared(), installation.clone()
+    shared, clone = installation.find_shared_folder(), installation.find_clone()
     if shared is not None:
         found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
         page, documents, settings = f"{found}7 cgpu", f"{shared}/doc/cgpu", f"{shared}/cgpu"

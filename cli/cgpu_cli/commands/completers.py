@@ -36,6 +36,6 @@ PREAMBLES = {
 }
 
 
-def complete(action: argparse.Action, how: Mapping[str, object]) -> None:
+def set_completer(action: argparse.Action, how: Mapping[str, object]) -> None:
     """Complete the values of ``action`` by what ``how`` has for each shell, as shtab reads it."""
     action.complete = how  # type: ignore[attr-defined]

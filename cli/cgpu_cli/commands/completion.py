@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_cli.commands.completers import PREAMBLES, complete
+from cgpu_cli.commands.completers import PREAMBLES, set_completer
 from cgpu_node.settings.rules import POLICIES
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Completion:
     def run(self, given: argparse.Namespace) -> int:
         """Print a script, or the names."""
         if given.shell == _LISTED:
-            print("\n".join(_targets(given)))
+            print("\n".join(_list_targets(given)))
             return 0
         import shtab
 
@@ -44,19 +44,19 @@ class Completion:
         return 0
 
 
-def _cgpu() -> argparse.ArgumentParser:
-    from cgpu_cli.commands.commands import arguments
+def _build_cgpu_parser() -> argparse.ArgumentParser:
+    from cgpu_cli.commands.commands import build_parser
 
-    return arguments()
-
-
-def _smi() -> argparse.ArgumentParser:
-    from cgpu_cli.smi import arguments
-
-    return arguments()
+    return build_parser()
 
 
-def _run() -> argparse.ArgumentParser:
+def _build_smi_parser() -> argparse.ArgumentParser:
+    from cgpu_cli.smi import build_parser
+
+    return build_parser()
+
+
+def _build_run_parser() -> argparse.ArgumentParser:
     """A parser with the options of ``cgpu-run``, which reads them without one."""
     import argparse
 
@@ -71,25 +71,25 @@ def _run() -> argparse.ArgumentParser:
         choices = POLICIES if name == "policy" else None
         parser.add_argument(f"--{name}", choices=choices, help=options.help_of(name))
     words = parser.add_argument("program", nargs="*")
-    complete(words, shtab.FILE)
+    set_completer(words, shtab.FILE)
     return parser
 
 
-def _server() -> argparse.ArgumentParser:
-    from cgpu_server.main import arguments
+def _build_server_parser() -> argparse.ArgumentParser:
+    from cgpu_server.main import build_parser
 
-    return arguments()
+    return build_parser()
 
 
 PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "cgpu": _cgpu,
-    "cgpu-run": _run,
-    "cgpu-smi": _smi,
-    "cgpud": _server,
+    "cgpu": _build_cgpu_parser,
+    "cgpu-run": _build_run_parser,
+    "cgpu-smi": _build_smi_parser,
+    "cgpud": _build_server_parser,
 }
 
 
-def _targets(given: argparse.Namespace) -> list[str]:
+def _list_targets(given: argparse.Namespace) -> list[str]:
     """The node, its GPUs and containers, from a running server: none is started for this.
 
     For containers, the ids, and the names that are unambiguous and one word.
@@ -100,10 +100,12 @@ def _targets(given: argparse.Namespace) -> list[str]:
     from cgpu_node.shares import target
 
     state = ROOT_STATE if is_served(given.state_dir) else state_path(given.state_dir)
-    answer = client.ask(state, {"request": "status"})
+    answer = client.send_request(state, {"request": "status"})
     gpus = [str(gpu["index"]) for gpu in answer["gpus"]]
     there = {container["id"]: container["name"] for container in answer["containers"]}
     names = [
-        n for n in there.values() if n.split() == [n] and len(target.containers(n, there)) == 1
+        n
+        for n in there.values()
+        if n.split() == [n] and len(target.match_containers(n, there)) == 1
     ]
     return ["node", "all", *gpus, *there, *names]

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cgpu_cli.demo import offspring, others, tenant
-from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play_demo
 from cgpu_cli.running import named_driver
 from cgpu_cli.show import table
-from cgpu_cli.show.look import look
+from cgpu_cli.show.look import query_usage
 from cgpu_env import CgpuError, program
-from cgpu_env.devices import select
-from cgpu_node.facts.driver import check, find_driver_dir
+from cgpu_env.devices import select_gpus
+from cgpu_node.facts.driver import check_driver_dir, find_driver_dir
 from cgpu_node.facts.node import load_node
-from cgpu_node.paths import DRIVER_VARIABLE, named, open_state
+from cgpu_node.paths import DRIVER_VARIABLE, open_state, read_variable
 
 if TYPE_CHECKING:
     import argparse
@@ -51,22 +51,24 @@ class Demo:
     def run(self, given: argparse.Namespace) -> int:
         """Run the demonstration; 0 if everything went as it must."""
         program.undo_when_terminated()
-        with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder, _server_of_own(given):
+        with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder, _end_server_at_exit(given):
             driver = given.driver_dir or driver_directory(Path(folder, "driver"))
             state = open_state(given.state_dir or f"{folder}/state")
-            named_driver.check(state, driver)
+            named_driver.check_conflict(state, driver)
             stage = Programs(state, driver, given.nvidia_smi)
-            [gpu] = select("--gpus", "0", [gpu.asked for gpu in load_node(state, driver).gpus])
-            others.refuse(state, gpu)
-            good = play(stage, gpu.total_bytes)
+            [gpu] = select_gpus(
+                "--gpus", "0", [gpu.as_gpu for gpu in load_node(state, driver).gpus]
+            )
+            others.refuse_shared(state, gpu)
+            good = play_demo(stage, gpu.total_bytes)
             if not good:
-                print(others.suspicion(driver, gpu))
+                print(others.describe_holders(driver, gpu))
         return 0 if good else 1
 
 
-def _server_of_own(given: argparse.Namespace) -> AbstractContextManager[None]:
+def _end_server_at_exit(given: argparse.Namespace) -> AbstractContextManager[None]:
     """End the server of our own folder, which it would go on writing to; leave any other server."""
-    return nullcontext() if given.state_dir else offspring.ended()
+    return nullcontext() if given.state_dir else offspring.end_at_exit()
 
 
 class Programs:
@@ -77,9 +79,9 @@ class Programs:
     def __init__(self, state: str, driver: str, nvidia_smi: str) -> None:
         self._state, self._driver, self._nvidia_smi = state, driver, nvidia_smi
 
-    def command(self, part: int) -> str:
+    def format_command(self, part: int) -> str:
         """Return what a user types."""
-        return f"cgpu-run {' '.join(_share(part))} -- PROGRAM"
+        return f"cgpu-run {' '.join(_build_options(part))} -- PROGRAM"
 
     def start(self, part: int) -> Tenant:
         """Start the program with its share."""
@@ -94,18 +96,18 @@ class Programs:
         )
         return Tenant(part, process, process.kill)
 
-    def refused(self, part: int) -> str:
+    def try_start(self, part: int) -> str:
         """The sentence that refuses one more program; nothing if it is not refused."""
         words = [*self._cgpu_run(part), "true"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
-    def show(self) -> None:
+    def show_usage(self) -> None:
         """Print what cgpu-smi prints."""
-        table.show(look(self._state, self._driver))
+        table.print_tables(query_usage(self._state, self._driver))
 
-    def count(self) -> int:
+    def count_tenants(self) -> int:
         """Return how many cgpu-smi lists."""
-        return len(look(self._state, self._driver).uses)
+        return len(query_usage(self._state, self._driver).uses)
 
     def gpu_times(self) -> dict[int, int]:
         """GPU time in ns that each has had, by its part."""
@@ -114,10 +116,10 @@ class Programs:
     def _cgpu_run(self, part: int) -> list[str]:
         flags = ["--driver-dir", self._driver, "--state-dir", self._state, "--gpus", "0"]
         words = [sys.executable, "-m", "cgpu_cli.run"]
-        return [*words, *flags, *_share(part), "--"]
+        return [*words, *flags, *_build_options(part), "--"]
 
 
-def _share(part: int) -> list[str]:
+def _build_options(part: int) -> list[str]:
     weight = WEIGHTS.get(part, 1)
     return ["--mem", f"{part}/{WHOLE}", *(["--weight", str(weight)] if weight > 1 else [])]
 
@@ -141,7 +143,7 @@ def driver_directory(folder: Path) -> str:
     Raises:
         CgpuError: there is no driver in the directory that the user names.
     """
-    own = named(DRIVER_VARIABLE)
+    own = read_variable(DRIVER_VARIABLE)
     try:
         found = os.path.abspath(own) if own else find_driver_dir()
     except CgpuError:
@@ -150,6 +152,6 @@ def driver_directory(folder: Path) -> str:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is about other GPUs
         print("No NVIDIA driver on this machine: simulating a Tesla T4 of 15109 MiB.")
         return os.fspath(make_driver_dir(folder))
-    check(found)
+    check_driver_dir(found)
     print(f"NVIDIA driver in {found}.")
     return found

@@ -29,7 +29,7 @@ class Doctor:
 
     def run(self, given: argparse.Namespace) -> int:
         """Make all checks; nothing is changed."""
-        from cgpu_doctor.checks import examine
+        from cgpu_doctor.checks import run_checks
         from cgpu_doctor.finding import LEVELS, Ground
         from cgpu_install.journal import Journal
         from cgpu_install.machine import Machine
@@ -38,17 +38,17 @@ class Doctor:
         with contextlib.suppress(CgpuError):  # the check of the engines says so
             machine = Machine(bin_dir=Journal(machine).bin_dir)
         state = node_state(given.state_dir) or state_path(given.state_dir)
-        findings = examine(Ground(machine, state, given.driver_dir))
+        findings = run_checks(Ground(machine, state, given.driver_dir))
         worst = max((f.level for f in findings), key=LEVELS.index)
         if given.json:
             shown = [found._asdict() for found in findings]
             print_json({"worst": worst, "findings": shown})
         else:
-            _show([f for f in findings if f.level != "ok" or not given.quiet])
+            _print_findings([f for f in findings if f.level != "ok" or not given.quiet])
         return 1 if worst == "error" else 0
 
 
-def _show(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding]) -> None:
     from rich.text import Text
 
     from cgpu_cli.show.screen import Screen

@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completers import TARGETS, complete
-from cgpu_cli.running.guest import ask_server, misconfigured
+from cgpu_cli.commands.completers import TARGETS, set_completer
+from cgpu_cli.running.guest import ask_server, read_config_notes
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_node.shares import target
 
 if TYPE_CHECKING:
@@ -36,28 +36,28 @@ class Get:
             help="a GPU's index or UUID, or all for every GPU; a container's id or name; `node`; or"
             " a node of the control tree such as 0/policy or ID/weight (see cgpu ls)",
         )
-        complete(words, TARGETS)
+        set_completer(words, TARGETS)
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Print what the server says."""
-        for note in misconfigured():
+        for note in read_config_notes():
             print(f"cgpu: note: {note}", file=sys.stderr)
         word = given.target
         if word is not None and _is_path(word):
             path = "" if word == _WHOLE_NODE else word
             answer = ask_server(given, {"request": "get", "path": path})
-            text = _values(answer)
+            text = _format_values(answer)
         else:
             answer = ask_server(given, {"request": "status"})
             if not answer["gpus"]:
                 raise CgpuError("no GPU is known here", hint="cgpu doctor says why")
             if word is not None and _is_below(answer, word):
                 answer = ask_server(given, {"request": "get", "path": word})
-                text = _values(answer)
+                text = _format_values(answer)
             else:
-                answer = answer if word is None else _only(answer, word)
-                text = "\n".join(_lines(answer))
+                answer = answer if word is None else _filter_answer(answer, word)
+                text = "\n".join(_format_lines(answer))
         if given.json:
             print_json(answer)
         else:
@@ -65,7 +65,7 @@ class Get:
         return 0
 
 
-def _values(answer: dict[str, Any]) -> str:
+def _format_values(answer: dict[str, Any]) -> str:
     """Format an answer as the control tree shows it: one value, or each file of a folder."""
     if "value" in answer:
         return str(answer["value"])
@@ -82,35 +82,35 @@ def _is_path(word: str) -> bool:
 
 def _is_below(answer: dict[str, Any], word: str) -> bool:
     """Return whether it is a node of a container without its GPU, such as ``web/weight``."""
-    names = _names(answer)
-    return not target.containers(word, names) and bool(
-        target.containers(word.rpartition("/")[0], names)
+    names = _map_names(answer)
+    return not target.match_containers(word, names) and bool(
+        target.match_containers(word.rpartition("/")[0], names)
     )
 
 
-def _names(answer: dict[str, Any]) -> dict[str, str]:
+def _map_names(answer: dict[str, Any]) -> dict[str, str]:
     """The name of each container, by its id."""
     return {entry["id"]: entry.get("name", "") for entry in answer["containers"]}
 
 
-def _only(answer: dict[str, Any], word: str) -> dict[str, Any]:
+def _filter_answer(answer: dict[str, Any], word: str) -> dict[str, Any]:
     """The part of the answer about the GPU or the container that is meant."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
-    names = _names(answer)
-    if target.gpus(word, gpus):
-        uuid = target.gpu(word, gpus)
+    names = _map_names(answer)
+    if target.match_gpus(word, gpus):
+        uuid = target.find_gpu(word, gpus)
         chosen = [gpu for gpu in answer["gpus"] if gpu["uuid"] == uuid]
         return {**answer, "gpus": chosen, "containers": []}
-    if not target.containers(word, names):
-        raise CgpuError(f"'{shown(word)}': no such GPU or container: {_LIST}")
-    id_ = target.container(word, names)
+    if not target.match_containers(word, names):
+        raise CgpuError(f"'{printable(word)}': no such GPU or container: {_LIST}")
+    id_ = target.find_container(word, names)
     containers = [entry for entry in answer["containers"] if entry["id"] == id_]
     return {**answer, "gpus": [], "containers": containers}
 
 
-def _lines(answer: dict[str, Any]) -> list[str]:
+def _format_lines(answer: dict[str, Any]) -> list[str]:
     lines = [
         f"GPU {gpu['index']}  {gpu['uuid']}  " + " ".join(f"{key}={gpu[key]}" for key in _RULES)
         for gpu in answer["gpus"]
@@ -118,21 +118,21 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     for entry in answer["containers"]:
         own = f"{entry['id']}  weight={entry['weight']} highprio={int(entry['high_priority'])}"
         mark = f" mark={entry['mark']}" if entry.get("mark") else ""
-        lines += [f"{own}  GPU {gpu['index']} {_shares(gpu)}{mark}" for gpu in entry["gpus"]]
+        lines += [f"{own}  GPU {gpu['index']} {_format_shares(gpu)}{mark}" for gpu in entry["gpus"]]
     return lines
 
 
-def _shares(gpu: dict[str, Any]) -> str:
-    measured, estimate = _percent(gpu, "measured"), _percent(gpu, "estimated")
+def _format_shares(gpu: dict[str, Any]) -> str:
+    measured, estimate = _read_percent(gpu, "measured"), _read_percent(gpu, "estimated")
     used = "-" if measured is None else f"{measured:.1f}%"
     if estimate is not None:
         used = f"~{estimate:.0f}%"
     cap = gpu.get("cap_bytes", gpu.get("memsize"))
     memory = f"memsize={cap} free={gpu['free_bytes']}"
-    return f"limit={_percent(gpu, 'limit') or 0:.1f}% measured={used} {memory}"
+    return f"limit={_read_percent(gpu, 'limit') or 0:.1f}% measured={used} {memory}"
 
 
-def _percent(gpu: dict[str, Any], name: str) -> float | None:
+def _read_percent(gpu: dict[str, Any], name: str) -> float | None:
     """A part of the GPU's time; a server of release 0.1 gives it in millionths."""
     if f"{name}_percent" in gpu:
         percent: float | None = gpu[f"{name}_percent"]

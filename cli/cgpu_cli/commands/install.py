@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.commands.completers import ENGINE_NAMES, ENGINES, complete
+from cgpu_cli.commands.completers import ENGINE_NAMES, ENGINES, set_completer
 from cgpu_env import CgpuError
 from cgpu_node.paths import ROOT_STATE, state_path
 
@@ -51,28 +51,30 @@ class Install:
 
     def run(self, given: argparse.Namespace) -> int:
         """Change what has to be changed, all or nothing."""
-        from cgpu_install.engines import named
+        from cgpu_install.engines import select_engines
         from cgpu_install.machine import BOOTED
-        from cgpu_install.plan import PROGRAMS, found, installing
+        from cgpu_install.plan import PROGRAMS, detect_engines, plan_install
 
-        with _rights(given, self.name):
-            job = _job(given, given.bin_dir)
-            engines = named(given.engines) if given.engines else found(job.machine)
+        with _require_rights(given, self.name):
+            job = _make_job(given, given.bin_dir)
+            engines = (
+                select_engines(given.engines) if given.engines else detect_engines(job.machine)
+            )
             if not engines:
                 raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
-            plan = installing(
+            plan = plan_install(
                 *(job.machine, engines, job.journal),
                 forgiving=not given.engines,
                 is_default=given.default,
             )
         if given.dry_run:
-            return _show(plan)
+            return _print_diff(plan)
         os.umask(0o022)
         job.journal.install(plan.changes, job.machine.bin_dir)
         unread = [engine for engine in engines if engine.name in job.journal.unread]
-        _report(plan, unread if given.now else _changed(plan, engines), given)
+        _print_report(plan, unread if given.now else _select_changed(plan, engines), given)
         if given.now and job.machine.has(BOOTED):
-            job.journal.have_read([PROGRAMS, *(engine.name for engine in engines)])
+            job.journal.mark_read([PROGRAMS, *(engine.name for engine in engines)])
         return 0
 
 
@@ -88,44 +90,49 @@ class Uninstall:
     def run(self, given: argparse.Namespace) -> int:
         """Change back what was changed, all or nothing."""
         from cgpu_install import dockerd
-        from cgpu_install.engines import ENGINES, named
+        from cgpu_install.engines import ENGINES, select_engines
         from cgpu_install.machine import BOOTED
-        from cgpu_install.plan import PROGRAMS, is_last, uninstalling
+        from cgpu_install.plan import PROGRAMS, is_last, plan_uninstall
         from cgpu_node import sealed
 
-        with _rights(given, self.name):
-            job = _job(given, None)
-            engines = named(given.engines) if given.engines else list(ENGINES)
-            plan = uninstalling(job.machine, engines, job.journal)
+        with _require_rights(given, self.name):
+            job = _make_job(given, None)
+            engines = select_engines(given.engines) if given.engines else list(ENGINES)
+            plan = plan_uninstall(job.machine, engines, job.journal)
             if any(engine.name == "docker" for engine in engines):
                 dockerd.check_unnamed(job.machine)
         if given.dry_run:
-            return _show(plan, _NONE if job.journal.engines() else f"{_NONE}: nothing is installed")
+            return _print_diff(
+                plan, _NONE if job.journal.list_engines() else f"{_NONE}: nothing is installed"
+            )
         os.umask(0o022)
 
-        def check() -> None:
+        def check_idle() -> None:
             if not given.root:
                 _check_idle(state_path(given.state_dir))
 
-        check()
+        check_idle()
         if given.now and job.machine.has(BOOTED) and _is_dockers_default(engines):
-            _let_go(job, plan, state_path(given.state_dir))
-            plan = uninstalling(job.machine, engines, job.journal)
+            _switch_to_runc(job, plan, state_path(given.state_dir))
+            plan = plan_uninstall(job.machine, engines, job.journal)
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
         # Again: until the programs are gone, an engine can make containers that need them.
-        job.journal.uninstall(plan.changes, gone, check)
+        job.journal.uninstall(plan.changes, gone, check_idle)
         if everything and not given.root:
             state_dir = state_path(given.state_dir)
             plan.notes.extend(_end_server(state_dir))
             if state_dir == ROOT_STATE:  # no other directory has overlays
-                sealed.unmount(state_dir)
+                sealed.unmount_overlays(state_dir)
         restarts = not (given.root or given.now) and _is_dockers_default(engines)
-        undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
+        undone = [
+            _with_undo_commands(engine, restarts=restarts)
+            for engine in _select_changed(plan, engines)
+        ]
         if restarts and job.machine.has(BOOTED):
             plan.notes.append(f"{dockerd.RESTART}: {dockerd.ENDS}")
-        _report(plan, undone, given)
+        _print_report(plan, undone, given)
         return 0
 
 
@@ -138,22 +145,22 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     engines = parser.add_argument(
         "engines", metavar="ENGINE", nargs="*", help=f"of {_NAMES}; without any: {default}"
     )
-    complete(engines, ENGINES)
+    set_completer(engines, ENGINES)
     parser.add_argument("--dry-run", action="store_true", help="show a diff and change nothing")
     parser.add_argument(
         "--now", action="store_true", help="also run the commands that make engines read it"
     )
     parser.add_argument(
-        "--root", metavar="DIR", type=_root, help="change the tree of files below DIR instead"
+        "--root", metavar="DIR", type=_parse_root, help="change the tree of files below DIR instead"
     )
 
 
-def _root(word: str) -> str:
+def _parse_root(word: str) -> str:
     """A directory; empty if that is this machine's own."""
     return os.path.realpath(word).rstrip("/")
 
 
-def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
+def _make_job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
 
@@ -172,7 +179,7 @@ def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
 
 
 @contextlib.contextmanager
-def _rights(given: argparse.Namespace, name: str) -> Iterator[None]:
+def _require_rights(given: argparse.Namespace, name: str) -> Iterator[None]:
     """Refuse whoever is not root and wants to change this machine, or cannot see what would be.
 
     What root has installed before, and some engines' files, are closed to others; ``name``: of the
@@ -198,15 +205,15 @@ def _check_idle(state_dir: str) -> None:
     from cgpu_install import running
     from cgpu_node.shares.registry import Registry
 
-    shares = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
-    if living := list(dict.fromkeys((*shares, *running.containers()))):
-        raise CgpuError(f"containers run with cgpu: stop them first: {_named(living)}")
+    shares = [entry.id for entry in Registry(state_dir).list_records() if entry.kind == "container"]
+    if living := list(dict.fromkeys((*shares, *running.list_containers()))):
+        raise CgpuError(f"containers run with cgpu: stop them first: {_format_ids(living)}")
 
 
-def _named(ids: list[str]) -> str:
-    from cgpu_env.errors import shown
+def _format_ids(ids: list[str]) -> str:
+    from cgpu_env.errors import printable
 
-    named = ", ".join(shown(id_, _ID) for id_ in ids[:_SHOWN])
+    named = ", ".join(printable(id_, _ID) for id_ in ids[:_SHOWN])
     return named + (f" and {len(ids) - _SHOWN} more" if ids[_SHOWN:] else "")
 
 
@@ -218,18 +225,18 @@ def _is_dockers_default(engines: Iterable[Engine]) -> bool:
     return any(engine.name == "docker" for engine in engines) and dockerd.default_runtime() == NAME
 
 
-def _let_go(job: _Job, plan: InstallPlan, state_dir: str) -> None:
+def _switch_to_runc(job: _Job, plan: InstallPlan, state_dir: str) -> None:
     """Make dockerd use runc as its default without a restart, which would end containers.
 
     Raises:
         CgpuError: it keeps ours, or containers were made meanwhile; its file is as it was.
     """
-    from cgpu_install.plan import letting_go
+    from cgpu_install.plan import plan_runc_default
 
-    change = letting_go(job.machine, plan)
+    change = plan_runc_default(job.machine, plan)
     with contextlib.ExitStack() as undo:
         job.journal.install([change], job.machine.bin_dir)
-        undo.callback(_take_back, job, change)
+        undo.callback(_revert_change, job, change)
         _reload_dockerd()
         _check_idle(state_dir)
         undo.pop_all()
@@ -242,12 +249,12 @@ def _reload_dockerd() -> None:
         CgpuError: it keeps ours.
     """
     from cgpu_install import dockerd
-    from cgpu_install.engines import named
+    from cgpu_install.engines import select_engines
 
-    docker = named(["docker"])
+    docker = select_engines(["docker"])
     why = f"it has not read {dockerd.FILE} within {_SECONDS} s"
     try:
-        _run(_commands(docker))
+        _run_commands(_list_commands(docker))
         deadline = time.monotonic() + _SECONDS
         while _is_dockers_default(docker) and time.monotonic() < deadline:
             time.sleep(_STEP)
@@ -258,17 +265,17 @@ def _reload_dockerd() -> None:
         raise CgpuError(f"dockerd's default runtime is still cgpu: {why}", hint=hint)
 
 
-def _take_back(job: _Job, change: Change) -> None:
+def _revert_change(job: _Job, change: Change) -> None:
     """Undo ``change`` of dockerd's file, and make dockerd read that."""
-    from cgpu_install.engines import named
+    from cgpu_install.engines import select_engines
 
     back = change._replace(before=change.after, after=change.before)
     job.journal.install([back], job.machine.bin_dir)
     with contextlib.suppress(CgpuError):  # another error is raised already
-        _run(_commands(named(["docker"])))
+        _run_commands(_list_commands(select_engines(["docker"])))
 
 
-def _undone(engine: Engine, *, restarts: bool) -> Engine:
+def _with_undo_commands(engine: Engine, *, restarts: bool) -> Engine:
     """``engine`` with the commands after cgpu was taken out."""
     from cgpu_install import dockerd
 
@@ -285,23 +292,23 @@ def _end_server(state_dir: str) -> list[str]:
     from cgpu_node.shares.registry import Registry
     from cgpu_upgrade import server
 
-    running = server.running(state_dir)
+    running = server.find_running(state_dir)
     if running.pid is None or running.is_service:
         return []
-    who, living = f"cgpud (pid {running.pid})", Registry(state_dir).records()
+    who, living = f"cgpud (pid {running.pid})", Registry(state_dir).list_records()
     if living:
-        these = _named([entry.id for entry in living])
+        these = _format_ids([entry.id for entry in living])
         return [f"{who} goes on until these sessions end: {these}"]
-    if not server.end(state_dir, running.pid):
+    if not server.end_server(state_dir, running.pid):
         return [f"{who} does not end: kill -KILL {running.pid}"]
     return [f"{who} has ended, for no container runs"]
 
 
-def _show(plan: InstallPlan, none: str = _NONE) -> int:
+def _print_diff(plan: InstallPlan, none: str = _NONE) -> int:
     """Print the diff; on standard error its notes, or ``none`` if it is empty."""
-    from cgpu_install.plan import diff
+    from cgpu_install.plan import format_diff
 
-    sys.stdout.writelines(diff(plan.changes))
+    sys.stdout.writelines(format_diff(plan.changes))
     for note in plan.notes:
         print(f"note: {note}", file=sys.stderr)
     if not plan.changes:
@@ -309,12 +316,12 @@ def _show(plan: InstallPlan, none: str = _NONE) -> int:
     return 0
 
 
-def _changed(plan: InstallPlan, engines: Iterable[Engine]) -> list[Engine]:
+def _select_changed(plan: InstallPlan, engines: Iterable[Engine]) -> list[Engine]:
     changed = {change.engine for change in plan.changes}
     return [engine for engine in engines if engine.name in changed]
 
 
-def _report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
+def _print_report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
     """Print what was changed, and run or print the commands that make ``engines`` read it."""
     from cgpu_install.machine import BOOTED, Machine
 
@@ -323,21 +330,21 @@ def _report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.Namesp
         print(f"{change.path}: {how}")
     for note in plan.notes:
         print(f"note: {note}")
-    commands = _commands(engines)
+    commands = _list_commands(engines)
     if not plan.changes:
         print(_NONE)
     if not given.root and not Machine().has(BOOTED):
-        ways = ", ".join(map(_by_hand, (e for e in engines if e.then and not e.units)))
+        ways = ", ".join(map(_describe_reload, (e for e in engines if e.then and not e.units)))
         if ways:
             print(f"note: systemd does not run here; to be done by you: {ways}")
         return
     if commands and not given.root and not given.now:
         print("\n  ".join(["to be run now:", *commands]))
     if given.now:
-        _run(commands)
+        _run_commands(commands)
 
 
-def _by_hand(engine: Engine) -> str:
+def _describe_reload(engine: Engine) -> str:
     """Return how to make an engine read it without systemd, in the words of ``cgpu doctor``."""
     from cgpu_install import dockerd
 
@@ -347,12 +354,12 @@ def _by_hand(engine: Engine) -> str:
     return f"restart dockerd ({dockerd.ENDS})" if restarts else dockerd.SIGNAL
 
 
-def _commands(engines: Iterable[Engine]) -> list[str]:
+def _list_commands(engines: Iterable[Engine]) -> list[str]:
     """The commands that make them read it, each once: all files are written by then."""
     return list(dict.fromkeys(command for engine in engines for command in engine.then))
 
 
-def _run(commands: Sequence[str]) -> None:
+def _run_commands(commands: Sequence[str]) -> None:
     """Run all of them: a failure of one engine does not concern the others."""
     failed = []
     for command in commands:

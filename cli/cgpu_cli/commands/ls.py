@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completers import TARGETS, complete
+from cgpu_cli.commands.completers import TARGETS, set_completer
 from cgpu_cli.running.guest import ask_server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Ls:
             default="",
             help="such as 0 or 0/3f2a91b0c4d5, or a container's id or name",
         )
-        complete(path, TARGETS)
+        set_completer(path, TARGETS)
         parser.add_argument(
             "-R",
             "--recursive",
@@ -42,13 +42,15 @@ class Ls:
         if given.json:
             print_json(answer)
         elif "listing" in answer:
-            blocks = [f"{path or '/'}:\n{_lines(its)}" for path, its in answer["listing"].items()]
+            blocks = [
+                f"{path or '/'}:\n{_format_names(its)}" for path, its in answer["listing"].items()
+            ]
             print("\n\n".join(blocks))
         else:
-            print(_lines(answer))
+            print(_format_names(answer))
         return 0
 
 
-def _lines(listed: dict[str, Any]) -> str:
+def _format_names(listed: dict[str, Any]) -> str:
     folders = listed["folders"]
     return "\n".join(f"{name}/" if name in folders else name for name in listed["names"])

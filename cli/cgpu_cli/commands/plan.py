@@ -31,15 +31,15 @@ class ShowPlan:
 
     def run(self, given: argparse.Namespace) -> int:
         """Print the plan."""
-        plan = preview.preview(given.config, given.state_dir, given.driver_dir)
+        plan = preview.preview_plan(given.config, given.state_dir, given.driver_dir)
         if given.json:
             print_json(plan.as_json())
         else:
-            print("\n".join(_lines(plan)))
+            print("\n".join(_format_plan(plan)))
         return 0
 
 
-def _lines(plan: Plan) -> list[str]:
+def _format_plan(plan: Plan) -> list[str]:
     notes = [f"note    {note}" for note in plan.notes]
     request = plan.request
     if request is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_cli.running import named_driver
-from cgpu_env.devices import silent
+from cgpu_env.devices import format_lost_gpu
 from cgpu_env.values import MIB
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
@@ -25,14 +25,14 @@ class Probe:
     def run(self, given: argparse.Namespace) -> int:
         """Refresh ``node.json`` and print it for people."""
         state = open_state(given.state_dir)
-        named_driver.check(state, given.driver_dir)
+        named_driver.check_conflict(state, given.driver_dir)
         node = load_node(state, given.driver_dir, refresh=True)
         print(f"driver {node.driver_version} in {node.driver_dir}")
         for soname, path in {**node.libraries, **node.companions}.items():
             print(f"  {soname} -> {path}")
         for gpu in node.gpus:
             if gpu.lost:
-                print(silent(gpu.asked))
+                print(format_lost_gpu(gpu.as_gpu))
                 continue
             print(f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}")
             context = gpu.context_bytes / MIB

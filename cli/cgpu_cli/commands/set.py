@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completers import SETTINGS, TARGETS, complete
+from cgpu_cli.commands.completers import SETTINGS, TARGETS, set_completer
 from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
-from cgpu_env.values import LARGEST_BYTES, integer
+from cgpu_env.errors import printable
+from cgpu_env.values import LARGEST_BYTES, parse_integer
 
 if TYPE_CHECKING:
     import argparse
@@ -29,11 +29,11 @@ class Set:
         target = parser.add_argument(
             "target",
             metavar="TARGET",
-            type=_target,
+            type=_parse_target,
             help="a GPU's index or UUID, or all for every GPU; a container's id or name, or"
             " GPU/ID for its memsize on one; node, for default_memsize, inst_ctl and upgrade",
         )
-        complete(target, TARGETS)
+        set_completer(target, TARGETS)
         values = parser.add_argument(
             "values",
             metavar="NAME=VALUE",
@@ -41,12 +41,12 @@ class Set:
             help="such as policy=fixed (or its number), weight=4, memsize=4GiB (or 512MiB, 40%%,"
             " 6/15; without a unit it is in bytes)",
         )
-        complete(values, SETTINGS)
+        set_completer(values, SETTINGS)
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Ask the server to do it; it is in force when this returns."""
-        values = dict(map(_pair, given.values))
+        values = dict(map(_parse_setting, given.values))
         request = {"request": "set", "target": given.target, "values": values}
         notes = ask_server(given, request).get("notes", [])  # an older server says nothing
         if given.json:
@@ -57,18 +57,18 @@ class Set:
         return 0
 
 
-def _target(word: str) -> str:
+def _parse_target(word: str) -> str:
     """The word, unless it is a setting: then no target was typed."""
     name, equals, _ = word.partition("=")
     if equals:
-        missing, example = _missing(name)
+        missing, example = _suggest_target(name)
         if missing:
-            hint = f"cgpu set {example} {shown(word)}"
-            raise CgpuError(f"set {shown(word)}: the target is missing: {missing}", hint=hint)
+            hint = f"cgpu set {example} {printable(word)}"
+            raise CgpuError(f"set {printable(word)}: the target is missing: {missing}", hint=hint)
     return word
 
 
-def _missing(name: str) -> tuple[str, str]:
+def _suggest_target(name: str) -> tuple[str, str]:
     """Return which targets have a setting of this name, and an example; two "" if none has."""
     from cgpu_node.settings.rules import RANGES
     from cgpu_node.shares.change import CONTAINER_KEYS
@@ -81,9 +81,9 @@ def _missing(name: str) -> tuple[str, str]:
     return (NODE, NODE) if name in _NODE_KEYS else ("", "")
 
 
-def _pair(word: str) -> tuple[str, int | str]:
+def _parse_setting(word: str) -> tuple[str, int | str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
-        raise CgpuError(f"{shown(word)}: expected NAME=VALUE, such as weight=4")
-    number = integer(value, LARGEST_BYTES)
+        raise CgpuError(f"{printable(word)}: expected NAME=VALUE, such as weight=4")
+    number = parse_integer(value, LARGEST_BYTES)
     return name, value if number is None else number  # the server says what is allowed

@@ -7,8 +7,8 @@ import resource
 import sys
 from typing import TYPE_CHECKING
 
-from cgpu_cli.show.look import look
-from cgpu_cli.show.words import add_gpus, chosen, seconds
+from cgpu_cli.show.look import query_usage
+from cgpu_cli.show.words import add_gpus, filter_usage, parse_seconds
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Top:
             "-d",
             "--delay",
             metavar="SECONDS",
-            type=seconds,
+            type=parse_seconds,
             default=1.0,
             help="time between two looks",
         )
@@ -48,20 +48,20 @@ class Top:
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
         _check_space()
 
-        def see() -> Usage:
-            return chosen(look(given.state_dir, given.driver_dir), given.id)
+        def read_usage() -> Usage:
+            return filter_usage(query_usage(given.state_dir, given.driver_dir), given.id)
 
-        see()  # a refusal shows at once
+        read_usage()  # a refusal shows at once
         from cgpu_cli.show.board import Board  # 0.3 s
         from cgpu_cli.show.screen import is_ascii
 
-        board = Board(see, given.delay, is_ascii=given.svg is None and is_ascii())
+        board = Board(read_usage, given.delay, is_ascii=given.svg is None and is_ascii())
         if given.svg is None:
             board.run()
         else:
             import asyncio
 
-            asyncio.run(_draw(board, os.path.abspath(given.svg), given.looks))
+            asyncio.run(_draw_board(board, os.path.abspath(given.svg), given.looks))
         return board.return_code or 0
 
 
@@ -76,7 +76,7 @@ def _check_space() -> None:
         )
 
 
-async def _draw(board: Board, path: str, looks: int) -> None:
+async def _draw_board(board: Board, path: str, looks: int) -> None:
     async with board.run_test(size=_SIZE) as pilot:
         while board.looks < looks:
             await pilot.pause(0.05)

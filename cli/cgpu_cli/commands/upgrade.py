@@ -63,48 +63,48 @@ class Upgrade:
         if given.layouts:
             from cgpu_upgrade import layouts
 
-            print(json.dumps(layouts.own().as_json()))
+            print(json.dumps(layouts.own_layouts().as_json()))
             return 0
         if given.back and given.source:
             raise CgpuError("--back: expected no SOURCE beside it")
         if os.geteuid() != 0:
             raise CgpuError("you are not root, who runs the node side", hint="run it as root")
         program.undo_when_terminated()
-        outcome = _outcome(given)
+        outcome = _run_upgrade(given)
         if given.json:
             fields = outcome._asdict()
             print_json({"dry_run": given.dry_run, "said": fields.pop("output"), **fields})
         else:
-            _show(outcome, given)
+            _print_outcome(outcome, given)
         return 0
 
 
-def _outcome(given: argparse.Namespace) -> Outcome:
+def _run_upgrade(given: argparse.Namespace) -> Outcome:
     from cgpu_upgrade import upgrade
 
     state = state_path(given.state_dir)
     if given.back:
-        place = _installation(given.prefix, "checkout RELEASE")
-        return upgrade.back(place, state, dry=given.dry_run)
+        place = _choose_installation(given.prefix, "checkout RELEASE")
+        return upgrade.switch_back(place, state, dry=given.dry_run)
     if given.source:
-        place, options = _installation(given.prefix), shlex.split(given.pip)
-        return upgrade.upgrade(place, state, given.source, options, dry=given.dry_run)
-    return upgrade.follow(state, dry=given.dry_run)
+        place, options = _choose_installation(given.prefix), shlex.split(given.pip)
+        return upgrade.switch_to_source(place, state, given.source, options, dry=given.dry_run)
+    return upgrade.follow_installed(state, dry=given.dry_run)
 
 
-def _installation(prefix: str | None, by_git: str = "pull") -> installation.Installation:
+def _choose_installation(prefix: str | None, by_git: str = "pull") -> installation.Installation:
     """The installation to be changed; ``by_git``: what changes a clone.
 
     Raises:
         CgpuError: it is not pip's in a virtual environment; one sentence says what to use.
     """
     own = os.path.abspath(prefix) if prefix else installation.own_environment()
-    if own is None and (clone := installation.clone()):
+    if own is None and (clone := installation.find_clone()):
         commands = f"git -C {shlex.quote(clone)} {by_git} && make -C {shlex.quote(clone)} build"
         what = "this cgpu is of a clone, so git has its releases"
         raise CgpuError(f"{what}: {commands}, then: cgpu upgrade")
     if own is None:
-        manager = _owner(installation.__file__)
+        manager = _advise_update(installation.__file__)
         raise CgpuError(
             f"this cgpu is in no virtual environment of its own: {manager}, then: cgpu upgrade"
         )
@@ -112,19 +112,19 @@ def _installation(prefix: str | None, by_git: str = "pull") -> installation.Inst
         raise CgpuError(f"--prefix {own}: expected a virtual environment with cgpu in it")
     if os.path.exists(f"{own}/pipx_metadata.json"):
         raise CgpuError("this cgpu is pipx's: pipx upgrade --global cgpu, then: cgpu upgrade")
-    if _package_of(own):
-        raise CgpuError(f"this cgpu is of a package: {_owner(own)}, then: cgpu upgrade")
-    return installation.containing(own)
+    if _find_package(own):
+        raise CgpuError(f"this cgpu is of a package: {_advise_update(own)}, then: cgpu upgrade")
+    return installation.find_installation(own)
 
 
-def _owner(path: str) -> str:
-    package = _package_of(path)
+def _advise_update(path: str) -> str:
+    package = _find_package(path)
     if package:
         return f"apt-get install --only-upgrade {package}"
     return "update it by the pip that installed it"
 
 
-def _package_of(path: str) -> str:
+def _find_package(path: str) -> str:
     """Return the Debian package that a path belongs to; "" if none."""
     try:
         done = subprocess.run(
@@ -138,7 +138,7 @@ def _package_of(path: str) -> str:
     return done.stdout.partition(":")[0] if done.returncode == 0 else ""
 
 
-def _show(outcome: Outcome, given: argparse.Namespace) -> None:
+def _print_outcome(outcome: Outcome, given: argparse.Namespace) -> None:
     for line in outcome.output:
         print(line)
     parts = ", ".join(f"{number} of {name}" for name, number in outcome.containers.items())

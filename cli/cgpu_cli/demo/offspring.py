@@ -19,7 +19,7 @@ _LIMIT_SECONDS = 10.0  # the kernel frees what a killed process has on a GPU fir
 
 
 @contextlib.contextmanager
-def ended() -> Iterator[None]:
+def end_at_exit() -> Iterator[None]:
     """End all processes that were started inside, also those whose parents have ended.
 
     Children from before are spared. Further interrupts are ignored meanwhile.
@@ -28,7 +28,7 @@ def ended() -> Iterator[None]:
         CgpuError: some cannot be killed.
     """
     adopt_orphans()
-    spared = _children()
+    spared = _read_children()
     try:
         yield
     finally:
@@ -37,7 +37,7 @@ def ended() -> Iterator[None]:
         _kill_all_but(spared)
 
 
-def _children() -> set[int]:
+def _read_children() -> set[int]:
     """Our children, also those that have ended and were not waited for."""
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         return {int(pid) for pid in file.read().split()}
@@ -46,7 +46,7 @@ def _children() -> set[int]:
 def _kill_all_but(spared: set[int]) -> None:
     """Kill our children until there are none: when one ends, its own become ours."""
     deadline = time.monotonic() + _LIMIT_SECONDS
-    while left := _children() - spared:
+    while left := _read_children() - spared:
         if time.monotonic() > deadline:
             raise _not_ended(left)
         for pid in left:

@@ -34,7 +34,7 @@ class Tenant:
         self.title = f"{part} of {WHOLE}"
         self._process, self._kill = process, kill
 
-    def tell(self, order: str) -> str:
+    def send_order(self, order: str) -> str:
         """Send ``order``, print the program's output, and return it.
 
         Raises:
@@ -46,16 +46,16 @@ class Tenant:
         try:  # nothing is left in a buffer, which would be written when this program ends
             os.write(stdin.fileno(), f"{order}\n".encode())
         except BrokenPipeError:
-            raise self._died() from None
+            raise self._death_error() from None
         lines = []
         while line := stdout.readline().rstrip("\n"):
             lines.append(line)
             print(f"  [{self.title}]  {line}", flush=True)
         if not lines:
-            raise self._died()
+            raise self._death_error()
         return "\n".join(lines)
 
-    def _died(self) -> CgpuError:
+    def _death_error(self) -> CgpuError:
         return CgpuError(f"the one with {self.title} GiB died", exit_code=1)
 
     def kill(self) -> None:
@@ -69,19 +69,19 @@ class Stage(Protocol):
 
     kind: str
 
-    def command(self, part: int) -> str:
+    def format_command(self, part: int) -> str:
         """Return what a user types to start one with ``part`` GiB."""
 
     def start(self, part: int) -> Tenant:
         """Start one."""
 
-    def refused(self, part: int) -> str:
+    def try_start(self, part: int) -> str:
         """Try to start one more; the sentence that refuses it, or nothing."""
 
-    def show(self) -> None:
+    def show_usage(self) -> None:
         """Print what ``cgpu-smi`` prints."""
 
-    def count(self) -> int:
+    def count_tenants(self) -> int:
         """Return how many ``cgpu-smi`` lists."""
 
     def gpu_times(self) -> dict[int, int]:
@@ -96,7 +96,7 @@ class _Steps:
         self._title = "The demonstration"
         self.wrong: list[str] = []
 
-    def say(self, text: str) -> None:
+    def begin_step(self, text: str) -> None:
         """Begin a step, with the seconds since the first."""
         self._title = text.partition("\n")[0].rstrip(":")
         print(f"\n[{time.monotonic() - self._began:.0f} s] {text}", flush=True)
@@ -107,12 +107,12 @@ class _Steps:
             self.wrong.append(f"{self._title}: {what}")
 
 
-def play(stage: Stage, total: int) -> bool:
+def play_demo(stage: Stage, total: int) -> bool:
     """Show everything on a GPU of ``total`` bytes; whether all of it was as it must be."""
     steps = _Steps()
     tenants: list[Tenant] = []
     try:
-        _play(stage, [total * part // WHOLE // MIB for part in PARTS], tenants, steps)
+        _play_steps(stage, [total * part // WHOLE // MIB for part in PARTS], tenants, steps)
     except _FAULTS as error:
         steps.check(str(error), good=False)
     finally:
@@ -126,84 +126,84 @@ def play(stage: Stage, total: int) -> bool:
     return not steps.wrong
 
 
-def _play(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _Steps) -> None:
-    def tell(tenant: Tenant, order: str, expected: str) -> None:
-        found = tenant.tell(order)
+def _play_steps(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _Steps) -> None:
+    def check_answer(tenant: Tenant, order: str, expected: str) -> None:
+        found = tenant.send_order(order)
         last = found.splitlines()[-1]
         steps.check(f"{tenant.title}: {last!r}, expected {expected}", good=expected in found)
 
-    steps.say(f"Two {stage.kind}s start, each with its share of GPU 0:")
+    steps.begin_step(f"Two {stage.kind}s start, each with its share of GPU 0:")
     for part in PARTS:
-        print(f"  $ {stage.command(part)}", flush=True)
+        print(f"  $ {stage.format_command(part)}", flush=True)
         tenants.append(stage.start(part))
     six, nine = tenants
 
-    steps.say("What each sees:")
+    steps.begin_step("What each sees:")
     for tenant, cap in zip(tenants, caps, strict=True):
-        tell(tenant, "show", f"{cap}MiB")
+        check_answer(tenant, "show", f"{cap}MiB")
 
-    steps.say("Each allocates half of its share:")
+    steps.begin_step("Each allocates half of its share:")
     for tenant, cap in zip(tenants, caps, strict=True):
-        tell(tenant, f"alloc {cap // 2}", "success")
+        check_answer(tenant, f"alloc {cap // 2}", "success")
 
-    steps.say("The smaller asks for more than is left of its share:")
-    tell(six, f"alloc {caps[0] // 2 + 1}", "OUT_OF_MEMORY")
+    steps.begin_step("The smaller asks for more than is left of its share:")
+    check_answer(six, f"alloc {caps[0] // 2 + 1}", "OUT_OF_MEMORY")
 
-    steps.say("The other goes on undisturbed:")
-    tell(nine, f"alloc {caps[1] // 4}", "success")
+    steps.begin_step("The other goes on undisturbed:")
+    check_answer(nine, f"alloc {caps[1] // 4}", "success")
 
-    steps.say("What each sees now:")
+    steps.begin_step("What each sees now:")
     for tenant, cap in zip(tenants, caps, strict=True):
-        tell(tenant, "use", f"{cap}MiB")
+        check_answer(tenant, "use", f"{cap}MiB")
 
-    steps.say("From outside:\n  $ cgpu-smi")
-    _show(stage, len(PARTS), steps)
+    steps.begin_step("From outside:\n  $ cgpu-smi")
+    _check_listing(stage, len(PARTS), steps)
 
-    steps.say("Both compute without a pause, the second with twice the weight of the first:")
-    _compute(stage, tenants, steps)
+    steps.begin_step("Both compute without a pause, the second with twice the weight of the first:")
+    _check_shares(stage, tenants, steps)
 
-    steps.say(f"All of the GPU is promised, so a third {stage.kind} is refused:")
-    print(f"  $ {stage.command(1)}", flush=True)
-    sentence = stage.refused(1)
+    steps.begin_step(f"All of the GPU is promised, so a third {stage.kind} is refused:")
+    print(f"  $ {stage.format_command(1)}", flush=True)
+    sentence = stage.try_start(1)
     print(f"  {sentence}")
     steps.check(repr(sentence), good="MiB are free" in sentence)
 
-    steps.say(
+    steps.begin_step(
         f"The first {stage.kind} is killed by SIGKILL; what it had is free again:\n  $ cgpu-smi"
     )
     six.kill()
-    _show(stage, 1, steps)
+    _check_listing(stage, 1, steps)
 
 
-def _show(stage: Stage, expected: int, steps: _Steps) -> None:
+def _check_listing(stage: Stage, expected: int, steps: _Steps) -> None:
     """Print what ``cgpu-smi`` prints, as soon as it lists as many as it must."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (count := stage.count()) != expected and time.monotonic() < deadline:
+    while (count := stage.count_tenants()) != expected and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    stage.show()
+    stage.show_usage()
     steps.check(f"cgpu-smi lists {count}, expected {expected}", good=count == expected)
 
 
-def _compute(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
+def _check_shares(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
     for tenant in tenants:
-        tenant.tell(f"compute {_KERNEL_US}")
+        tenant.send_order(f"compute {_KERNEL_US}")
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    shares = _measured(stage)
+    shares = _measure_shares(stage)
     while not _are_due(shares) and time.monotonic() < deadline:
-        shares = _measured(stage)
+        shares = _measure_shares(stage)
     print("\n  $ cgpu-smi", flush=True)
-    _show(stage, len(tenants), steps)
+    _check_listing(stage, len(tenants), steps)
     for part, share in shares.items():
         print(f"  By the simulated GPU's own account {part} of {WHOLE} had {share:.1f} %")
     found = " and ".join(f"{share:.1f} %" for share in shares.values())
-    due = " and ".join(f"{_due(part):.1f} %" for part in shares)
+    due = " and ".join(f"{_due_percent(part):.1f} %" for part in shares)
     what = f"{found} of {_WINDOW_SECONDS} s, expected {due} within {_POINTS:g} points"
     steps.check(what, good=_are_due(shares))
     for tenant in tenants:
-        tenant.tell("rest")
+        tenant.send_order("rest")
 
 
-def _measured(stage: Stage) -> dict[int, float]:
+def _measure_shares(stage: Stage) -> dict[int, float]:
     """Percent of the GPU's time that each had in one window; nothing if only the GPU knows."""
     before = stage.gpu_times()
     time.sleep(_WINDOW_SECONDS)
@@ -212,8 +212,8 @@ def _measured(stage: Stage) -> dict[int, float]:
 
 
 def _are_due(shares: dict[int, float]) -> bool:
-    return all(abs(share - _due(part)) <= _POINTS for part, share in shares.items())
+    return all(abs(share - _due_percent(part)) <= _POINTS for part, share in shares.items())
 
 
-def _due(part: int) -> float:
+def _due_percent(part: int) -> float:
     return 100 * WEIGHTS[part] / sum(WEIGHTS.values())

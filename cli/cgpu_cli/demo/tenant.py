@@ -55,42 +55,42 @@ class TenantGpu:
         self._resting = threading.Event()
         self._done = ""
 
-    def use(self) -> str:
+    def describe_memory(self) -> str:
         """Name and memory, used and total, as NVML gives them (and so nvidia-smi prints them)."""
         handle, memory = ctypes.c_void_p(), _Memory()
         name = ctypes.create_string_buffer(96)
-        _check(self._nvml.nvmlInit_v2(), "nvmlInit")
-        _check(self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)), "no GPU 0")
-        _check(self._nvml.nvmlDeviceGetName(handle, name, 96), "nvmlDeviceGetName")
+        _check_status(self._nvml.nvmlInit_v2(), "nvmlInit")
+        _check_status(self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)), "no GPU 0")
+        _check_status(self._nvml.nvmlDeviceGetName(handle, name, 96), "nvmlDeviceGetName")
         status = self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
-        _check(status, "nvmlDeviceGetMemoryInfo")
+        _check_status(status, "nvmlDeviceGetMemoryInfo")
         used, total = memory.used // _MIB, memory.total // _MIB
         return f"GPU 0: {name.value.decode()}  {used}MiB / {total}MiB"
 
     def alloc(self, mib: int) -> str:
         """Allocate, and keep; a refusal is printed, not raised."""
-        cuda = self._initialised()
+        cuda = self._init_cuda()
         pointer = ctypes.c_uint64()
         status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB))
         if status == _OUT_OF_MEMORY:
             return f"cuMemAlloc of {mib} MiB: CUDA_ERROR_OUT_OF_MEMORY"
-        _check(status, "cuMemAlloc")
+        _check_status(status, "cuMemAlloc")
         return f"cuMemAlloc of {mib} MiB: success"
 
-    def compute(self, us: int) -> str:
+    def start_kernels(self, us: int) -> str:
         """Begin to launch kernels, as many as the GPU takes."""
-        cuda = self._initialised()
+        cuda = self._init_cuda()
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         image = _KERNEL.format(us=us).encode()
-        _check(cuda.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
+        _check_status(cuda.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
         name = f"spin_{us}us".encode()
         got = cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
-        _check(got, "cuModuleGetFunction")
-        self._worker = threading.Thread(target=self._launch, args=(cuda, function, us))
+        _check_status(got, "cuModuleGetFunction")
+        self._worker = threading.Thread(target=self._launch_kernels, args=(cuda, function, us))
         self._worker.start()
         return f"launching kernels of {us} us, one after the other"
 
-    def rest(self) -> str:
+    def stop_kernels(self) -> str:
         """Stop launching, and report how much it was."""
         if self._worker is None:
             return "did not compute"
@@ -98,30 +98,30 @@ class TenantGpu:
         self._worker.join()
         return self._done
 
-    def _launch(self, cuda: ctypes.CDLL, function: ctypes.c_void_p, us: int) -> None:
+    def _launch_kernels(self, cuda: ctypes.CDLL, function: ctypes.c_void_p, us: int) -> None:
         began, count = time.monotonic(), 0
-        _check(cuda.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        _check_status(cuda.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         while not self._resting.is_set():
             for _ in range(10):
                 status = cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-                _check(status, "cuLaunchKernel")
+                _check_status(status, "cuLaunchKernel")
             count += 10
-            _check(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
+            _check_status(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
         self._done = f"{count} kernels of {us} us in {time.monotonic() - began:.1f} s"
 
-    def _initialised(self) -> ctypes.CDLL:
+    def _init_cuda(self) -> ctypes.CDLL:
         if self._cuda is None:
             self._cuda = ctypes.CDLL("libcuda.so.1")
             device, context = ctypes.c_int(), self._context
-            _check(self._cuda.cuInit(0), "cuInit")
-            _check(self._cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet")
+            _check_status(self._cuda.cuInit(0), "cuInit")
+            _check_status(self._cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet")
             retained = self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-            _check(retained, "cuDevicePrimaryCtxRetain")
-            _check(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+            _check_status(retained, "cuDevicePrimaryCtxRetain")
+            _check_status(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
         return self._cuda
 
 
-def _check(status: int, what: str) -> None:
+def _check_status(status: int, what: str) -> None:
     if status != 0:
         sys.exit(f"{what}: error {status}")
 
@@ -138,11 +138,11 @@ def main() -> None:
         elif word == "alloc":
             print(gpu.alloc(int(rest[0])))
         elif word == "compute":
-            print(gpu.compute(int(rest[0])))
+            print(gpu.start_kernels(int(rest[0])))
         elif word == "rest":
-            print(gpu.rest())
+            print(gpu.stop_kernels())
         else:
-            print(gpu.use())
+            print(gpu.describe_memory())
         print(flush=True)
 
 

@@ -49,16 +49,16 @@ def is_served(state_dir: str | None) -> bool:
         return False
 
 
-def apart(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
+def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
     """Return the notes for a session in an account of its own, ``state_dir``, on other accounts."""
     from cgpu_node import accounts
 
     notes = (APART,) if given.namespaces and node_state(given.state_dir) else ()
-    found = accounts.others(state_dir, driver_dir)
-    return (*notes, f"{accounts.sentence(found)}; cgpu-smi shows it") if found else notes
+    found = accounts.find_other_accounts(state_dir, driver_dir)
+    return (*notes, f"{accounts.format_warning(found)}; cgpu-smi shows it") if found else notes
 
 
-def misconfigured() -> tuple[str, ...]:
+def read_config_notes() -> tuple[str, ...]:
     """A note if the configuration is wrong; the server shows what is there all the same."""
     from cgpu_node.settings import config
 
@@ -75,20 +75,20 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
     Raises:
         CgpuError: it refuses, does not start or does not answer.
     """
-    from cgpu_node.client import AbsentError, ask, ask_started, with_driver
+    from cgpu_node.client import AbsentError, send_request, start_and_send, with_driver
     from cgpu_node.paths import open_state
 
     root = node_state(given.state_dir)
     if root is not None:
         real = given.driver_dir and os.path.realpath(given.driver_dir)  # root follows no link here
         try:
-            return ask(root, with_driver(request, real))
+            return send_request(root, with_driver(request, real))
         except AbsentError:  # the user's own serves
             print(f"cgpu: note: {UNSERVED}", file=sys.stderr)
-    return ask_started(open_state(given.state_dir), given.driver_dir, request)
+    return start_and_send(open_state(given.state_dir), given.driver_dir, request)
 
 
-def admit(given: Options, node: Node) -> tuple[str, Request]:
+def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
     """Ask the node's server for a session of this process; it ends when nobody lives in it.
 
     Args:
@@ -102,11 +102,11 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
         CgpuError: there is no room, or the server does not answer.
         GpuLostError: it has other GPUs: the facts may be old.
     """
-    from cgpu_node.client import ask
+    from cgpu_node.client import send_request
 
-    asked = {"variables": options.variables(given), "policy": given.policy}
+    asked = {"variables": options.to_variables(given), "policy": given.policy}
     try:
-        answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
+        answer = send_request(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
     except CgpuError as error:
         if not str(error).startswith(f"{VISIBLE}="):
             raise
@@ -114,13 +114,13 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
             f"the node's server does not share the GPUs that {node.driver_dir} has here: {error}",
             hint="with --state-dir DIR the session has an account of its own",
         ) from None
-    gpus = _shares(answer)
+    gpus = _parse_shares(answer)
     notes = tuple(answer.get("notes", ()))  # an older server says nothing
     request = Request(gpus, answer["weight"], answer["high_priority"], notes)
     return f"{ROOT_STATE}/containers/{answer['id']}", request
 
 
-def _shares(answer: dict[str, Any]) -> tuple[GpuShare, ...]:
+def _parse_shares(answer: dict[str, Any]) -> tuple[GpuShare, ...]:
     """Return the admitted shares; a server of release 0.1 has no names for them."""
     shares = answer.get("shares")
     if shares is None:

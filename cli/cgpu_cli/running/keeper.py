@@ -33,34 +33,34 @@ def start(state_dir: str, directory: str, driver_dir: str) -> int:
         try:
             os.setsid()
             if os.fork() == 0:
-                _keep(state_dir, directory, owner, driver_dir)
+                _keep_session(state_dir, directory, owner, driver_dir)
         finally:
             os._exit(0)
     os.close(owner)
     return child
 
 
-def _keep(state_dir: str, directory: str, owner: int, driver_dir: str) -> None:
+def _keep_session(state_dir: str, directory: str, owner: int, driver_dir: str) -> None:
     import _signal  # type: ignore[import-not-found]  # built in; the program does not wait for it
     import select
 
-    _let_go(owner)
+    _detach_from_caller(owner)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the server may be our child and end first
-    server.wake(state_dir, driver_dir)
-    own_code.keep()
+    server.wake_server(state_dir, driver_dir)
+    own_code.keep_modules()
     poll = select.poll()
     poll.register(_STANDARD_FDS, select.POLLIN)
     poll.poll()
-    while _lives(directory):
+    while _is_session_alive(directory):
         time.sleep(_POLL_SECONDS)
     try:
         Registry(state_dir).remove(os.path.basename(directory))
-        server.tell(state_dir)
+        server.notify_server(state_dir)
     except CgpuError:
         return  # the server removes it, or whoever is admitted next
 
 
-def _lives(directory: str) -> bool:
+def _is_session_alive(directory: str) -> bool:
     """Return whether anything of the session is left; true if that cannot be seen now."""
     try:
         entry = record.read(directory)
@@ -69,7 +69,7 @@ def _lives(directory: str) -> bool:
         return True
 
 
-def _let_go(owner: int) -> None:
+def _detach_from_caller(owner: int) -> None:
     """Keep nothing of the caller's but ``owner``: no terminal, pipe, file or directory."""
     os.chdir("/")
     os.dup2(owner, _STANDARD_FDS)

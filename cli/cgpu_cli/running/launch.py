@@ -13,9 +13,9 @@ import sys
 from cgpu_cli.running import guest, keeper, named_driver, options, visible
 from cgpu_cli.running.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import parse_request
-from cgpu_env.errors import CgpuError, shown
-from cgpu_env.request import Request, parse, wanted_of
-from cgpu_node.facts.node import load_node, unless_lost
+from cgpu_env.errors import CgpuError, printable
+from cgpu_env.request import Request, parse_variables, wanted_of
+from cgpu_node.facts.node import load_node, refresh_if_lost
 from cgpu_node.paths import open_state
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
@@ -34,14 +34,14 @@ _WARNING = (
 )
 
 
-def launch() -> int:
+def launch_program() -> int:
     """Run the command line of this process; return only if it asks for help or the version."""
     _restore_signals()
     given = options.parse(sys.argv[1:])
     if given.answer is not None:
         print(given.answer, end="")
     else:
-        _run(given)
+        _run_session(given)
     return 0
 
 
@@ -56,25 +56,25 @@ def _restore_signals() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
-def _run(given: Options) -> NoReturn:
+def _run_session(given: Options) -> NoReturn:
     environment = _initial_environment()
     try:
-        session = _admit(given, environment)
+        session = _admit_session(given, environment)
     except CgpuError as error:
-        message = options.in_options(str(error), given)
+        message = options.translate_message(str(error), given)
         raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
     starter = _start_keeper(session)
     set_environment(environment, session)
     umask = os.umask(0o022)  # any user of the session reads what is made from here on
-    warning = _enter(given, session, environment)
+    warning = _enter_session(given, session, environment)
     os.umask(umask)
     for note in session.request.notes:
-        print(f"cgpu-run: note: {options.in_options(note, given)}", file=sys.stderr)
+        print(f"cgpu-run: note: {options.translate_message(note, given)}", file=sys.stderr)
     if warning:
         print(warning, file=sys.stderr)
     if starter is not None:
-        _reap(starter)
-    _become(given.program, environment)
+        _wait_for_child(starter)
+    _exec_program(given.program, environment)
 
 
 def _start_keeper(session: Session) -> int | None:
@@ -84,7 +84,7 @@ def _start_keeper(session: Session) -> int | None:
     return keeper.start(session.state_dir, session.directory, session.node.driver_dir)
 
 
-def _reap(child: int) -> None:
+def _wait_for_child(child: int) -> None:
     """Wait until a child has ended."""
     try:
         os.waitpid(child, 0)
@@ -92,10 +92,12 @@ def _reap(child: int) -> None:
         return  # SIGCHLD is ignored: the kernel has waited
 
 
-def _admit(given: Options, environment: dict[str, str]) -> Session:
+def _admit_session(given: Options, environment: dict[str, str]) -> Session:
     state_dir = open_state(given.state_dir)
-    named_driver.check(state_dir, given.driver_dir)
-    found = unless_lost(lambda *, refresh: _asked(given, environment, state_dir, refresh=refresh))
+    named_driver.check_conflict(state_dir, given.driver_dir)
+    found = refresh_if_lost(
+        lambda *, refresh: _prepare_session(given, environment, state_dir, refresh=refresh)
+    )
     if found.directory or not found.request.gpus:
         return found
     node, request = found.node, found.request
@@ -109,27 +111,27 @@ def _admit(given: Options, environment: dict[str, str]) -> Session:
         given.program,
         policy=given.policy,
     )
-    notes = (*guest.apart(given, state_dir, node.driver_dir), *request.notes)
+    notes = (*guest.describe_accounts(given, state_dir, node.driver_dir), *request.notes)
     return Session(directory, state_dir, node, request._replace(notes=notes))
 
 
-def _asked(
+def _prepare_session(
     given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
 ) -> Session:
     """The session, which still has to be admitted if it has GPUs and no directory."""
     node = load_node(state_dir, given.driver_dir, refresh=refresh)
-    uuids = visible.chosen(environment, node, given.gpus)
+    uuids = visible.choose_uuids(environment, node, given.gpus)
     if node.gpus and not uuids:
         notes = _notes_without_gpu(given, environment)
         return Session("", state_dir, node, Request((), 1, high_priority=False, notes=notes))
     given = given._replace(gpus=",".join(uuids) or given.gpus)
     if guest.is_possible(given):
-        directory, request = guest.admit(given, node)
+        directory, request = guest.ask_admission(given, node)
         return Session(directory, state_dir, node, request)
-    gpus = [gpu.asked for gpu in node.gpus]
-    own = parse_request(options.variables(given), gpus, has_units=True)
+    gpus = [gpu.as_gpu for gpu in node.gpus]
+    own = parse_request(options.to_variables(given), gpus, has_units=True)
     if own is None:
-        raise _nothing(given)
+        raise _no_share_error(given)
     return Session("", state_dir, node, own)
 
 
@@ -139,20 +141,20 @@ def _notes_without_gpu(given: Options, environment: dict[str, str]) -> tuple[str
     Raises:
         CgpuError: what is asked for would be refused on any GPU.
     """
-    note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
-    asked = parse(options.variables(given), lambda: 0, has_units=True)
+    note = f"{visible.VISIBLE}={printable(environment[visible.VISIBLE])} leaves no GPU"
+    asked = parse_variables(options.to_variables(given), lambda: 0, has_units=True)
     if asked is None:
-        raise _nothing(given)
+        raise _no_share_error(given)
     if all(each.whole for each in wanted_of(asked, ())):
         return (note,)
-    return note, f"--mem {shown(given.mem)} is not compared with the memory of any GPU"
+    return note, f"--mem {printable(given.mem)} is not compared with the memory of any GPU"
 
 
-def _nothing(given: Options) -> CgpuError:
-    return CgpuError(f"--mem {shown(given.mem)}: expected shares of at least 1 GiB")
+def _no_share_error(given: Options) -> CgpuError:
+    return CgpuError(f"--mem {printable(given.mem)}: expected shares of at least 1 GiB")
 
 
-def _enter(given: Options, session: Session, environment: dict[str, str]) -> str:
+def _enter_session(given: Options, session: Session, environment: dict[str, str]) -> str:
     """Let the program find the session's files; what the user has to know of how, if anything."""
     reason = "without namespaces"
     if given.namespaces:
@@ -181,14 +183,14 @@ def _initial_environment() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
+def _exec_program(program: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by the program, found as ``execvp`` finds it."""
     name = program[0]
     folders = [""] if "/" in name else [f"{path}/" for path in os.get_exec_path(environment)]
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for folder in folders:
         try:
-            _execute(folder + name, program, environment)
+            _exec_file(folder + name, program, environment)
         except OSError as error:  # noqa: PERF203 (one of a few directories, once)
             if error.errno not in _ABSENT:
                 failure = error
@@ -196,7 +198,7 @@ def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
     raise CgpuError(f"{name}: {failure.strerror}", exit_code=code)
 
 
-def _execute(path: str, program: list[str], environment: dict[str, str]) -> None:
+def _exec_file(path: str, program: list[str], environment: dict[str, str]) -> None:
     try:
         os.execve(path, program, environment)
     except OSError as error:

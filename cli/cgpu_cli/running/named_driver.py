@@ -7,7 +7,7 @@ import os
 from cgpu_node.facts.node import read_facts
 
 
-def check(state_dir: str, driver_dir: str | None) -> None:
+def check_conflict(state_dir: str, driver_dir: str | None) -> None:
     """Refuse it: its facts would replace those that the server and its containers use.
 
     Args:
@@ -22,7 +22,7 @@ def check(state_dir: str, driver_dir: str | None) -> None:
         return
     from contextlib import suppress  # rare, and 2 ms
 
-    from cgpu_node.client import AbsentError, ask, with_driver
+    from cgpu_node.client import AbsentError, send_request, with_driver
 
     with suppress(AbsentError):
-        ask(state_dir, with_driver({"request": "ls"}, driver_dir))
+        send_request(state_dir, with_driver({"request": "ls"}, driver_dir))

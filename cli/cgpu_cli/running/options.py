@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, nearest, shown
+from cgpu_env.errors import CgpuError, find_nearest, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
-from cgpu_env.values import items
+from cgpu_env.values import split_items
 from cgpu_env.version import VERSION
-from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 from cgpu_node.settings import rules
 
 USAGE = """\
@@ -81,7 +81,7 @@ def parse(arguments: list[str]) -> Options:
         name, equals, value = word.removeprefix("--").partition("=")
         if name in FLAGS and word.startswith("--"):
             if equals:
-                raise CgpuError(f"{shown(word)}: expected --{name} alone, without a value")
+                raise CgpuError(f"{printable(word)}: expected --{name} alone, without a value")
             values[name] = ""
         elif name in VALUES and word.startswith("--"):
             if not equals and (not rest or _is_option(rest[0])):
@@ -90,8 +90,8 @@ def parse(arguments: list[str]) -> Options:
             if not values[name]:
                 raise CgpuError(f"--{name}: the value is empty", hint="see cgpu-run --help")
         else:
-            raise _unknown(word)
-    return _options(values, rest)
+            raise _unknown_option(word)
+    return _build_options(values, rest)
 
 
 def _is_option(word: str) -> bool:
@@ -100,14 +100,14 @@ def _is_option(word: str) -> bool:
     return word.startswith("--") and word[2:].partition("=")[0] in known
 
 
-def _unknown(word: str) -> CgpuError:
-    near = nearest(word.lstrip("-").partition("=")[0], (*VALUES, *FLAGS))
+def _unknown_option(word: str) -> CgpuError:
+    near = find_nearest(word.lstrip("-").partition("=")[0], (*VALUES, *FLAGS))
     meant = f": did you mean --{near}?" if near else ""
-    return CgpuError(f"unknown option {shown(word)}{meant}", hint="see cgpu-run --help")
+    return CgpuError(f"unknown option {printable(word)}{meant}", hint="see cgpu-run --help")
 
 
-def _options(values: dict[str, str], program: list[str]) -> Options:
-    answer = _answer(values)
+def _build_options(values: dict[str, str], program: list[str]) -> Options:
+    answer = _choose_answer(values)
     if answer is None and "mem" not in values:
         raise CgpuError(
             "--mem is missing: expected the share of memory, such as --mem 6GiB or 6/15"
@@ -117,7 +117,9 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
     policy = values.get("policy")
     number = None if policy is None else rules.value_of("policy", policy)
     if policy is not None and number is None:
-        raise CgpuError(f"--policy {shown(policy)}: expected {rules.allowed('policy', policy)}")
+        raise CgpuError(
+            f"--policy {printable(policy)}: expected {rules.format_allowed('policy', policy)}"
+        )
     return Options(
         mem=values.get("mem", ""),
         weight=values.get("weight"),
@@ -125,21 +127,21 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
         policy=number,
         policy_word=policy,
         gpus=values.get("gpus"),
-        driver_dir=values.get("driver-dir") or named(DRIVER_VARIABLE),
-        state_dir=values.get("state-dir") or named(STATE_VARIABLE),
+        driver_dir=values.get("driver-dir") or read_variable(DRIVER_VARIABLE),
+        state_dir=values.get("state-dir") or read_variable(STATE_VARIABLE),
         namespaces="no-namespaces" not in values,
         answer=answer,
         program=program,
     )
 
 
-def _answer(values: dict[str, str]) -> str | None:
+def _choose_answer(values: dict[str, str]) -> str | None:
     if "help" in values:
         return USAGE
     return f"cgpu-run {VERSION}\n" if "version" in values else None
 
 
-def variables(options: Options) -> dict[str, str]:
+def to_variables(options: Options) -> dict[str, str]:
     """The container environment that asks for the same, so that one set of rules checks both."""
     part, slash, whole = options.mem.partition("/")
     if _is_mixed(options.mem):
@@ -153,19 +155,19 @@ def variables(options: Options) -> dict[str, str]:
 
 def _is_mixed(mem: str) -> bool:
     """Return whether sizes are of single GPUs, as in ``6GiB,6/15``; ``3,1/15`` has one whole."""
-    sizes = items(mem)
+    sizes = split_items(mem)
     plain = [each for each in sizes if "/" not in each]
     return len(sizes) - len(plain) > 1 or any(each and not each.isdecimal() for each in plain)
 
 
-def in_options(message: str, options: Options) -> str:
+def translate_message(message: str, options: Options) -> str:
     """``message`` about variables, as one about options."""
-    given = variables(options)
-    mem = f"--mem {shown(options.mem)}"
+    given = to_variables(options)
+    mem = f"--mem {printable(options.mem)}"
     names = {
-        f"--policy {options.policy}:": f"--policy {shown(options.policy_word or '')}:",
-        f"{MEM_CONTAINER}={shown(given[MEM_CONTAINER])}": mem,
-        f"{MEM_DEV}={shown(given.get(MEM_DEV, ''))}": f"{mem}, after the slash",
+        f"--policy {options.policy}:": f"--policy {printable(options.policy_word or '')}:",
+        f"{MEM_CONTAINER}={printable(given[MEM_CONTAINER])}": mem,
+        f"{MEM_DEV}={printable(given.get(MEM_DEV, ''))}": f"{mem}, after the slash",
         MEM_CONTAINER: mem,
         f"of {MEM_DEV}": "given as the whole",
         f"{VISIBLE}=": "--gpus ",

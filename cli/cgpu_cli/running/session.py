@@ -76,24 +76,24 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
         CgpuError: later, where the program must not be started.
     """
     base = session.state_dir
-    proxies = _proxies(base)
-    brought = _libraries(session.node, environment)
+    proxies = _load_proxies(base)
+    brought = _find_libraries(session.node, environment)
     namespaces.enter_own()
-    sources = _sources(session)
+    sources = _open_sources(session)
     flags = namespaces.MS_NOSUID | namespaces.MS_NODEV
     mount("cgpu", base, "tmpfs", flags, "mode=0755")
     try:
-        _fill(base, proxies, session)
+        _fill_base(base, proxies, session)
         if not session.directory:
             _make_empty(base)
         for name, source in sources.items():
-            _touch(f"{base}/{name}")
-            namespaces.bind(source, f"{base}/{name}")
+            _touch_file(f"{base}/{name}")
+            namespaces.bind_mount(source, f"{base}/{name}")
         namespaces.make_read_only(f"{base}/limits")
         for soname, path in session.node.libraries.items():
-            _touch(f"{base}/real/{soname}")
-            namespaces.bind(path, f"{base}/real/{soname}")
-        _touch(f"{base}/{_MASKED}")
+            _touch_file(f"{base}/real/{soname}")
+            namespaces.bind_mount(path, f"{base}/real/{soname}")
+        _touch_file(f"{base}/{_MASKED}")
         namespaces.make_read_only(base)
         _cover_libraries(base, brought)
         namespaces.lock_mounts()
@@ -101,7 +101,7 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
 
 
-def _sources(session: Session) -> dict[str, str]:
+def _open_sources(session: Session) -> dict[str, str]:
     """The session's limits and ledger -> paths that lead to them where the base covers them."""
     if not session.directory:
         return {name: f"{session.state_dir}/{name}" for name in _SHARED}
@@ -111,11 +111,11 @@ def _sources(session: Session) -> dict[str, str]:
 
 def _make_empty(base: str) -> None:
     """The limits and the ledger of a session that has no GPU."""
-    _write(f"{base}/limits", cgpu_native.pack_limits("no-gpu", ()))
+    _write_file(f"{base}/limits", cgpu_native.pack_limits("no-gpu", ()))
     cgpu_native.create_ledger(base, "ledger")
 
 
-def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
+def _find_libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
     """Each driver library that a program could find (links followed) -> what covers it."""
     places = {path: soname for soname, path in node.libraries.items()}
     for folder in driver.SEARCHED_32_BIT:
@@ -124,7 +124,7 @@ def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
                 places.setdefault(os.path.realpath(path), _MASKED)
     finder = LibraryFinder(Rootfs("/", is_complete=True), (*driver.PROXIED, driver.OPENCL))
     usual = (node.driver_dir, *driver.SEARCHED)
-    finder.look(environment, os.getcwd(), usual=usual, follow_origin=False)
+    finder.search(environment, os.getcwd(), usual=usual, follow_origin=False)
     for soname, paths in finder.files.items():
         for path in paths:
             places.setdefault(path, soname if soname in driver.PROXIED else _MASKED)
@@ -134,7 +134,9 @@ def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
 def _cover_libraries(base: str, places: dict[str, str]) -> None:
     """Mount over each library what covers it."""
     for path, cover in places.items():
-        namespaces.bind(f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path)
+        namespaces.bind_mount(
+            f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path
+        )
 
 
 def use_library_path(session: Session, environment: dict[str, str]) -> None:
@@ -149,15 +151,15 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         message = f"{directory}: libraries cannot be loaded from there (mounted noexec)"
         raise CgpuError(message, hint="name another place with --state-dir")
-    proxies = _proxies(directory)
+    proxies = _load_proxies(directory)
     try:
-        _fill(directory, proxies, session)
+        _fill_base(directory, proxies, session)
         for soname, path in session.node.libraries.items():
             os.symlink(path, f"{directory}/real/{soname}")
             os.symlink(soname, f"{directory}/lib/{soname.removesuffix('.1')}")
     except OSError as error:
         raise CgpuError(f"{error.filename}: {error.strerror}") from None
-    _prepend(environment, f"{directory}/lib")
+    _prepend_path(environment, f"{directory}/lib")
 
 
 def loader_finds(folder: str) -> bool:
@@ -173,17 +175,17 @@ def loader_finds(folder: str) -> bool:
 
 def set_environment(environment: dict[str, str], session: Session) -> None:
     """Set the program's variables: its GPUs, in order, and an unusual driver directory."""
-    visible.write(environment, session.request.gpus, session.node)
+    visible.set_variables(environment, session.request.gpus, session.node)
     if not loader_finds(session.node.driver_dir):
-        _prepend(environment, session.node.driver_dir)
+        _prepend_path(environment, session.node.driver_dir)
 
 
-def _prepend(environment: dict[str, str], folder: str) -> None:
+def _prepend_path(environment: dict[str, str], folder: str) -> None:
     present = environment.get("LD_LIBRARY_PATH")
     environment["LD_LIBRARY_PATH"] = f"{folder}:{present}" if present else folder
 
 
-def _proxies(base: str) -> dict[str, bytes]:
+def _load_proxies(base: str) -> dict[str, bytes]:
     """The proxies for a base directory.
 
     Raises:
@@ -199,13 +201,13 @@ def _proxies(base: str) -> dict[str, bytes]:
     return found
 
 
-def _fill(base: str, proxies: dict[str, bytes], session: Session) -> None:
+def _fill_base(base: str, proxies: dict[str, bytes], session: Session) -> None:
     """Make ``lib/`` with the proxies, and ``real/``."""
     os.symlink(".", f"{base}/{_ADVICE}")
     os.mkdir(f"{base}/lib")
     os.mkdir(f"{base}/real")
     for soname, data in proxies.items():
-        _write(f"{base}/lib/{soname}", data)
+        _write_file(f"{base}/lib/{soname}", data)
     node = session.node
     for device in (*node.device_nodes, *(each for gpu in node.gpus for each in gpu.device_nodes)):
         _link_simulated(base, device, node.driver_dir)
@@ -217,10 +219,10 @@ def _link_simulated(base: str, device: DeviceNode, folder: str) -> None:
         os.symlink(device.host, f"{base}/real/{os.path.basename(device.host)}")
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_file(path: str, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
 
 
-def _touch(path: str) -> None:
+def _touch_file(path: str) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))

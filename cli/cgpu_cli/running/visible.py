@@ -7,8 +7,15 @@ named twice leaves none.
 
 from __future__ import annotations
 
-from cgpu_env.devices import VENDOR, GpuLostError, answering, check, select, silent
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.devices import (
+    VENDOR,
+    GpuLostError,
+    check_devices,
+    format_lost_gpu,
+    select_answering,
+    select_gpus,
+)
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import VISIBLE as GPUS
 from cgpu_env.values import BLANKS
 
@@ -24,7 +31,7 @@ _MIG = "mig-"
 _LONGEST_NUMBER = 4
 
 
-def chosen(environment: Mapping[str, str], node: Node, listed: str | None) -> list[str]:
+def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None) -> list[str]:
     """The UUIDs of a session's GPUs, in its order.
 
     Args:
@@ -37,27 +44,30 @@ def chosen(environment: Mapping[str, str], node: Node, listed: str | None) -> li
             environment names an instance of MIG.
         GpuLostError: one of them does not answer, or none does.
     """
-    gpus = [gpu.asked for gpu in node.gpus]
-    left = [gpu.uuid for gpu in _left(environment, node)]
-    if listed is None or check(GPUS, listed) == ["all"]:
+    gpus = [gpu.as_gpu for gpu in node.gpus]
+    left = [gpu.uuid for gpu in _list_visible(environment, node)]
+    if listed is None or check_devices(GPUS, listed) == ["all"]:
         if VISIBLE not in environment:
-            return [gpu.uuid for gpu in answering(gpus)]
+            return [gpu.uuid for gpu in select_answering(gpus)]
         for gpu in gpus:
             if gpu.lost and gpu.uuid in left:
-                raise GpuLostError(f"{VISIBLE}={shown(environment[VISIBLE])}: {silent(gpu)}")
+                raise GpuLostError(
+                    f"{VISIBLE}={printable(environment[VISIBLE])}: {format_lost_gpu(gpu)}"
+                )
         return left
-    wanted = select(GPUS, listed, gpus)
+    wanted = select_gpus(GPUS, listed, gpus)
     for gpu in wanted:
         if gpu.uuid not in left:
             allowed = ", ".join(str(each.index) for each in gpus if each.uuid in left) or "none"
             raise CgpuError(
-                f"--gpus {shown(listed)}: {VISIBLE}={shown(environment[VISIBLE])} leaves out GPU"
-                f" {gpu.index}: expected GPUs that it names ({allowed}), or another {VISIBLE}"
+                f"--gpus {printable(listed)}: {VISIBLE}={printable(environment[VISIBLE])} leaves"
+                f" out GPU {gpu.index}: expected GPUs that it names ({allowed}), or another"
+                f" {VISIBLE}"
             )
     return [gpu.uuid for gpu in wanted]
 
 
-def write(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -> None:
+def set_variables(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -> None:
     """Name a session's GPUs by the numbers that they have for NVML; none: leave what is there."""
     numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
     named = ",".join(str(numbers[share.uuid]) for share in shares)
@@ -65,14 +75,14 @@ def write(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -
         environment.update({VISIBLE: named, ORDER: BY_BUS})
 
 
-def _left(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
+def _list_visible(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
     text = environment.get(VISIBLE)
     if text is None:
         return list(node.gpus)
-    numbered = node.gpus if environment.get(ORDER) == BY_BUS else _by_default(node)
+    numbered = node.gpus if environment.get(ORDER) == BY_BUS else _sort_by_cuda(node)
     found: list[NodeGpu] = []
     for item in text.split(","):
-        gpu = _named(item.strip(BLANKS), numbered)
+        gpu = _find_gpu(item.strip(BLANKS), numbered)
         if gpu is None:
             break
         if gpu in found:
@@ -81,7 +91,7 @@ def _left(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
     return found
 
 
-def _by_default(node: Node) -> list[NodeGpu]:
+def _sort_by_cuda(node: Node) -> list[NodeGpu]:
     """The GPUs as CUDA numbers them; as NVML does if that is not known of all."""
     rank = {uuid: number for number, uuid in enumerate(node.cuda_order)}
     if any(gpu.uuid not in rank for gpu in node.gpus):
@@ -89,13 +99,13 @@ def _by_default(node: Node) -> list[NodeGpu]:
     return sorted(node.gpus, key=lambda gpu: rank[gpu.uuid])
 
 
-def _named(item: str, numbered: Sequence[NodeGpu]) -> NodeGpu | None:
+def _find_gpu(item: str, numbered: Sequence[NodeGpu]) -> NodeGpu | None:
     """The GPU that an item of the list names."""
     name = item.lower()
     if name.startswith(_MIG):
         raise CgpuError(
-            f"{VISIBLE}={shown(item)}: cgpu-run shares whole GPUs, not instances of MIG: expected"
-            " numbers or UUIDs of GPUs, such as 0 or GPU-8f3a"
+            f"{VISIBLE}={printable(item)}: cgpu-run shares whole GPUs, not instances of MIG:"
+            " expected numbers or UUIDs of GPUs, such as 0 or GPU-8f3a"
         )
     if name.startswith(VENDOR.lower()):
         found = [gpu for gpu in numbered if gpu.uuid.lower().startswith(name)]

@@ -20,9 +20,9 @@ from textual.strip import Strip
 from textual.widgets import DataTable, Footer, Static
 
 from cgpu_cli.show.plain import Plain
-from cgpu_cli.show.trend import ORDERS, Trend, bar, sparks
+from cgpu_cli.show.trend import ORDERS, Trend, draw_bar, draw_sparks
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ Refused       requests for memory that did not fit
 class Columns(DataTable[Text]):
     """A table that hides a column which has no room as a whole: half a number is another number."""
 
-    def _ends(self) -> list[int]:
+    def _column_ends(self) -> list[int]:
         """The end of each column in cells from the left, after the one at which all begin."""
         widths = (column.get_render_width(self) for column in self.ordered_columns)
         return [*accumulate(widths, initial=0)]
@@ -86,7 +86,7 @@ class Columns(DataTable[Text]):
     def render_line(self, y: int) -> Strip:
         """A line of the columns that have room."""
         line, left = super().render_line(y), self.scroll_offset.x
-        ends, right = self._ends(), left + self.size.width
+        ends, right = self._column_ends(), left + self.size.width
         first = min((end for end in ends if end >= left), default=left)
         last = max((end for end in ends if end <= right + self.cell_padding), default=right)
         if first >= last:  # not even one has
@@ -98,12 +98,12 @@ class Columns(DataTable[Text]):
     def action_cursor_right(self) -> None:
         """Scroll by a column."""
         x = self.scroll_target_x
-        self.scroll_to(x=min((end for end in self._ends() if end > x), default=x))
+        self.scroll_to(x=min((end for end in self._column_ends() if end > x), default=x))
 
     def action_cursor_left(self) -> None:
         """Scroll back by a column."""
         x = self.scroll_target_x
-        self.scroll_to(x=max((end for end in self._ends() if end < x), default=0))
+        self.scroll_to(x=max((end for end in self._column_ends() if end < x), default=0))
 
 
 class Board(App[None]):
@@ -166,12 +166,12 @@ class Board(App[None]):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=_SIGNALLED + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
-        table = self._table()
+        table = self._find_table()
         for column in _COLUMNS:
             table.add_column(column, key=column)
         table.focus()
-        self.again()
-        self.set_interval(self._seconds, self.again)
+        self.look_again()
+        self.set_interval(self._seconds, self.look_again)
         if not self.is_headless:
             self.set_interval(_HANG_UP_SECONDS, self._end_without_terminal)
 
@@ -186,22 +186,24 @@ class Board(App[None]):
         if terminal.poll(0):
             self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 
-    def again(self) -> None:
+    def look_again(self) -> None:
         """Look again, unless it is paused or the last look is not over."""
         if not self._paused and not any(self.workers):
-            self.look()
+            self.fetch_usage()
 
     @work(thread=True)
-    def look(self) -> None:
+    def fetch_usage(self) -> None:
         """See who uses what; a node that does not answer must not stop the keys."""
         try:
             usage = self._look()
         except CgpuError as error:
-            self.call_from_thread(self._if_there, partial(self._say, shown(str(error))))
+            self.call_from_thread(
+                self._show_if_mounted, partial(self._show_state, printable(str(error)))
+            )
         else:
-            self.call_from_thread(self._if_there, partial(self._show, usage))
+            self.call_from_thread(self._show_if_mounted, partial(self._show_usage, usage))
 
-    def _if_there(self, show: Callable[[], None]) -> None:
+    def _show_if_mounted(self, show: Callable[[], None]) -> None:
         """Show what was seen, unless the look ended after the screen, or after a part of it."""
         if len(self.query("#gpus, #state, #containers")) == _PARTS:
             show()
@@ -209,12 +211,12 @@ class Board(App[None]):
     def action_order(self, order: str) -> None:
         """Sort by another column."""
         self._order, self._reversed = order, False
-        self._fill()
+        self._fill_table()
 
     def action_reverse(self) -> None:
         """Sort the other way round."""
         self._reversed = not self._reversed
-        self._fill()
+        self._fill_table()
 
     def action_help(self) -> None:
         """Show or hide the help on keys and columns."""
@@ -227,7 +229,7 @@ class Board(App[None]):
     def action_pause(self) -> None:
         """Pause, or continue."""
         self._paused = not self._paused
-        self._say("")
+        self._show_state("")
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """Sort by the column whose head was clicked; a second click reverses the order."""
@@ -237,20 +239,20 @@ class Board(App[None]):
         else:
             self.action_order(order)
 
-    def _table(self) -> DataTable[Text]:
+    def _find_table(self) -> DataTable[Text]:
         return self.query_one("#containers", DataTable)
 
-    def _say(self, trouble: str) -> None:
+    def _show_state(self, trouble: str) -> None:
         order = f"by {self._order}{', reversed' if self._reversed else ''}"
-        notes = (shown(note, _LONGEST_NOTE) for note in self._notes)
+        notes = (printable(note, _LONGEST_NOTE) for note in self._notes)
         parts = (order, "paused" if self._paused else "", trouble, *notes)
         self.query_one("#state", Static).update("  |  ".join(filter(None, parts)))
 
-    def _show(self, usage: Usage) -> None:
+    def _show_usage(self, usage: Usage) -> None:
         self.looks += 1
-        self._rows, self._notes = self._trend.rows(usage), usage.notes
+        self._rows, self._notes = self._trend.make_rows(usage), usage.notes
         self._show_gpus(usage)
-        self._fill()
+        self._fill_table()
 
     def _show_gpus(self, usage: Usage) -> None:
         box = self.query_one("#gpus")
@@ -264,85 +266,87 @@ class Board(App[None]):
         width = _SHORT if self.size.width < _NARROW else _WIDE
         for panel, gpu in zip(panels, usage.gpus, strict=False):
             panel.set_class(not has_panels, "line")
-            panel.update(_gpu(gpu, width) if has_panels else _gpu_line(gpu))
+            panel.update(_format_panel(gpu, width) if has_panels else _format_gpu_line(gpu))
 
-    def _fill(self) -> None:
-        table = self._table()
+    def _fill_table(self) -> None:
+        table = self._find_table()
         cursor = table.cursor_row
         key = self._shown_keys[cursor] if 0 <= cursor < len(self._shown_keys) else None
         table.clear()
         rows = sorted(self._rows, key=ORDERS[self._order], reverse=self._reversed)
         name_width = _NARROW_NAME if self.size.width < _NARROW else _WIDE
         for row in rows:
-            table.add_row(*_cells(row, name_width), key=row.key)
+            table.add_row(*_format_cells(row, name_width), key=row.key)
         self._shown_keys = [row.key for row in rows]
         if key in self._shown_keys:
             table.move_cursor(row=self._shown_keys.index(key))
-        self._say("")
+        self._show_state("")
 
 
-def _gpu(gpu: GpuTotals, width: int) -> Text:
+def _format_panel(gpu: GpuTotals, width: int) -> Text:
     """Three lines; with bars of `_SHORT` none is longer than 72 columns."""
-    share, is_whole = _compute(gpu)
+    share, is_whole = _choose_compute(gpu)
     text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
     text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
-    text.append("Compute ").append(_bar(share or 0, width))
+    text.append("Compute ").append(_style_bar(share or 0, width))
     text.append(
-        " not measured\n" if share is None else f" {_figure(share, is_estimate=is_whole)}\n"
+        " not measured\n" if share is None else f" {_format_percent(share, is_estimate=is_whole)}\n"
     )
-    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.total_bytes), width))
+    text.append("Memory  ").append(_style_bar(_to_percent(gpu.used_bytes, gpu.total_bytes), width))
     text.append(f" {gpu.used_bytes // MIB}MiB held, {gpu.promised_bytes // MIB}MiB promised")
     return text.append(f" of {gpu.total_bytes // MIB}MiB")
 
 
-def _gpu_line(gpu: GpuTotals) -> Text:
+def _format_gpu_line(gpu: GpuTotals) -> Text:
     """One line about a GPU, of at most 80 columns."""
-    (share, is_whole), memory = _compute(gpu), _percent(gpu.used_bytes, gpu.total_bytes)
+    (share, is_whole), memory = _choose_compute(gpu), _to_percent(gpu.used_bytes, gpu.total_bytes)
     text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
-    text.append(_bar(share or 0, _BAR)).append(_figure(share, is_estimate=is_whole))
-    text.append("  memory ").append(_bar(memory, _BAR)).append(_figure(memory))
+    text.append(_style_bar(share or 0, _BAR)).append(_format_percent(share, is_estimate=is_whole))
+    text.append("  memory ").append(_style_bar(memory, _BAR)).append(_format_percent(memory))
     return text.append(f"  {gpu.containers} of {gpu.max_inst}")
 
 
-def _cells(row: Row, name_width: int) -> tuple[Text, ...]:
-    compute, memory = row.compute, _percent(row.used, row.cap)
+def _format_cells(row: Row, name_width: int) -> tuple[Text, ...]:
+    compute, memory = row.compute, _to_percent(row.used, row.cap)
     return (
         Text(row.id[:_ID_WIDTH]),
-        Text(shown(row.name)[:name_width]),
+        Text(printable(row.name)[:name_width]),
         Text(str(row.gpu), justify="right"),
-        _bar(compute or 0, _BAR).append(_figure(compute, is_estimate=row.is_estimate)),
-        _bar(memory, _BAR).append(_figure(memory)),
+        _style_bar(compute or 0, _BAR).append(
+            _format_percent(compute, is_estimate=row.is_estimate)
+        ),
+        _style_bar(memory, _BAR).append(_format_percent(memory)),
         Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
-        Text(_figure(row.limit), justify="right"),
+        Text(_format_percent(row.limit), justify="right"),
         Text(f"{row.used // MIB} / {row.cap // MIB} MiB", justify="right"),
-        Text(_figure(row.throttled), justify="right"),
-        Text(sparks(row.history, _HISTORY), "cyan"),
-        Text(_count(row.refused), "red" if row.refused else "", justify="right"),
-        Text(_count(row.processes), justify="right"),
+        Text(_format_percent(row.throttled), justify="right"),
+        Text(draw_sparks(row.history, _HISTORY), "cyan"),
+        Text(_format_count(row.refused), "red" if row.refused else "", justify="right"),
+        Text(_format_count(row.processes), justify="right"),
     )
 
 
-def _bar(percent: float, width: int) -> Text:
+def _style_bar(percent: float, width: int) -> Text:
     style = "red" if percent >= _FULL else "yellow" if percent >= _BUSY else "green"
-    return Text.assemble((bar(percent, width), f"{style} on grey23"))
+    return Text.assemble((draw_bar(percent, width), f"{style} on grey23"))
 
 
-def _count(number: int | None) -> str:
+def _format_count(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _compute(gpu: GpuTotals) -> tuple[float | None, bool]:
+def _choose_compute(gpu: GpuTotals) -> tuple[float | None, bool]:
     """Return the containers' use and False or, if it is not measured, the GPU's use and True."""
     measured = gpu.measured_percent
     return (gpu.utilisation_percent, True) if measured is None else (measured, False)
 
 
-def _figure(percent: float | None, *, is_estimate: bool = False) -> str:
+def _format_percent(percent: float | None, *, is_estimate: bool = False) -> str:
     """Format a percentage in six columns; ``~`` marks an estimate."""
     if percent is None:
         return "     -"
     return f"{f'~{percent:.0f}':>5}%" if is_estimate else f"{percent:5.1f}%"
 
 
-def _percent(part: int, whole: int) -> float:
+def _to_percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0

@@ -20,10 +20,10 @@ class Plain(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The segments of a line; each stays as wide as it is."""
         del background  # colours stay
-        return [Segment(_plain(text), style, control) for text, style, control in segments]
+        return [Segment(_to_ascii(text), style, control) for text, style, control in segments]
 
 
-def _plain(text: str) -> str:
+def _to_ascii(text: str) -> str:
     if text.isascii():
         return text
     drawn = text.translate(_DRAWN)

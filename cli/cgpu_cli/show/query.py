@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_env.values import MIB
 from cgpu_node.view import marks
 
@@ -18,90 +18,90 @@ _INDENT = "    "
 _NS = 1e9
 
 
-def lines(usage: Usage) -> Iterator[str]:
+def format_usage(usage: Usage) -> Iterator[str]:
     """The whole node."""
     yield "==============CGPU-SMI LOG=============="
     yield ""
-    yield _line(0, "Driver Version", usage.driver_version)
-    yield _line(0, "Attached GPUs", len(usage.gpus))
+    yield _format_line(0, "Driver Version", usage.driver_version)
+    yield _format_line(0, "Attached GPUs", len(usage.gpus))
     for gpu in usage.gpus:
-        yield from _gpu(usage, gpu)
-    for note in usage.remarks():
+        yield from _format_gpu(usage, gpu)
+    for note in usage.list_remarks():
         yield f"note: {note}"
 
 
-def _line(depth: int, key: str, value: object) -> str:
+def _format_line(depth: int, key: str, value: object) -> str:
     return f"{_INDENT * depth + key:<{_WIDTH}}: {value}"
 
 
-def _gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
+def _format_gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
     yield f"GPU {gpu.index}"
-    yield _line(1, "Product Name", gpu.name)
-    yield _line(1, "GPU UUID", gpu.uuid)
-    yield _line(1, "Policy", f"{gpu.policy} ({gpu.policy_name})")
-    yield _line(1, "Priority Ratio", f"{gpu.prio_ratio} %")
-    yield _line(1, "Containers", f"{gpu.containers} of {gpu.max_inst}")
-    yield _line(1, "Utilisation", _of_time(gpu.utilisation_percent))
+    yield _format_line(1, "Product Name", gpu.name)
+    yield _format_line(1, "GPU UUID", gpu.uuid)
+    yield _format_line(1, "Policy", f"{gpu.policy} ({gpu.policy_name})")
+    yield _format_line(1, "Priority Ratio", f"{gpu.prio_ratio} %")
+    yield _format_line(1, "Containers", f"{gpu.containers} of {gpu.max_inst}")
+    yield _format_line(1, "Utilisation", _format_percent(gpu.utilisation_percent))
     yield f"{_INDENT}Memory"
-    yield _line(2, "Total", _mib(gpu.total_bytes))
-    yield _line(2, "Promised", _mib(gpu.promised_bytes))
-    yield _line(2, "Used By Containers", _mib(gpu.used_bytes))
+    yield _format_line(2, "Total", _format_mib(gpu.total_bytes))
+    yield _format_line(2, "Promised", _format_mib(gpu.promised_bytes))
+    yield _format_line(2, "Used By Containers", _format_mib(gpu.used_bytes))
     foreign = gpu.foreign_bytes
-    yield _line(2, "Used By Others", "N/A" if foreign is None else _mib(foreign))
-    for use, its in usage.on(gpu.uuid):
-        yield from _container(use, its)
+    yield _format_line(2, "Used By Others", "N/A" if foreign is None else _format_mib(foreign))
+    for use, its in usage.uses_on_gpu(gpu.uuid):
+        yield from _format_container(use, its)
     if gpu.others is not None:
-        yield from _others(gpu.others)
+        yield from _format_others(gpu.others)
 
 
-def _others(others: Others) -> Iterator[str]:
+def _format_others(others: Others) -> Iterator[str]:
     share = others.measured_percent
     yield f"{_INDENT}Others"
-    yield _line(2, "Containers", others.containers)
-    yield _line(2, "Weight", others.weight)
+    yield _format_line(2, "Containers", others.containers)
+    yield _format_line(2, "Weight", others.weight)
     yield f"{_INDENT * 2}Memory"
-    yield _line(3, "Cap", _mib(others.cap_bytes))
-    yield _line(3, "Used", _mib(others.used_bytes))
+    yield _format_line(3, "Cap", _format_mib(others.cap_bytes))
+    yield _format_line(3, "Used", _format_mib(others.used_bytes))
     yield f"{_INDENT * 2}Compute"
-    yield _line(3, "Utilisation", _of_time(share))
+    yield _format_line(3, "Utilisation", _format_percent(share))
 
 
-def _container(use: Use, its: GpuUse) -> Iterator[str]:
-    yield f"{_INDENT}{use.kind.title()} {shown(use.id)}"
-    yield _line(2, "Name", shown(use.name) or "N/A")
-    yield _line(2, "Command", shown(" ".join(use.command)))
-    yield _line(2, "Weight", use.weight)
-    yield _line(2, "High Priority", "Yes" if use.high_priority else "No")
+def _format_container(use: Use, its: GpuUse) -> Iterator[str]:
+    yield f"{_INDENT}{use.kind.title()} {printable(use.id)}"
+    yield _format_line(2, "Name", printable(use.name) or "N/A")
+    yield _format_line(2, "Command", printable(" ".join(use.command)))
+    yield _format_line(2, "Weight", use.weight)
+    yield _format_line(2, "High Priority", "Yes" if use.high_priority else "No")
     if its.mark is not None:
-        yield _line(2, "Mark", f"{its.mark}: {marks.SENTENCES[its.mark]}")
+        yield _format_line(2, "Mark", f"{its.mark}: {marks.SENTENCES[its.mark]}")
     yield f"{_INDENT * 2}Memory"
-    yield _line(3, "Cap", _mib(its.cap_bytes))
-    yield _line(3, "Used", _mib(its.used_bytes) if its.is_readable else "N/A")
-    yield _line(3, "Refused Requests", its.refused)
+    yield _format_line(3, "Cap", _format_mib(its.cap_bytes))
+    yield _format_line(3, "Used", _format_mib(its.used_bytes) if its.is_readable else "N/A")
+    yield _format_line(3, "Refused Requests", its.refused)
     yield f"{_INDENT * 2}Compute"
     if its.compute is not None:
-        yield from _compute(its.compute)
-    yield _line(2, "Processes", len(its.processes))
+        yield from _format_compute(its.compute)
+    yield _format_line(2, "Processes", len(its.processes))
     for process in its.processes:
-        yield _line(3, f"Process ID {process.pid or 'N/A'}", _mib(process.used_bytes))
-        yield _line(4, "Process ID In Container", process.container_pid)
+        yield _format_line(3, f"Process ID {process.pid or 'N/A'}", _format_mib(process.used_bytes))
+        yield _format_line(4, "Process ID In Container", process.container_pid)
 
 
-def _compute(its: Compute) -> Iterator[str]:
-    yield _line(3, "Utilisation", _of_time(its.measured_percent))
-    yield _line(3, "Estimated Utilisation", _of_time(its.estimated_percent))
-    yield _line(3, "Limit", f"{its.limit_percent:.1f} %")
-    yield _line(3, "Share Without Arbiter", f"{its.share_percent:.1f} %")
-    yield _line(3, "Arbitrated", "Yes" if its.arbitrated else "No")
-    yield _line(3, "Charged", f"{its.charged_ns / _NS:.3f} s")
-    yield _line(3, "Estimated Beside That", f"{its.estimated_ns / _NS:.3f} s")
-    yield _line(3, "Waits", its.waits)
-    yield _line(3, "Throttled", f"{its.throttled_ns / _NS:.3f} s")
+def _format_compute(its: Compute) -> Iterator[str]:
+    yield _format_line(3, "Utilisation", _format_percent(its.measured_percent))
+    yield _format_line(3, "Estimated Utilisation", _format_percent(its.estimated_percent))
+    yield _format_line(3, "Limit", f"{its.limit_percent:.1f} %")
+    yield _format_line(3, "Share Without Arbiter", f"{its.share_percent:.1f} %")
+    yield _format_line(3, "Arbitrated", "Yes" if its.arbitrated else "No")
+    yield _format_line(3, "Charged", f"{its.charged_ns / _NS:.3f} s")
+    yield _format_line(3, "Estimated Beside That", f"{its.estimated_ns / _NS:.3f} s")
+    yield _format_line(3, "Waits", its.waits)
+    yield _format_line(3, "Throttled", f"{its.throttled_ns / _NS:.3f} s")
 
 
-def _of_time(percent: float | None) -> str:
+def _format_percent(percent: float | None) -> str:
     return "N/A" if percent is None else f"{percent:.1f} %"
 
 
-def _mib(size: int) -> str:
+def _format_mib(size: int) -> str:
     return f"{size // MIB} MiB"

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from cgpu_env import environment
+from cgpu_env import parse_environment
 
 
 def is_ascii() -> bool:
@@ -29,7 +29,7 @@ def is_ascii() -> bool:
 def _is_coerced() -> bool:
     """Return whether Python has replaced the locale: it sets ``LC_CTYPE`` then (PEP 538)."""
     with open("/proc/self/environ", "rb") as file:
-        given = environment(os.fsdecode(file.read()).split("\0"))
+        given = parse_environment(os.fsdecode(file.read()).split("\0"))
     return given.get("LC_CTYPE") != os.environ.get("LC_CTYPE")
 
 

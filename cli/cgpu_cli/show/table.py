@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_env.values import MIB
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ _NARROWEST, _ROOMY = 80, 100
 _LONGEST_FOLDED = 40
 
 
-def show(usage: Usage) -> None:
+def print_tables(usage: Usage) -> None:
     """Print one table for each GPU; a note is enough for one that is lost and has no containers."""
     from cgpu_cli.show.screen import Screen, is_ascii
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Screen(width=width, highlight=False, markup=False)
     for gpu in (gpu for gpu in usage.gpus if gpu.lost is None or gpu.containers):
-        console.print(_table(usage, gpu, width, more="..." if is_ascii() else "…"), "")
-    for note in usage.remarks():
+        console.print(_build_table(usage, gpu, width, more="..." if is_ascii() else "…"), "")
+    for note in usage.list_remarks():
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
+def _build_table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
     """``more`` ends a name that is cut here; where Rich cuts at the edge, it writes its own."""
     from rich import box
     from rich.table import Table
 
     is_roomy = width >= _ROOMY
     table = Table(
-        title=_heading(usage, gpu, width),
+        title=_format_heading(usage, gpu, width),
         title_justify="left",
         title_style="bold",
-        caption=_promised(gpu),
+        caption=_format_caption(gpu),
         caption_justify="left",
         caption_style="",
         box=box.ASCII2,
@@ -56,24 +56,24 @@ def _table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
     is_cut = is_roomy and more == "…"
     overflow: OverflowMethod = "ellipsis" if is_cut else "fold"
     table.add_column("Name", ratio=1, no_wrap=is_cut, overflow=overflow)
-    for use, its in usage.on(gpu.uuid):
-        called = shown(title(use))
+    for use, its in usage.uses_on_gpu(gpu.uuid):
+        called = printable(format_title(use))
         if not is_cut and len(called) > _LONGEST_FOLDED:
             called = f"{called[: _LONGEST_FOLDED - len(more)]}{more}"
-        table.add_row(*_row(use, its), called)
+        table.add_row(*_format_row(use, its), called)
     if gpu.others is not None:
-        table.add_row(*_others_row(gpu.others))
+        table.add_row(*_format_others_row(gpu.others))
     return table
 
 
-def _heading(usage: Usage, gpu: GpuTotals, width: int) -> str:
+def _format_heading(usage: Usage, gpu: GpuTotals, width: int) -> str:
     """One line, or two if one is too narrow for the GPU's name."""
     name, identity = f"GPU {gpu.index}  {gpu.name}", f"{gpu.uuid}  Driver {usage.driver_version}"
     line = f"{name}  {identity}"
     return line if len(line) <= width else f"{name}\n{identity}"
 
 
-def _promised(gpu: GpuTotals) -> str:
+def _format_caption(gpu: GpuTotals) -> str:
     share, whole = gpu.measured_percent, gpu.utilisation_percent
     busy = "" if share is None else f", {share:.1f}% of its time measured"
     busy += "" if whole is None else f", {whole:.0f}% busy"
@@ -86,7 +86,7 @@ def _promised(gpu: GpuTotals) -> str:
     )
 
 
-def _percent(compute: Compute | None) -> str:
+def _format_compute(compute: Compute | None) -> str:
     if compute is None:
         return "-"
     share, estimate = compute.measured_percent, compute.estimated_percent
@@ -94,39 +94,39 @@ def _percent(compute: Compute | None) -> str:
     return f"{guess if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
 
 
-def title(use: Use) -> str:
+def format_title(use: Use) -> str:
     """Return the name that people use; a session goes by its command line, without folders."""
     if use.kind == "container":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 
 
-def others_title(others: Others) -> str:
+def format_others_title(others: Others) -> str:
     """The name of the entry for all that the user may not see one by one."""
     return f"{others.containers} other{'s' if others.containers > 1 else ''}"
 
 
-def _row(use: Use, its: GpuUse) -> tuple[str, ...]:
+def _format_row(use: Use, its: GpuUse) -> tuple[str, ...]:
     return (
         use.id[:_ID_WIDTH],
         f"{use.weight}{'!' if use.high_priority else ''}",
-        _percent(its.compute),
-        _memory(its.used_bytes, its.cap_bytes),
+        _format_compute(its.compute),
+        _format_memory(its.used_bytes, its.cap_bytes),
         str(len(its.processes)),
     )
 
 
-def _others_row(others: Others) -> tuple[str, ...]:
+def _format_others_row(others: Others) -> tuple[str, ...]:
     share = others.measured_percent
     return (
-        others_title(others),
+        format_others_title(others),
         str(others.weight),
         "-" if share is None else f"{share:.1f}%",
-        _memory(others.used_bytes, others.cap_bytes),
+        _format_memory(others.used_bytes, others.cap_bytes),
         "-",
         "-",
     )
 
 
-def _memory(used: int, most: int) -> str:
+def _format_memory(used: int, most: int) -> str:
     return f"{used // MIB}MiB / {most // MIB}MiB"

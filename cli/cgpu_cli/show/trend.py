@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.show.table import others_title, title
+from cgpu_cli.show.table import format_others_title, format_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,25 +82,27 @@ class Trend:
         self._past: dict[str, _Past] = {}
         self._histories: dict[str, deque[float | None]] = {}
 
-    def rows(self, usage: Usage) -> list[Row]:
+    def make_rows(self, usage: Usage) -> list[Row]:
         """The rows of this look; containers that are not in it are forgotten."""
         now = self._clock()
-        found = [self._row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
-        found += [self._others(gpu, gpu.others) for gpu in usage.gpus if gpu.others is not None]
+        found = [self._make_row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
+        found += [
+            self._make_others_row(gpu, gpu.others) for gpu in usage.gpus if gpu.others is not None
+        ]
         keys = {row.key for row in found}
         for table in (self._past, self._histories):
             for key in table.keys() - keys:
                 del table[key]
         return found
 
-    def _others(self, gpu: GpuTotals, its: Others) -> Row:
+    def _make_others_row(self, gpu: GpuTotals, its: Others) -> Row:
         """The row of all on a GPU that are not shown one by one."""
         key = f" {gpu.uuid}"
-        past = self._remember(key, its.measured_percent)
+        past = self._remember_compute(key, its.measured_percent)
         return Row(
             key,
             "",
-            others_title(its),
+            format_others_title(its),
             gpu.index,
             its.weight,
             high_priority=False,
@@ -115,28 +117,28 @@ class Trend:
             history=past,
         )
 
-    def _remember(self, key: str, compute: float | None) -> tuple[float | None, ...]:
+    def _remember_compute(self, key: str, compute: float | None) -> tuple[float | None, ...]:
         """The latest values of a row, this one at the end."""
         history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
         history.append(compute)
         return tuple(history)
 
-    def _row(self, use: Use, gpu: GpuUse, now: float) -> Row:
+    def _make_row(self, use: Use, gpu: GpuUse, now: float) -> Row:
         key, its = f"{use.id} {gpu.uuid}", gpu.compute
         measured = its.measured_percent if its else None
         estimate = its.estimated_percent if its and measured is None else None
-        history = self._remember(key, measured if estimate is None else estimate)
+        history = self._remember_compute(key, measured if estimate is None else estimate)
         return Row(
             key,
             use.id,
-            title(use),
+            format_title(use),
             gpu.index,
             use.weight,
             use.high_priority,
             history[-1],
             estimate is not None,
             its.limit_percent if its else None,
-            self._throttled(key, its, now),
+            self._measure_throttled(key, its, now),
             gpu.used_bytes,
             gpu.cap_bytes,
             gpu.refused,
@@ -144,7 +146,7 @@ class Trend:
             history,
         )
 
-    def _throttled(self, key: str, its: Compute | None, now: float) -> float | None:
+    def _measure_throttled(self, key: str, its: Compute | None, now: float) -> float | None:
         if its is None:
             return None
         before = self._past.get(key)
@@ -155,20 +157,20 @@ class Trend:
         return min(part, 1) * _PERCENT
 
 
-def bar(percent: float, width: int) -> str:
+def draw_bar(percent: float, width: int) -> str:
     """A bar of ``width`` cells, to an eighth of a cell."""
     eighths = round(max(0, min(percent, _PERCENT)) / _PERCENT * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
-def sparks(history: tuple[float | None, ...], width: int) -> str:
+def draw_sparks(history: tuple[float | None, ...], width: int) -> str:
     """The latest values as bars of one cell each; a gap where nothing was measured."""
     latest = history[-width:]
-    return "".join(map(_spark, latest)).rjust(width)
+    return "".join(map(_draw_spark, latest)).rjust(width)
 
 
-def _spark(percent: float | None) -> str:
+def _draw_spark(percent: float | None) -> str:
     if percent is None:
         return " "
     step = round(max(0, min(percent, _PERCENT)) / _PERCENT * (len(_BLOCKS) - 1))

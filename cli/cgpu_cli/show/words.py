@@ -7,8 +7,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_env.devices import here
-from cgpu_env.errors import shown
+from cgpu_env.devices import format_gpus
+from cgpu_env.errors import printable
 from cgpu_node.shares import target
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 
 
-def seconds(word: str) -> float:
+def parse_seconds(word: str) -> float:
     """Parse the time between two looks from a command line.
 
     Raises:
@@ -30,7 +30,7 @@ def seconds(word: str) -> float:
         if _SHORTEST <= value <= _LONGEST:
             return value
     allowed = f"expected a number of seconds from {_SHORTEST} to {_LONGEST}"
-    raise argparse.ArgumentTypeError(f"'{shown(word)}': {allowed}")
+    raise argparse.ArgumentTypeError(f"'{printable(word)}': {allowed}")
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen(usage: Usage, words: Sequence[str] | None) -> Usage:
+def filter_usage(usage: Usage, words: Sequence[str] | None) -> Usage:
     """Return the GPUs that ``words`` mean with all on them, and the containers; None for all.
 
     Raises:
@@ -52,7 +52,7 @@ def chosen(usage: Usage, words: Sequence[str] | None) -> Usage:
     """
     if words is None:
         return usage
-    uuids, ids = _meant(usage, words)
+    uuids, ids = _resolve_words(usage, words)
     uses = [
         use._replace(gpus=tuple(g for g in use.gpus if g.uuid in uuids or use.id in ids))
         for use in usage.uses
@@ -64,17 +64,17 @@ def chosen(usage: Usage, words: Sequence[str] | None) -> Usage:
     )
 
 
-def _meant(usage: Usage, words: Sequence[str]) -> tuple[set[str], set[str]]:
+def _resolve_words(usage: Usage, words: Sequence[str]) -> tuple[set[str], set[str]]:
     """UUIDs of GPUs, and ids of containers."""
     gpus = {gpu.uuid: gpu.index for gpu in usage.gpus}
     names = {use.id: use.name for use in usage.uses}
     uuids, ids = set(), set()
     for word in words:
-        if target.gpus(word, gpus):
-            uuids.add(target.gpu(word, gpus))
-        elif target.containers(word, names):
-            ids.add(target.container(word, names))
+        if target.match_gpus(word, gpus):
+            uuids.add(target.find_gpu(word, gpus))
+        elif target.match_containers(word, names):
+            ids.add(target.find_container(word, names))
         else:
-            what = f"a GPU's index or UUID, or a container; {here(gpus.values())}"
-            raise CgpuError(f"--id {shown(word)}: expected {what}", hint="cgpu-smi lists them")
+            what = f"a GPU's index or UUID, or a container; {format_gpus(gpus.values())}"
+            raise CgpuError(f"--id {printable(word)}: expected {what}", hint="cgpu-smi lists them")
     return uuids, ids

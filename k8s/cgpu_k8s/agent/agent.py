@@ -11,21 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.devices import Gpu, silent
+from cgpu_env.devices import Gpu, format_lost_gpu
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
-from cgpu_k8s.agent.audit import ContainerMismatch, audit
+from cgpu_k8s.agent.audit import ContainerMismatch, audit_containers
 from cgpu_k8s.agent.events import NORMAL, Events
 from cgpu_k8s.agent.following import NodeInformer
-from cgpu_k8s.agent.outside import NonPodUsage, held
+from cgpu_k8s.agent.outside import NonPodUsage, sum_outside_usage
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
 from cgpu_k8s.api.errors import ConflictError, ForbiddenError
 from cgpu_k8s.api.order import version_of
 from cgpu_k8s.api.resources import NODES
-from cgpu_k8s.api.tasks import together
+from cgpu_k8s.api.tasks import run_together
 from cgpu_k8s.names import SCHEDULE
-from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, UNSERVED, why_not_shared
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.kubernetes import SHARE, Kubernetes
@@ -99,10 +99,10 @@ class Agent:
         self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
         self._engine, self._barred, self._units = engine, "", units
         self._report, self._others, self._period = report, others, look
-        self._events = Events(client, place.name, self._fail)
+        self._events = Events(client, place.name, self._set_failure)
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
         self._cluster = NodeInformer(
-            client, place.name, self._specs, self._news, report, self._fail
+            client, place.name, self._specs, self._news, report, self._set_failure
         )
         self._seen: tuple[DriverGpu, ...] | None = None
         self._lost: tuple[DriverGpu, ...] = ()
@@ -117,60 +117,65 @@ class Agent:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await together(
+        await run_together(
             self._cluster.follow_node(),
             self._cluster.follow_pods(),
             self._anchor.run(),
             *([self._units.run()] if self._units else []),
             self._await_anchor(),
-            self._work(),
+            self._run_loop(),
         )
 
-    async def _work(self) -> None:
+    async def _run_loop(self) -> None:
         looked = -self._period
         while True:
-            if time.monotonic() - looked >= self._period or (self._seen is None and self._shares()):
+            if time.monotonic() - looked >= self._period or (
+                self._seen is None and self._is_sharing()
+            ):
                 looked = time.monotonic()
-                await self._look()
+                await self._observe_node()
             self._news.clear()
             pause = 0.0
             try:
                 await self._reconcile()
-                self._fail("", "node")
+                self._set_failure("", "node")
             except ConflictError:
                 pause = 1.0  # the watch shows what is newer
             except (CgpuError, OSError) as error:
                 pause = getattr(error, "retry_after", None) or 1.0
-                self._fail(str(error), "node")
+                self._set_failure(str(error), "node")
             await asyncio.sleep(pause)
             left = looked + self._period - time.monotonic()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
 
-    def _shares(self) -> bool:
+    def _is_sharing(self) -> bool:
         """Return whether the node's label lets cgpu share its GPUs."""
-        return self._cluster.node is not None and _label(self._cluster.node) not in LEFT_ALONE
+        return (
+            self._cluster.node is not None
+            and _read_schedule_label(self._cluster.node) not in LEFT_ALONE
+        )
 
-    async def _look(self) -> None:
+    async def _observe_node(self) -> None:
         """See which GPUs answer, how pods reach them, and what others than pods hold of them."""
-        if self._shares():
-            self._barred = await self._engine.problem(self._cluster.node or {})
-            await self._look_at_gpus()
+        if self._is_sharing():
+            self._barred = await self._engine.find_problem(self._cluster.node or {})
+            await self._observe_gpus()
         else:
             self._driver.close()  # others may want to reset GPUs, or divide them
             self._seen = None
         if self._cluster.pods is None:
             return
         try:
-            await self._specs.well()
-            await self._look_at_shares(self._cluster.pods)
-            self._fail("", "shares")
+            await self._specs.mark_current()
+            await self._observe_shares(self._cluster.pods)
+            self._set_failure("", "shares")
         except (CgpuError, OSError) as error:
-            self._fail(f"who has shares cannot be read: {error}", "shares")
+            self._set_failure(f"who has shares cannot be read: {error}", "shares")
 
-    async def _look_at_gpus(self) -> None:
+    async def _observe_gpus(self) -> None:
         try:
-            found, silence = await self._driver.gpus(), ""
+            found, silence = await self._driver.list_gpus(), ""
         except CgpuError as error:
             found, silence = (), str(error)
         if found is None:
@@ -181,101 +186,105 @@ class Agent:
         if self._lost or self._names.keys() - {gpu.uuid for gpu in self._seen}:
             self._driver.close()  # only a new session of the driver sees a GPU that is back
 
-    async def _look_at_shares(self, pods: dict[str, NodePod]) -> None:
+    async def _observe_shares(self, pods: dict[str, NodePod]) -> None:
         """See what others than pods hold, and whether pods have what they ask for, and no more."""
-        living = self._place.shares.living()
+        living = self._place.shares.list_living()
         booked = {uid for uid, pod in pods.items() if pod.shares}
-        self._held = held(living, booked, self._before)
+        self._held = sum_outside_usage(living, booked, self._before)
         self._before = frozenset(each.id for each in living)
-        setting = kubernetes.read(str(self._place.setting))
-        gpus = offering.known(self._cluster.node or {})
+        setting = kubernetes.read_setting(str(self._place.setting))
+        gpus = offering.read_known_gpus(self._cluster.node or {})
         if setting is None:
             self._findings = ()
             return
         limited, by_uuid = setting.mode != SHARE, {gpu.uuid: gpu for gpu in gpus}
-        found = audit(living, pods, by_uuid, setting.pass_through, limited=limited)
+        found = audit_containers(living, pods, by_uuid, setting.pass_through, limited=limited)
         # What the kubelet reports is a moment old: only what is found twice is reported.
         self._findings = tuple(each for each in found if each.caps or each in self._suspected)
         self._suspected = frozenset(found)
         for each in self._findings:
             if each.caps:
-                await asyncio.to_thread(self._place.shares.hold, each.container, each.caps)
+                await asyncio.to_thread(self._place.shares.set_caps, each.container, each.caps)
 
     async def _reconcile(self) -> None:
         """Make the node's object, and the mode in force, as they have to be."""
         node, pods = self._cluster.node, self._cluster.pods
         if node is None or pods is None:
             return
-        await self._tell_findings()
+        await self._send_mismatch_events()
         sharing = sorted(pod.name for pod in pods.values() if pod.shares)
         why = why_not_shared(node)
         if why:
-            await self._leave(node, why, sharing)
+            await self._withdraw_offer(node, why, sharing)
             return
         if self._seen is None:
             return
         if barred := self._barred or self._others(self._names):
-            await self._leave(node, barred, sharing)
+            await self._withdraw_offer(node, barred, sharing)
             return
-        mode = await self._mode(node, sharing)
-        before = offering.known(node)
+        mode = await self._choose_mode(node, sharing)
+        before = offering.read_known_gpus(node)
         kept = frozenset(self._names).union(*(pod.gpus for pod in pods.values()))
-        gpus = offering.facts(mode, self._seen, before, kept, self._held)
-        await self._tell_unknown(gpus)
+        gpus = offering.compute_facts(mode, self._seen, before, kept, self._held)
+        await self._send_unoffered_events(gpus)
         if not gpus:
             why = self._silence or "the driver has no GPU with 1 GiB or more that answers"
-            await self._leave(node, why, sharing)
+            await self._withdraw_offer(node, why, sharing)
             return
-        self._events.over(NOT_OFFERED)
+        self._events.forget(NOT_OFFERED)
         await self._anchor.publish({gpu.uuid: gpu.healthy for gpu in gpus})
-        self._enforce(mode)
+        self._enforce_mode(mode)
         if self._anchor.holds.is_set():
-            await self._write(node, offering.offered(mode, gpus, self._names))
-            await self._tell_health(before, gpus)
+            await self._write_offer(node, offering.compute_offer(mode, gpus, self._names))
+            await self._send_health_events(before, gpus)
 
-    async def _mode(self, node: Json, sharing: list[str]) -> str:
+    async def _choose_mode(self, node: Json, sharing: list[str]) -> str:
         """The mode to have in force: the label's, if no pod runs under another."""
-        label = _label(node)
-        setting = kubernetes.read(str(self._place.setting))
+        label = _read_schedule_label(node)
+        setting = kubernetes.read_setting(str(self._place.setting))
         if setting is None or setting.mode == label or not sharing:
-            self._events.over(HELD)
+            self._events.forget(HELD)
             return label
         await self._events.send(
             HELD,
             f"label {SCHEDULE}={label} is held back, and {setting.mode} stays in force, until"
-            f" {_counted(sharing)} ended",
+            f" {_describe_pods(sharing)} ended",
         )
         return setting.mode
 
-    def _enforce(self, mode: str) -> None:
+    def _enforce_mode(self, mode: str) -> None:
         """Put the mode into force for the next container, before anything is offered."""
         path, place = str(self._place.setting), self._place
-        before = kubernetes.read(path)
+        before = kubernetes.read_setting(path)
         kept = before.pass_through if before else ()
         passing = kept if place.pass_through is None else place.pass_through
         wanted = Kubernetes(place.name, mode, passing)
         if before != wanted:
-            kubernetes.write(path, wanted)
+            kubernetes.write_setting(path, wanted)
             self._report("mode_in_force", {"mode": mode})
 
-    async def _leave(self, node: Json, why: str, sharing: list[str]) -> None:
+    async def _withdraw_offer(self, node: Json, why: str, sharing: list[str]) -> None:
         """Offer nothing. What pods run on stays; nobody places others by it."""
         if sharing:
             about = {} if why_not_shared(node) else offering.withheld_patch(node, why)
             if about:
-                await self._patch(node, about)
-            why = f"{why}; what the node offered stays until {_counted(sharing)} ended"
+                await self._patch_node(node, about)
+            why = f"{why}; what the node offered stays until {_describe_pods(sharing)} ended"
         else:
             await self._anchor.publish({})
-            await self._write(node, offering.NOTHING)
+            await self._write_offer(node, offering.NOTHING)
             if why_not_shared(node):  # containers are like any others from now on
                 self._place.setting.unlink(missing_ok=True)
-        if sharing or _label(node) not in LEFT_ALONE or _label(node) in UNSERVED:
+        if (
+            sharing
+            or _read_schedule_label(node) not in LEFT_ALONE
+            or _read_schedule_label(node) in UNSERVED
+        ):
             await self._events.send(NOT_OFFERED, why)
         else:
-            self._events.over(NOT_OFFERED)
+            self._events.forget(NOT_OFFERED)
 
-    async def _write(self, node: Json, wanted: Offered) -> None:
+    async def _write_offer(self, node: Json, wanted: Offered) -> None:
         """Write what differs: resources first, because the annotation is what pods are placed by.
 
         Raises:
@@ -289,24 +298,24 @@ class Agent:
             status = offering.status_patch(node, wanted, ours=in_force)
         if status:
             try:
-                node = await self._patch(node, status, "status")
+                node = await self._patch_node(node, status, "status")
             except ForbiddenError as error:
                 raise CgpuError(f"{error}: where nobody may, start with {DEVICES}") from None
         about = offering.metadata_patch(node, wanted)
         if about:
-            await self._patch(node, about)
+            await self._patch_node(node, about)
         if status or about:
             self._report("written", {"resources": dict(wanted.resources)})
 
-    async def _patch(self, node: Json, patch: Json, part: str = "") -> Json:
+    async def _patch_node(self, node: Json, patch: Json, part: str = "") -> Json:
         """Change the node's object, unless somebody has since the state that this follows from."""
-        about = {**member(patch, "metadata", dict), "resourceVersion": version_of(node)}
+        about = {**get_member(patch, "metadata", dict), "resourceVersion": version_of(node)}
         path = NODES.path(self._place.name, part=part)
         written = await self._client.patch(path, {**patch, "metadata": about}, MERGE)
-        self._cluster.know(written)
+        self._cluster.update_node(written)
         return written
 
-    async def _tell_health(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
+    async def _send_health_events(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
         was = {gpu.uuid: gpu.healthy for gpu in before} | self._unsent
         self._unsent = {}
         causes = {gpu.uuid or gpu.index: gpu.lost for gpu in self._lost}
@@ -315,31 +324,31 @@ class Agent:
             if not gpu.healthy and was.get(gpu.uuid):
                 cause = self._silence or causes.get(gpu.uuid) or causes.get(gpu.index)
                 why = f": {cause}" if cause else ""
-                self._events.over(BACK)
+                self._events.forget(BACK)
                 sent = await self._events.send(
                     LOST, f"{name} does not answer, and gets no more pods until it does{why}"
                 )
             elif gpu.healthy and was.get(gpu.uuid) is False:
-                self._events.over(LOST)
+                self._events.forget(LOST)
                 sent = await self._events.send(BACK, f"{name} answers again", NORMAL)
             if not sent:
                 self._unsent[gpu.uuid] = not gpu.healthy
 
-    async def _tell_unknown(self, gpus: tuple[Fact, ...]) -> None:
+    async def _send_unoffered_events(self, gpus: tuple[Fact, ...]) -> None:
         """Say which GPUs are lost that the node never offered, and so cannot take back."""
         known = {name for gpu in gpus for name in (gpu.uuid, gpu.index) if not gpu.healthy}
         strangers = {
-            silent(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
+            format_lost_gpu(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
             for gpu in self._lost
             if (gpu.uuid or gpu.index) not in known
         }
-        self._events.only(LOST, {"", *strangers})
+        self._events.forget_except(LOST, {"", *strangers})
         for each in sorted(strangers):
             await self._events.send(LOST, f"not offered to pods: {each}", about=each)
 
-    async def _tell_findings(self) -> None:
+    async def _send_mismatch_events(self) -> None:
         sentences = {each.sentence for each in self._findings}
-        self._events.only(WRONG, sentences)
+        self._events.forget_except(WRONG, sentences)
         for each in sorted(sentences):
             await self._events.send(WRONG, each, about=each)
 
@@ -347,18 +356,18 @@ class Agent:
         await self._anchor.holds.wait()
         self._news.set()
 
-    def _fail(self, why: str, about: str) -> None:
+    def _set_failure(self, why: str, about: str) -> None:
         """Report what is wrong about something, once while it lasts; "" if nothing is."""
         if why and why != self._failures.get(about):
             self._report("failed", {"error": why})
         self._failures[about] = why
 
 
-def _label(node: Json) -> str:
-    return strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
+def _read_schedule_label(node: Json) -> str:
+    return get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
 
 
-def _counted(names: list[str]) -> str:
+def _describe_pods(names: list[str]) -> str:
     """Return subject and verb, such as ``pod a/b has`` or ``2 pods (a/b and others) have``."""
     if len(names) == 1:
         return f"pod {names[0]} has"

@@ -23,9 +23,9 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.agent import wire
-from cgpu_k8s.api.tasks import together
+from cgpu_k8s.api.tasks import run_together
 from cgpu_k8s.names import CORES, COUNT, MEMORY
 
 if TYPE_CHECKING:
@@ -86,31 +86,33 @@ class DevicePlugin:
         try:
             while True:
                 if self._devices:
-                    await self._keep()
+                    await self._ensure_registered()
                 await asyncio.sleep(PERIOD)
         finally:
             await self._stop()
 
-    async def _keep(self) -> None:
+    async def _ensure_registered(self) -> None:
         """Register anew if the kubelet started again, removed our socket, or does not listen."""
-        kubelet = _identity(self._folder / wire.KUBELET)
-        own = _identity(self._folder / self._socket)
+        kubelet = _identify_socket(self._folder / wire.KUBELET)
+        own = _identify_socket(self._folder / self._socket)
         if kubelet is None:
-            self._fail(f"no kubelet listens at {self._folder / wire.KUBELET}")
+            self._report_failure(f"no kubelet listens at {self._folder / wire.KUBELET}")
             return
         if kubelet == self._kubelet and own is not None and own == self._own:
             if self._listeners or time.monotonic() - self._unheard < CALL:
                 return
-            self._fail(_UNHEARD)
+            self._report_failure(_UNHEARD)
         is_unheard = self._failure == _UNHEARD  # then its success is that the kubelet listens
         try:
             await self._register()
         except (CgpuError, OSError) as error:
-            self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
+            self._report_failure(
+                f"the kubelet does not take the plugin: {printable(str(error), 300)}"
+            )
         else:
             self._kubelet, self._unheard = kubelet, time.monotonic()
             if not is_unheard:
-                self._succeed()
+                self._report_success()
 
     async def _register(self) -> None:
         await self._stop()
@@ -118,31 +120,33 @@ class DevicePlugin:
         path.unlink(missing_ok=True)
         server = Server([self], codec=wire.Bytes())
         await server.start(path=str(path))
-        self._server, self._own = server, _identity(path)
+        self._server, self._own = server, _identify_socket(path)
         async with Channel(path=str(self._folder / wire.KUBELET), codec=wire.Bytes()) as channel:
-            await wire.ask(channel, wire.REGISTER, wire.register(self._socket, self._resource))
+            await wire.call_method(
+                channel, wire.REGISTER, wire.encode_registration(self._socket, self._resource)
+            )
 
     async def _stop(self) -> None:
         server, self._server, self._kubelet, self._own = self._server, None, None, None
         if server is not None:
             server.close()
 
-    def _succeed(self) -> None:
+    def _report_success(self) -> None:
         self._failure = ""
         self._report("registered", {"resource": self._resource, "folder": self._folder})
 
-    def _fail(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         if why != self._failure:
             self._failure = why
             self._report("not_registered", {"error": why})
 
     def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
         """The methods of the plugin."""
-        take = _refuse if self._resource == COUNT else _give_nothing
+        take = _refuse_allocation if self._resource == COUNT else _allocate_nothing
         methods = {
-            "GetDevicePluginOptions": (_nothing, Cardinality.UNARY_UNARY),
-            "PreStartContainer": (_nothing, Cardinality.UNARY_UNARY),
-            "GetPreferredAllocation": (_nothing, Cardinality.UNARY_UNARY),
+            "GetDevicePluginOptions": (_answer_empty, Cardinality.UNARY_UNARY),
+            "PreStartContainer": (_answer_empty, Cardinality.UNARY_UNARY),
+            "GetPreferredAllocation": (_answer_empty, Cardinality.UNARY_UNARY),
             "Allocate": (take, Cardinality.UNARY_UNARY),
             "ListAndWatch": (self._list_and_watch, Cardinality.UNARY_STREAM),
         }
@@ -161,10 +165,10 @@ class DevicePlugin:
                     while self._devices == last:
                         await self._changed.wait()
                     last = self._devices
-                await stream.send_message(wire.devices(last))
+                await stream.send_message(wire.encode_devices(last))
                 self.holds.set()
                 if self._failure == _UNHEARD:
-                    self._succeed()
+                    self._report_success()
         finally:
             self._listeners -= 1
             self._unheard = time.monotonic()
@@ -187,25 +191,25 @@ class Units:
 
     async def run(self) -> None:
         """Stay registered, until cancelled."""
-        await together(*(plugin.run() for plugin in self._plugins.values()))
+        await run_together(*(plugin.run() for plugin in self._plugins.values()))
 
 
-async def _nothing(stream: Stream[bytes, bytes]) -> None:
+async def _answer_empty(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
     await stream.send_message(wire.EMPTY)
 
 
-async def _give_nothing(stream: Stream[bytes, bytes]) -> None:
+async def _allocate_nothing(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
     await stream.send_message(wire.ALLOCATED)
 
 
-async def _refuse(stream: Stream[bytes, bytes]) -> None:
+async def _refuse_allocation(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
     raise GRPCError(Status.FAILED_PRECONDITION, _REFUSAL)
 
 
-def _identity(path: Path) -> Identity | None:
+def _identify_socket(path: Path) -> Identity | None:
     """Return a socket's device, inode and change time; an inode number may be used again."""
     with contextlib.suppress(OSError):
         facts = path.stat()

@@ -54,7 +54,7 @@ class ContainerMismatch(NamedTuple):
     caps: tuple[tuple[str, int], ...] = ()
 
 
-def audit(
+def audit_containers(
     living: Iterable[Living],
     pods: Mapping[str, NodePod],
     gpus: Mapping[str, Fact],
@@ -78,13 +78,13 @@ def audit(
         if each.pod is None or pod is None or pod.namespace in passing:
             continue
         shared.add((pod.uid, each.pod.container))
-        found += _compared(each, each.pod.container, pod, gpus)
+        found += _compare_container(each, each.pod.container, pod, gpus)
     if limited:
-        found += _unlimited(pods, passing, shared)
+        found += _find_unlimited(pods, passing, shared)
     return found
 
 
-def _compared(
+def _compare_container(
     each: Living, container: str, pod: NodePod, gpus: Mapping[str, Fact]
 ) -> Iterator[ContainerMismatch]:
     limit = pod.limits.get(container, Limit(0))
@@ -104,12 +104,12 @@ def _compared(
     if pod.shares and each.caps.keys() != pod.gpus:
         yield ContainerMismatch(
             each.id,
-            f"pod {pod.name}, container {container}: it runs on {_listed(each.caps)}, and the"
-            f" pod's annotation {ALLOCATION} names {_listed(pod.gpus)}: {_DO}",
+            f"pod {pod.name}, container {container}: it runs on {_join_uuids(each.caps)}, and the"
+            f" pod's annotation {ALLOCATION} names {_join_uuids(pod.gpus)}: {_DO}",
         )
 
 
-def _unlimited(
+def _find_unlimited(
     pods: Mapping[str, NodePod], passing: Collection[str], shared: Collection[tuple[str, str]]
 ) -> Iterator[ContainerMismatch]:
     for pod in pods.values():
@@ -122,5 +122,5 @@ def _unlimited(
                 )
 
 
-def _listed(uuids: Iterable[str]) -> str:
+def _join_uuids(uuids: Iterable[str]) -> str:
     return ", ".join(sorted(uuids)) or "none"

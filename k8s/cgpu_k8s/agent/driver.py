@@ -7,7 +7,7 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.agent.offering import DriverGpu
 from cgpu_node.facts.discovery import start_probe
 from cgpu_node.facts.node import check_release
@@ -33,16 +33,16 @@ class Driver:
         self._killed: list[subprocess.Popen[bytes]] = []
         self._opening: asyncio.Future[tuple[DriverGpu, ...]] | None = None
 
-    async def gpus(self) -> tuple[DriverGpu, ...] | None:
+    async def list_gpus(self) -> tuple[DriverGpu, ...] | None:
         """Return the GPUs; None while the driver starts, which may take longer than a look.
 
         Raises:
             CgpuError: the driver does not answer, or is too old for the node.
         """
         if self._opening is None and self._child:
-            return await self._answer(_PATIENCE)
+            return await self._await_answer(_PATIENCE)
         opening = self._opening = self._opening or asyncio.ensure_future(
-            self._answer(_FIRST_PATIENCE)
+            self._await_answer(_FIRST_PATIENCE)
         )
         await asyncio.wait({opening}, timeout=_PATIENCE)
         if not opening.done():
@@ -50,12 +50,12 @@ class Driver:
         self._opening = None
         return opening.result()
 
-    async def _answer(self, patience: float) -> tuple[DriverGpu, ...]:
+    async def _await_answer(self, patience: float) -> tuple[DriverGpu, ...]:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(self._ask), patience)
+            return await asyncio.wait_for(asyncio.to_thread(self._query_probe), patience)
         except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError) as error:
             self._end_session()
-            why = shown(str(error), 400) or f"no answer within {patience:g} s"
+            why = printable(str(error), 400) or f"no answer within {patience:g} s"
             raise CgpuError(f"the driver does not say which GPUs there are: {why}") from None
         except CgpuError:
             self._end_session()  # so that another driver can be installed
@@ -76,7 +76,7 @@ class Driver:
         # Not waited for: a process that is stuck in the kernel does not die.
         self._killed = [each for each in self._killed if each.poll() is None]
 
-    def _ask(self) -> tuple[DriverGpu, ...]:
+    def _query_probe(self) -> tuple[DriverGpu, ...]:
         child = self._child
         if child is None:
             self._await_killed()
@@ -91,7 +91,7 @@ class Driver:
         except BrokenPipeError:
             answer = b""
         if not answer:
-            raise OSError(_last_words(child))
+            raise OSError(_read_last_line(child))
         found = json.loads(answer)
         check_release(found["driver_version"], self._asked)
         return (
@@ -111,6 +111,6 @@ class Driver:
             raise OSError(f"process {each.pid}, which asked it, does not even die") from None
 
 
-def _last_words(child: subprocess.Popen[bytes]) -> str:
+def _read_last_line(child: subprocess.Popen[bytes]) -> str:
     lines = child.stderr.read().decode(errors="replace").split("\n") if child.stderr else []
     return next((each for each in reversed(lines) if each.strip()), "it has ended its answers")

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from grpclib.client import Channel
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.agent import runtimes
 from cgpu_k8s.agent.runtimes import CONTAINERD, CRIO
-from cgpu_k8s.agent.wire import Bytes, ask, text, values
-from cgpu_k8s.objects.fields import member
+from cgpu_k8s.agent.wire import Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -58,22 +58,22 @@ class ContainerRuntime:
         self._asked: tuple[tuple[str, int, int], float] | None = None
         self._problem: str | None = None
 
-    async def problem(self, node: Json) -> str:
+    async def find_problem(self, node: Json) -> str:
         """Return why pods of this node may not pass through cgpu's runtime; "" if they do.
 
         Where the engine does not answer now, it is what was found last.
         """
         try:
-            name = _named(node)
+            name = _read_engine_name(node)
             paths = [self._path] if self._path else SOCKETS[name]
-            await self._ask(name, next(filter(os.path.exists, paths), paths[-1]))
+            await self._refresh_problem(name, next(filter(os.path.exists, paths), paths[-1]))
         except (CgpuError, OSError, ValueError, LookupError, asyncio.TimeoutError) as error:
             if self._problem is None:
-                why = shown(str(error), 300) or f"no answer within {_PATIENCE:g} s"
+                why = printable(str(error), 300) or f"no answer within {_PATIENCE:g} s"
                 return f"which runtimes the container engine has is not known: {why}"
         return self._problem or ""
 
-    async def _ask(self, name: str, path: str) -> None:
+    async def _refresh_problem(self, name: str, path: str) -> None:
         """Ask, unless it is known since the engine's start, and not for long."""
         facts = Path(path).stat()  # noqa: ASYNC240 (of a socket in /run)
         here = path, facts.st_ino, facts.st_ctime_ns
@@ -81,56 +81,58 @@ class ContainerRuntime:
         if self._asked and self._asked[0] == here and now - self._asked[1] < AGAIN:
             return
         found = await asyncio.wait_for(_READERS[name](path), _PATIENCE)
-        root = _root(path)
-        self._problem = runtimes.problem(name, found, lambda program: _behind(root, program))
+        root = _find_root(path)
+        self._problem = runtimes.find_problem(
+            name, found, lambda program: _read_nvidia_runtimes(root, program)
+        )
         self._asked = here, now
 
 
-def _named(node: Json) -> str:
+def _read_engine_name(node: Json) -> str:
     """The engine that the node's kubelet says it has.
 
     Raises:
         CgpuError: it is none that tells a runtime whose container it creates.
     """
-    status = member(node, "status", dict)
-    version = member(member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
+    status = get_member(node, "status", dict)
+    version = get_member(get_member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
     name = version.partition(":")[0]
     if name not in SOCKETS:
-        sentence = f"containerRuntimeVersion={shown(version)}: expected {' or '.join(SOCKETS)}"
+        sentence = f"containerRuntimeVersion={printable(version)}: expected {' or '.join(SOCKETS)}"
         raise CgpuError(sentence)
     return name
 
 
-async def _of_containerd(path: str) -> list[Runtime]:
+async def _query_containerd(path: str) -> list[Runtime]:
     try:
         async with Channel(path=path, codec=Bytes()) as channel:
-            answer = await ask(channel, _STATUS, _VERBOSE)
+            answer = await call_method(channel, _STATUS, _VERBOSE)
     except CgpuError as error:
         raise CgpuError(f"{path}: {error}") from None
-    info = {text(each, _KEY): each for each in values(answer, _INFO)}
+    info = {decode_text(each, _KEY): each for each in decode_values(answer, _INFO)}
     if "config" not in info:
         raise CgpuError(f"{path}: its Status does not show its configuration")
-    return runtimes.of_containerd(json.loads(text(info["config"], _VALUE)))
+    return runtimes.read_containerd(json.loads(decode_text(info["config"], _VALUE)))
 
 
-async def _of_crio(path: str) -> list[Runtime]:
+async def _query_crio(path: str) -> list[Runtime]:
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
             session.get("http://crio/config", raise_for_status=True) as answer,
         ):
-            return runtimes.of_crio(_toml(await answer.text()))
+            return runtimes.read_crio(_parse_toml(await answer.text()))
     except aiohttp.ClientError as error:  # not all are OSErrors
-        raise CgpuError(f"{path}: {shown(str(error), 300)}") from None
+        raise CgpuError(f"{path}: {printable(str(error), 300)}") from None
 
 
 _READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {
-    CONTAINERD: _of_containerd,
-    CRIO: _of_crio,
+    CONTAINERD: _query_containerd,
+    CRIO: _query_crio,
 }
 
 
-def _root(path: str) -> str:
+def _find_root(path: str) -> str:
     """The root directory of whoever listens at a socket, as we reach it."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
@@ -139,19 +141,19 @@ def _root(path: str) -> str:
     return f"/proc/{pid}/root"
 
 
-def _behind(root: str, program: str) -> list[str]:
+def _read_nvidia_runtimes(root: str, program: str) -> list[str]:
     """The programs that NVIDIA's runtime ``program`` starts."""
     for path in (f"{Path(program).parent}/.config/{_FILE}", f"/etc/{_FILE}"):
         try:
-            content = _toml(Path(f"{root}{path}").read_text(encoding="utf-8"))
+            content = _parse_toml(Path(f"{root}{path}").read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
-        found = member(content, "nvidia-container-runtime", dict).get("runtimes", [])
+        found = get_member(content, "nvidia-container-runtime", dict).get("runtimes", [])
         return [str(each) for each in found] if isinstance(found, list) else []
     return []
 
 
-def _toml(content: str) -> dict[str, Any]:
+def _parse_toml(content: str) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib  # noqa: PLC0415 (few nodes need it)
     else:

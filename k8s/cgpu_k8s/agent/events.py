@@ -66,11 +66,11 @@ class Events:
         self._fail("", "events")
         return True
 
-    def only(self, reason: str, subjects: Collection[str]) -> None:
+    def forget_except(self, reason: str, subjects: Collection[str]) -> None:
         """End the events for ``reason``, except those about these subjects."""
         for sent in [key for key in self._sent if key[0] == reason and key[1] not in subjects]:
             del self._sent[sent]
 
-    def over(self, reason: str, about: str = "") -> None:
+    def forget(self, reason: str, about: str = "") -> None:
         """End an event: if ``reason`` holds again, it is sent again."""
         self._sent.pop((reason, about), None)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.agent.pods import NodePod, read_guest
+from cgpu_k8s.agent.pods import NodePod, read_node_pod
 from cgpu_k8s.api.order import version_of
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.watch import DELETED, Changed, Listed, Pace, Watch
@@ -52,7 +52,7 @@ class NodeInformer:
 
     async def follow_node(self) -> None:
         """Keep ``node`` up to date until cancelled."""
-        watch = self._watch(NODES.path(), f"metadata.name={self._name}", _same)
+        watch = self._make_watch(NODES.path(), f"metadata.name={self._name}", _keep_object)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 wrong = ""
@@ -63,60 +63,62 @@ class NodeInformer:
                 elif event.kind == DELETED:
                     self.node = None
                 else:
-                    self.know(event.item)
+                    self.update_node(event.item)
                 self._fail(wrong, NODES.path())
                 self._news.set()
 
     async def follow_pods(self) -> None:
         """Keep ``pods`` up to date, and their specifications for the start of containers."""
-        watch = self._watch(
-            PODS.path(), f"spec.nodeName={self._name}", self._guest, self._specs.failed
+        watch = self._make_watch(
+            PODS.path(), f"spec.nodeName={self._name}", self._try_read_pod, self._specs.mark_stale
         )
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 try:
-                    await self._hear_of_pods(event)
+                    await self._apply_pod_event(event)
                     self._fail("", PODS.path())
                 except (CgpuError, OSError) as error:
-                    self._specs.failed()
+                    self._specs.mark_stale()
                     self._fail(
                         f"what pods ask for cannot be left on the node: {error}", PODS.path()
                     )
                 self._news.set()
 
-    async def _hear_of_pods(self, event: Listed[NodePod | None] | Changed[NodePod | None]) -> None:
+    async def _apply_pod_event(
+        self, event: Listed[NodePod | None] | Changed[NodePod | None]
+    ) -> None:
         if isinstance(event, Listed):
             self.pods = {pod.uid: pod for pod in event.items if pod}
-            await self._specs.all(self.pods.values())
+            await self._specs.replace_all(self.pods.values())
         elif event.item and self.pods is not None:
             if event.kind == DELETED:
                 self.pods.pop(event.item.uid, None)
-                self._specs.gone(event.item.uid)
+                self._specs.remove(event.item.uid)
             else:
                 self.pods[event.item.uid] = event.item
-                self._specs.seen(event.item)
+                self._specs.update(event.item)
 
-    def _guest(self, item: Json) -> NodePod | None:
+    def _try_read_pod(self, item: Json) -> NodePod | None:
         try:
-            return read_guest(item)
+            return read_node_pod(item)
         except ObjectError as error:
             self._report("object_not_read", {"kind": "pods", "error": error})
             return None
 
-    def know(self, node: Json) -> None:
+    def update_node(self, node: Json) -> None:
         """Take over a node that was just written, because the watch may still show older states."""
         new, last = version_of(node), version_of(self.node or {})
         if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
             self.node = node
 
-    def _watch(
+    def _make_watch(
         self,
         path: str,
         field: str,
         read: Callable[[Json], Any],
         failed: Callable[[], None] = lambda: None,
     ) -> Watch[Any]:
-        def report(error: Exception) -> None:
+        def report_error(error: Exception) -> None:
             failed()
             self._fail(str(error), path)
 
@@ -126,9 +128,9 @@ class NodeInformer:
             read,
             {"fieldSelector": field},
             Pace(length=300.0),
-            report,
+            report_error,
         )
 
 
-def _same(item: Json) -> Json:
+def _keep_object(item: Json) -> Json:
     return item

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env.commandline import Parser
 from cgpu_k8s.api import program
-from cgpu_node.lockfile import take
+from cgpu_node.lockfile import try_lock
 
 if TYPE_CHECKING:
     import argparse
 
 NAME = "cgpu-agent"
-report = program.reporter(NAME, {"failed", "not_registered", "object_not_read", "waits"})
+report = program.make_reporter(NAME, {"failed", "not_registered", "object_not_read", "waits"})
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SETTING = Path("/etc/cgpu/kubernetes.json")
 _PERIOD = 2.0  # seconds
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line."""
-    parser = program.parser(
+    parser = program.build_base_parser(
         NAME, "Offer this node's GPUs to pods that share them, and follow its mode."
     )
     parser.add_argument(
@@ -80,7 +80,7 @@ def arguments() -> Parser:
 
 def main() -> NoReturn:
     """Work until stopped."""
-    program.run(NAME, arguments, serve)
+    program.run(NAME, build_parser, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
@@ -91,40 +91,42 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.engine import ContainerRuntime  # noqa: PLC0415
     from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
     from cgpu_k8s.agent.shares import Shares  # noqa: PLC0415
-    from cgpu_k8s.api.client import connected  # noqa: PLC0415
-    from cgpu_k8s.api.configuration import load  # noqa: PLC0415
-    from cgpu_k8s.api.tasks import together  # noqa: PLC0415
+    from cgpu_k8s.api.client import open_client  # noqa: PLC0415
+    from cgpu_k8s.api.configuration import load_cluster  # noqa: PLC0415
+    from cgpu_k8s.api.tasks import run_together  # noqa: PLC0415
     from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
     from cgpu_node.paths import open_state  # noqa: PLC0415
     from cgpu_node.settings.config import load_config  # noqa: PLC0415
 
-    cluster, state = load(given.kubeconfig, given.context), open_state(given.state_dir)
+    cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
     passing = None if given.pass_through is None else tuple(given.pass_through)
-    lock = await _alone(f"{state}/agent.lock")
+    lock = await _take_agent_lock(f"{state}/agent.lock")
     try:
         place = Place(given.node, given.setting, Shares(state), passing)
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
-            async with connected(cluster) as client:
+            async with open_client(cluster) as client:
                 anchor = DevicePlugin(given.plugins, report)
                 units = Units(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
                 pods = PodResources(given.pod_resources, state, report)
                 engine = ContainerRuntime(given.engine)
-                agent = Agent(place, client, driver, engine, anchor, units, report, pods.problem)
-                await together(agent.run(), pods.run())
+                agent = Agent(
+                    place, client, driver, engine, anchor, units, report, pods.find_conflict
+                )
+                await run_together(agent.run(), pods.run())
         finally:
             driver.close()
     finally:
         os.close(lock)
 
 
-async def _alone(path: str) -> int:
+async def _take_agent_lock(path: str) -> int:
     """The lock that one agent of this node has at a time; another one's end is waited for."""
-    lock = take(path)
+    lock = try_lock(path)
     if lock is None:
         report("waits", {"for": f"another agent of this node, which holds {path}"})
     while lock is None:
         await asyncio.sleep(_PERIOD)
-        lock = take(path)
+        lock = try_lock(path)
     return lock

@@ -16,9 +16,9 @@ from cgpu_k8s.names import (
     NODE_LABELS,
     NODE_RESOURCES,
 )
-from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.allocation import CORE_MEM
 from cgpu_node.settings.kubernetes import RULES
 
@@ -67,16 +67,16 @@ class Offered(NamedTuple):
 NOTHING = Offered({}, {}, {})
 
 
-def known(node: Json) -> tuple[Fact, ...]:
+def read_known_gpus(node: Json) -> tuple[Fact, ...]:
     """The GPUs that the node's annotation names; none if it is missing or not readable."""
-    notes = strings(member(node, "metadata", dict), "annotations")
+    notes = get_strings(get_member(node, "metadata", dict), "annotations")
     try:
         return read_facts(notes.get(FACTS, "")).gpus
     except FactsError:
         return ()
 
 
-def facts(
+def compute_facts(
     mode: str,
     seen: Iterable[DriverGpu],
     before: Iterable[Fact],
@@ -105,10 +105,12 @@ def facts(
         taken.add(number)
         found.append(gpu._replace(index=number, healthy=False, slots=slots))
     limited = "max_inst" in RULES[mode]
-    return tuple(_less(gpu, held.get(gpu.uuid, NonPodUsage()), limited=limited) for gpu in found)
+    return tuple(
+        _subtract_held(gpu, held.get(gpu.uuid, NonPodUsage()), limited=limited) for gpu in found
+    )
 
 
-def _less(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
+def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
     """The GPU without what others hold; ``limited``: its slots are, so that theirs are missing."""
     return gpu._replace(
         held=min(gpu.units, gpu.units_of(held.mib)),
@@ -116,7 +118,7 @@ def _less(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
     )
 
 
-def offered(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offered:
+def compute_offer(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offered:
     """Return what the object of a node with these GPUs shows.
 
     Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
@@ -144,12 +146,12 @@ def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
 
     Labels without the annotation, which is written with them, are somebody else's.
     """
-    meta = member(node, "metadata", dict)
-    notes = strings(meta, "annotations")
+    meta = get_member(node, "metadata", dict)
+    notes = get_strings(meta, "annotations")
     ours = NODE_LABELS if wanted.annotations or FACTS in notes else ()
     changes = {
-        "annotations": _changes(notes, wanted.annotations, (FACTS,)),
-        "labels": _changes(strings(meta, "labels"), wanted.labels, ours),
+        "annotations": _diff_values(notes, wanted.annotations, (FACTS,)),
+        "labels": _diff_values(get_strings(meta, "labels"), wanted.labels, ours),
     }
     changed = {name: value for name, value in changes.items() if value}
     return {"metadata": changed} if changed else {}
@@ -157,7 +159,7 @@ def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
 
 def withheld_patch(node: Json, why: str) -> dict[str, Any]:
     """The merge patch by which a node keeps what it says, and gets no more pods; empty if so."""
-    text = strings(member(node, "metadata", dict), "annotations").get(FACTS, "")
+    text = get_strings(get_member(node, "metadata", dict), "annotations").get(FACTS, "")
     try:
         new = write_facts(*read_facts(text)._replace(withheld=why))
     except FactsError:
@@ -174,22 +176,22 @@ def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str
         ours: whether what it offers is an agent's even without the annotation, which is written
             after it.
     """
-    status = member(node, "status", dict)
-    ours = ours or FACTS in strings(member(node, "metadata", dict), "annotations")
+    status = get_member(node, "status", dict)
+    ours = ours or FACTS in get_strings(get_member(node, "metadata", dict), "annotations")
     names = NODE_RESOURCES if wanted.resources or ours else ()
     changes = {}
     for part in ("capacity", "allocatable"):
         has = {
-            name: value if whole(value) is None else str(whole(value))
-            for name, value in member(status, part, dict).items()
+            name: value if parse_quantity(value) is None else str(parse_quantity(value))
+            for name, value in get_member(status, part, dict).items()
         }
         wants = {name: str(value) for name, value in wanted.resources.items()}
-        changes[part] = _changes(has, wants, names)
+        changes[part] = _diff_values(has, wants, names)
     changed = {name: value for name, value in changes.items() if value}
     return {"status": changed} if changed else {}
 
 
-def _changes(
+def _diff_values(
     has: Mapping[str, str], wants: Mapping[str, str], names: Iterable[str]
 ) -> dict[str, str | None]:
     return {name: wants.get(name) for name in names if has.get(name) != wants.get(name)}

@@ -17,7 +17,7 @@ class NonPodUsage(NamedTuple):
     weights: int = 0
 
 
-def held(
+def sum_outside_usage(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
 ) -> dict[str, NonPodUsage]:
     """Return the shares that are not in the scheduler's books, by the GPU's UUID.

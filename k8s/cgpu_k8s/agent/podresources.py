@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grpclib.client import Channel
 
-from cgpu_env.errors import CgpuError, shown
-from cgpu_k8s.agent.wire import EMPTY, Bytes, ask, text, values
+from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.agent.wire import EMPTY, Bytes, call_method, decode_text, decode_values
 from cgpu_k8s.names import COUNT
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
@@ -44,7 +44,7 @@ class PodResources:
         self._failure = ""
         self._offered: dict[str, list[str]] = {}
 
-    def problem(self, uuids: Collection[str]) -> str:
+    def find_conflict(self, uuids: Collection[str]) -> str:
         """Return which other plugin offers one of these GPUs; "" if the kubelet lists none."""
         for resource, ids in sorted(self._offered.items()):
             uuid = next((each for each in uuids if any(each in one for one in ids)), "")
@@ -58,20 +58,22 @@ class PodResources:
         async with Channel(path=str(self._socket), codec=Bytes()) as channel:
             while True:
                 try:
-                    exclusive.write(self._state, read_exclusive(await self._answer(channel, LIST)))
+                    exclusive.write(
+                        self._state, read_exclusive(await self._call_kubelet(channel, LIST))
+                    )
                     self._failure = ""
                 except (CgpuError, OSError) as error:
-                    self._fail(str(error))
+                    self._report_failure(str(error))
                 with suppress(CgpuError, OSError):  # an older kubelet does not know the question
-                    self._offered = read_offered(await self._answer(channel, ALLOCATABLE))
+                    self._offered = read_offered(await self._call_kubelet(channel, ALLOCATABLE))
                 await asyncio.sleep(exclusive.PERIOD)
 
-    async def _answer(self, channel: Channel, question: str) -> bytes:
+    async def _call_kubelet(self, channel: Channel, question: str) -> bytes:
         if not self._socket.exists():
             raise CgpuError(f"no kubelet listens at {self._socket}")
-        return await ask(channel, question, EMPTY)
+        return await call_method(channel, question, EMPTY)
 
-    def _fail(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         if why != self._failure:
             self._failure = why
             sentence = f"which pods have whole GPUs is not known, and not in the metrics: {why}"
@@ -84,8 +86,10 @@ def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
     Raises:
         CgpuError: it is none.
     """
-    return _readable(
-        lambda: tuple(found for pod in values(answer, _PODS) for found in _of_pod(pod))
+    return _parse_answer(
+        lambda: tuple(
+            found for pod in decode_values(answer, _PODS) for found in _read_containers(pod)
+        )
     )
 
 
@@ -96,31 +100,31 @@ def read_offered(answer: bytes) -> dict[str, list[str]]:
         CgpuError: it is none.
     """
 
-    def read() -> dict[str, list[str]]:
+    def read_devices() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for devices in values(answer, _OFFERED):  # those of each NUMA node apart
-            ids = found.setdefault(text(devices, _RESOURCE), [])
-            ids += [each.decode() for each in values(devices, _IDS)]
+        for devices in decode_values(answer, _OFFERED):  # those of each NUMA node apart
+            ids = found.setdefault(decode_text(devices, _RESOURCE), [])
+            ids += [each.decode() for each in decode_values(devices, _IDS)]
         return found
 
-    return _readable(read)
+    return _parse_answer(read_devices)
 
 
-def _readable(read: Callable[[], T]) -> T:
+def _parse_answer(read: Callable[[], T]) -> T:
     try:
         return read()
     except (ValueError, IndexError) as error:
-        raise CgpuError(f"the kubelet's answer is not readable: {shown(str(error))}") from None
+        raise CgpuError(f"the kubelet's answer is not readable: {printable(str(error))}") from None
 
 
-def _of_pod(pod: bytes) -> Iterator[Exclusive]:
-    for container in values(pod, _CONTAINERS):
+def _read_containers(pod: bytes) -> Iterator[Exclusive]:
+    for container in decode_values(pod, _CONTAINERS):
         ids = {
             id_.decode()
-            for devices in values(container, _DEVICES)
-            if text(devices, _RESOURCE).startswith(VENDOR)
-            for id_ in values(devices, _IDS)
+            for devices in decode_values(container, _DEVICES)
+            if decode_text(devices, _RESOURCE).startswith(VENDOR)
+            for id_ in decode_values(devices, _IDS)
         }
         if ids:
-            names = text(pod, _NAMESPACE), text(pod, _POD_NAME)
-            yield Exclusive(*names, text(container, _CONTAINER_NAME), tuple(sorted(ids)))
+            names = decode_text(pod, _NAMESPACE), decode_text(pod, _POD_NAME)
+            yield Exclusive(*names, decode_text(container, _CONTAINER_NAME), tuple(sorted(ids)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.fields import member, objects
+from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import decision
 from cgpu_node.podspecs import Limit
@@ -43,35 +43,35 @@ class NodePod(NamedTuple):
         return self.name.partition("/")[0]
 
 
-def read_guest(item: Json) -> NodePod:
+def read_node_pod(item: Json) -> NodePod:
     """A pod's object.
 
     Raises:
         ObjectError: it is no pod.
     """
-    pod, status = read_pod(item), member(item, "status", dict)
+    pod, status = read_pod(item), get_member(item, "status", dict)
     running = (
-        member(each, "name", str)
+        get_member(each, "name", str)
         for kind in _STATUSES
-        for each in objects(status, kind)
-        if "running" in member(each, "state", dict)
+        for each in get_objects(status, kind)
+        if "running" in get_member(each, "state", dict)
     )
-    shares = pod.asks and not pod.final
+    shares = pod.asks_for_gpu and not pod.final
     return NodePod(
         pod.uid,
         f"{pod.namespace}/{pod.name}",
         shares,
-        _gpus(pod.allocation) if shares else frozenset(),
+        _read_gpus(pod.allocation) if shares else frozenset(),
         {each.name: Limit(each.units, each.cores) for each in pod.containers},
         frozenset(running),
     )
 
 
-def _gpus(allocation: str) -> frozenset[str]:
+def _read_gpus(allocation: str) -> frozenset[str]:
     if not allocation:
         return frozenset()
     try:
-        decided = decision.read(allocation)
+        decided = decision.parse_annotation(allocation)
     except CgpuError:  # the runtime refuses its containers, and says why
         return frozenset()
     return frozenset(uuid for grants in decided.containers.values() for uuid in grants)

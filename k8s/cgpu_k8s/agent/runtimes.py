@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.names import ALLOCATION
-from cgpu_k8s.objects.fields import member
+from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,16 +38,16 @@ class Runtime(NamedTuple):
     passes: bool
 
 
-def of_containerd(config: Json) -> list[Runtime]:
+def read_containerd(config: Json) -> list[Runtime]:
     """The runtimes of containerd, whose CRI plugin shows its configuration.
 
     Raises:
         ObjectError: it is none.
     """
     found = []
-    runtimes = member(member(config, "containerd", dict), "runtimes", dict)
+    runtimes = get_member(get_member(config, "containerd", dict), "runtimes", dict)
     for name in runtimes:
-        about = member(runtimes, name, dict)
+        about = get_member(runtimes, name, dict)
         passed = about.get("PodAnnotations") or []
         options = about.get("options") or {}
         program = options.get("BinaryName", "") if isinstance(options, dict) else ""
@@ -56,21 +56,23 @@ def of_containerd(config: Json) -> list[Runtime]:
     return found
 
 
-def of_crio(config: Json) -> list[Runtime]:
+def read_crio(config: Json) -> list[Runtime]:
     """Return the runtimes of CRI-O, which passes all annotations of a pod on.
 
     Raises:
         ObjectError: it is none.
     """
-    about = member(member(config, "crio", dict), "runtime", dict)
-    runtimes = member(about, "runtimes", dict)
+    about = get_member(get_member(config, "crio", dict), "runtime", dict)
+    runtimes = get_member(about, "runtimes", dict)
     return [
-        Runtime(name, member(member(runtimes, name, dict), "runtime_path", str), passes=True)
+        Runtime(
+            name, get_member(get_member(runtimes, name, dict), "runtime_path", str), passes=True
+        )
         for name in runtimes
     ]
 
 
-def problem(
+def find_problem(
     engine: str, runtimes: Iterable[Runtime], behind: Callable[[str], Iterable[str]]
 ) -> str:
     """Return why pods may not pass through cgpu's runtime; "" if they do.

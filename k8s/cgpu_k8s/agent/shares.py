@@ -25,7 +25,7 @@ class Shares:
         self.state = state
         self._registry = Registry(state)
 
-    def living(self) -> list[Living]:
+    def list_living(self) -> list[Living]:
         """All containers and sessions that live.
 
         Raises:
@@ -35,14 +35,14 @@ class Shares:
             Living(
                 record.id,
                 pod_of(record.directory),
-                {uuid: size >> _MIB for uuid, size in _caps(record)},
+                {uuid: size >> _MIB for uuid, size in _read_caps(record)},
                 {gpu.uuid: -(-gpu.cap_bytes >> _MIB) for gpu in record.gpus},
                 record.weight,
             )
-            for record in self._registry.records()
+            for record in self._registry.list_records()
         ]
 
-    def hold(self, container: str, caps: Iterable[tuple[str, int]]) -> None:
+    def set_caps(self, container: str, caps: Iterable[tuple[str, int]]) -> None:
         """Hold a container to these caps, UUIDs of GPUs with MiB.
 
         Raises:
@@ -50,10 +50,10 @@ class Shares:
         """
         for uuid, mib in caps:
             request = {"request": "set", "target": f"{uuid}/{container}"}
-            client.ask(self.state, {**request, "values": {"memsize": f"{mib}MiB"}})
+            client.send_request(self.state, {**request, "values": {"memsize": f"{mib}MiB"}})
 
 
-def _caps(record: Record) -> Iterable[tuple[str, int]]:
+def _read_caps(record: Record) -> Iterable[tuple[str, int]]:
     """Return the caps that are in force, which may be lower than those that were promised."""
     try:
         limits = cgpu_native.read_limits(f"{record.directory}/limits").gpus

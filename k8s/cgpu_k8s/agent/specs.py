@@ -30,36 +30,36 @@ class Specs:
         self._left: dict[str, PodSpec] = {}
         self._listed, self._failed = False, float("-inf")
 
-    async def all(self, guests: Collection[NodePod]) -> None:
+    async def replace_all(self, guests: Collection[NodePod]) -> None:
         """Keep the specifications of these pods only, which are all pods of the node."""
-        for uid in set(podspecs.written(self._state)) - {pod.uid for pod in guests}:
-            self.gone(uid)
+        for uid in set(podspecs.list_uids(self._state)) - {pod.uid for pod in guests}:
+            self.remove(uid)
         for pod in guests:
-            self.seen(pod)
+            self.update(pod)
         self._listed, self._failed = True, float("-inf")
-        await self.well()
+        await self.mark_current()
 
-    def seen(self, pod: NodePod) -> None:
+    def update(self, pod: NodePod) -> None:
         """Write the specification of a pod that is new or has changed."""
         if not pod.shares:
-            self.gone(pod.uid)
+            self.remove(pod.uid)
             return
         spec = PodSpec(pod.name, pod.limits)
         if self._left.get(pod.uid) != spec:
-            podspecs.write(self._state, pod.uid, spec)
+            podspecs.write_spec(self._state, pod.uid, spec)
             self._left[pod.uid] = spec
 
-    def gone(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Remove the specification of a pod that is gone, or has ended for good."""
         self._left.pop(uid, None)
-        podspecs.remove(self._state, uid)
+        podspecs.remove_spec(self._state, uid)
 
-    def failed(self) -> None:
+    def mark_stale(self) -> None:
         """Release the lock: the API server may know more, and pods start by what is written."""
         self._failed = time.monotonic()
         self._current.end()
 
-    async def well(self) -> None:
+    async def mark_current(self) -> None:
         """Take the lock, which shows that all is written, if nothing has failed lately."""
         while self._listed and time.monotonic() - self._failed > _WELL:
             if self._current.begin():

@@ -13,7 +13,7 @@ from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,7 +54,7 @@ class Bytes(CodecBase):
         return data
 
 
-async def ask(channel: Channel, method: str, request: bytes) -> bytes:
+async def call_method(channel: Channel, method: str, request: bytes) -> bytes:
     """Call a method and return the answer.
 
     Raises:
@@ -68,65 +68,68 @@ async def ask(channel: Channel, method: str, request: bytes) -> bytes:
     except asyncio.TimeoutError:
         raise CgpuError(f"no answer within {_PATIENCE:g} s") from None
     except GRPCError as error:
-        raise CgpuError(shown(error.message or error.status.name, 300)) from None
+        raise CgpuError(printable(error.message or error.status.name, 300)) from None
     except (*_BROKEN, OSError) as error:
-        raise CgpuError(shown(str(error), 300)) from None
+        raise CgpuError(printable(str(error), 300)) from None
 
 
-def register(endpoint: str, resource: str) -> bytes:
+def encode_registration(endpoint: str, resource: str) -> bytes:
     """A RegisterRequest: ``endpoint`` is the plugin's socket, in the kubelet's folder."""
     fields = ((_VERSION, VERSION), (_ENDPOINT, endpoint), (_RESOURCE, resource))
-    return _message((number, text.encode()) for number, text in fields)
+    return _encode_message((number, text.encode()) for number, text in fields)
 
 
-def devices(healthy: Mapping[str, bool]) -> bytes:
+def encode_devices(healthy: Mapping[str, bool]) -> bytes:
     """A ListAndWatchResponse: all devices by ID, and whether each is healthy."""
-    return _message(
-        (_DEVICES, _message([(_ID, name.encode()), (_HEALTH, _health(good).encode())]))
+    return _encode_message(
+        (
+            _DEVICES,
+            _encode_message([(_ID, name.encode()), (_HEALTH, _format_health(good).encode())]),
+        )
         for name, good in sorted(healthy.items())
     )
 
 
-def _health(good: bool) -> str:  # noqa: FBT001 (it is what is written)
+def _format_health(good: bool) -> str:  # noqa: FBT001 (it is what is written)
     return HEALTHY if good else UNHEALTHY
 
 
-def _message(fields: Iterable[tuple[int, bytes]]) -> bytes:
+def _encode_message(fields: Iterable[tuple[int, bytes]]) -> bytes:
     return b"".join(
-        _packed(number << 3 | _LENGTH_DELIMITED) + _packed(len(value)) + value
+        _encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(len(value)) + value
         for number, value in fields
     )
 
 
-def _packed(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _packed(rest) if rest else bytes([low])
+    return bytes([low | 0x80]) + _encode_varint(rest) if rest else bytes([low])
 
 
-def text(message: bytes, number: int) -> str:
+def decode_text(message: bytes, number: int) -> str:
     """Return the last text of a field; "" if there is none."""
-    return b"".join(values(message, number)[-1:]).decode()
+    return b"".join(decode_values(message, number)[-1:]).decode()
 
 
-def values(message: bytes, number: int) -> list[bytes]:
+def decode_values(message: bytes, number: int) -> list[bytes]:
     """The values of a field that has a length, in order.
 
     Raises:
         ValueError, IndexError: it is no message.
     """
-    return [value for key, value in _fields(message) if key == number]
+    return [value for key, value in _decode_fields(message) if key == number]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+def _decode_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """The fields that have a length; others are passed over."""
     at = 0
     while at < len(message):
-        key, at = _number(message, at)
+        key, at = _decode_varint(message, at)
         kind = key & 7
         if kind == _VARINT:
-            _, at = _number(message, at)
+            _, at = _decode_varint(message, at)
             continue
-        size, at = (_FIXED[kind], at) if kind in _FIXED else _number(message, at)
+        size, at = (_FIXED[kind], at) if kind in _FIXED else _decode_varint(message, at)
         if kind not in {*_FIXED, _LENGTH_DELIMITED} or at + size > len(message):
             raise ValueError(f"field {key >> 3} at byte {at}")
         if kind == _LENGTH_DELIMITED:
@@ -134,7 +137,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def _number(message: bytes, at: int) -> tuple[int, int]:
+def _decode_varint(message: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     value, shift = 0, 0
     while message[at] & 0x80:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from yarl import URL
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.version import VERSION
 from cgpu_k8s.api.cluster import Certificate, Cluster
 from cgpu_k8s.api.errors import (
@@ -25,7 +25,7 @@ from cgpu_k8s.api.errors import (
     ConfigurationError,
     NoAnswerError,
     UnreachableError,
-    refusal,
+    make_api_error,
 )
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kube
 JSON = "application/json"
 PAGE = 500  # objects that a list asks for at a time
 LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
-DEAD = 60.0  # seconds after which ``_probe`` has found out that a server is gone
+DEAD = 60.0  # seconds after which ``_enable_keepalive`` has found out that a server is gone
 REFUSED = 400
 UNAUTHORIZED = 401
 
@@ -66,7 +66,7 @@ class ApiRequest(NamedTuple):
 
 
 @asynccontextmanager
-async def connected(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
+async def open_client(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
     """A client of ``cluster``, whose connections stay open until the end of the block.
 
     A request that has no answer after ``timeout`` seconds raises NoAnswerError.
@@ -80,7 +80,7 @@ async def connected(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator
 
 
 class Client:
-    """Requests to one cluster; see ``connected``.
+    """Requests to one cluster; see ``open_client``.
 
     Each method raises an ApiError, or a ConfigurationError if there is no credential. A path
     is one of ``resources``.
@@ -94,25 +94,25 @@ class Client:
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
         """The object, or whatever else is at ``path``."""
-        return await self._ask(ApiRequest("GET", path, query))
+        return await self._request_json(ApiRequest("GET", path, query))
 
     async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
         """Create what ``body`` describes, and return it as stored; ``before``: see ``Request``."""
-        return await self._ask(ApiRequest("POST", path, body=body, before=before))
+        return await self._request_json(ApiRequest("POST", path, body=body, before=before))
 
     async def put(self, path: str, body: Json) -> Json:
         """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
-        return await self._ask(ApiRequest("PUT", path, body=body))
+        return await self._request_json(ApiRequest("PUT", path, body=body))
 
     async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
         """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE."""
-        return await self._ask(ApiRequest("PATCH", path, None, body, kind))
+        return await self._request_json(ApiRequest("PATCH", path, None, body, kind))
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         """Delete the object; ``body`` may give DeleteOptions."""
-        return await self._ask(ApiRequest("DELETE", path, body=body))
+        return await self._request_json(ApiRequest("DELETE", path, body=body))
 
-    async def pages(
+    async def list_pages(
         self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
     ) -> AsyncGenerator[Page, None]:
         """All objects of a list, ``size`` at a time, as they were at one moment.
@@ -121,7 +121,7 @@ class Client:
         """
         asked = {**(query or {}), "limit": str(size)}
         while True:
-            answer = await self._ask(ApiRequest("GET", path, asked))
+            answer = await self._request_json(ApiRequest("GET", path, asked))
             about = answer.get("metadata") or {}
             yield Page(answer.get("items") or [], str(about.get("resourceVersion") or ""))
             if not about.get("continue"):
@@ -132,12 +132,12 @@ class Client:
         """All objects of a list at once."""
         items: list[Json] = []
         version = ""
-        async for page in self.pages(path, query):
+        async for page in self.list_pages(path, query):
             items += page.items
             version = page.version
         return Page(items, version)
 
-    async def lines(
+    async def stream_lines(
         self, path: str, query: Mapping[str, str], silence: float
     ) -> AsyncGenerator[Json, None]:
         """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
@@ -148,34 +148,34 @@ class Client:
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
         request, rest = ApiRequest("GET", path, query), b""
-        async with self._answer(request, patience) as response:
-            _probe(response)
+        async with self._open_response(request, patience) as response:
+            _enable_keepalive(response)
             async for chunk in response.content.iter_any():
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
-                    yield _parsed(request, line)
+                    yield _parse_json(request, line)
                 if len(rest) > LONGEST_LINE:
                     raise NoAnswerError(
                         f"the API server answers {request} with a line that does not end"
                     )
 
-    async def _ask(self, request: ApiRequest) -> Json:
-        async with self._answer(request, self._patience) as response:
-            return _parsed(request, await response.read())
+    async def _request_json(self, request: ApiRequest) -> Json:
+        async with self._open_response(request, self._patience) as response:
+            return _parse_json(request, await response.read())
 
     @asynccontextmanager
-    async def _answer(
+    async def _open_response(
         self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request, or to the same with a newer credential after a 401."""
         try:
-            response = await self._send(request, patience)
+            response = await self._send_request(request, patience)
             if response.status == UNAUTHORIZED and self.cluster.credentials.renew():
                 response.release()
-                response = await self._send(request, patience)
+                response = await self._send_request(request, patience)
             async with response:
                 if response.status >= REFUSED:
-                    raise await self._refusal(request, response)
+                    raise await self._read_error(request, response)
                 yield response
         except (
             aiohttp.ClientConnectorError,
@@ -189,21 +189,21 @@ class Client:
             origin = self.cluster.origin
             raise UnreachableError(
                 f"the API server {self.cluster.server} ({origin}) cannot be reached:"
-                f" {shown(_in_words(str(cause)), LONGEST_MESSAGE)}",
+                f" {printable(_simplify_reason(str(cause)), LONGEST_MESSAGE)}",
                 hint=f"check that it runs, and that its {right} in {origin} is right",
             ) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             if isinstance(error.__cause__, CgpuError):
                 raise error.__cause__ from None
-            why = shown(_in_words(str(error)), LONGEST_MESSAGE) or "it takes too long"
+            why = printable(_simplify_reason(str(error)), LONGEST_MESSAGE) or "it takes too long"
             raise NoAnswerError(f"the answer to {request} does not come: {why}") from None
 
-    async def _send(
+    async def _send_request(
         self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        credential = await self.cluster.credentials.current()
+        credential = await self.cluster.credentials.get_current()
         if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
-            context = self.cluster.trust.context(credential.certificate)
+            context = self.cluster.trust.make_context(credential.certificate)
             self._tls = {credential.certificate: context}
         headers = credential.headers
         data: bytes | AsyncIterator[bytes] | None = None
@@ -216,7 +216,7 @@ class Client:
             data = json.dumps(request.body, separators=(",", ":")).encode()
             if request.before:
                 headers["Content-Length"] = str(len(data))
-                data = _after(request.before, data)
+                data = _yield_after(request.before, data)
         return await self._session.request(
             request.method,
             URL(self.cluster.server + request.path, encoded=True).update_query(request.query or {}),
@@ -229,7 +229,7 @@ class Client:
             allow_redirects=False,
         )
 
-    async def _refusal(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
+    async def _read_error(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
         text = await response.text(errors="replace")
         try:
             answer = json.loads(text)
@@ -237,14 +237,17 @@ class Client:
             answer = text.strip()
         hint = ""
         if response.status == UNAUTHORIZED:
-            hint = self.cluster.credentials.problem() or "the token or certificate may have expired"
+            hint = (
+                self.cluster.credentials.find_problem()
+                or "the token or certificate may have expired"
+            )
             hint = f"check the credentials of {self.cluster.origin}: {hint}"
-        return refusal(
+        return make_api_error(
             str(request), response.status, answer, response.headers.get("Retry-After"), hint
         )
 
 
-def _in_words(why: str) -> str:
+def _simplify_reason(why: str) -> str:
     """Return the reason for a failed connection, without error numbers and OpenSSL's line numbers.
 
     If several addresses failed for the same reason, it is named once.
@@ -254,7 +257,7 @@ def _in_words(why: str) -> str:
     return re.sub(r"^\[SSL(: \w+)?\] (.*?)( \(_ssl\.c:\d+\))?$", r"TLS: \2", found)
 
 
-def _probe(response: aiohttp.ClientResponse) -> None:
+def _enable_keepalive(response: aiohttp.ClientResponse) -> None:
     """Let the kernel ask the other end of an answer's connection whether it is there.
 
     A watch is silent for minutes; only the kernel can find out that its server is gone.
@@ -268,12 +271,12 @@ def _probe(response: aiohttp.ClientResponse) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-async def _after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:
+async def _yield_after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:
     before()
     yield data
 
 
-def _parsed(request: ApiRequest, data: bytes) -> Json:
+def _parse_json(request: ApiRequest, data: bytes) -> Json:
     try:
         parsed = json.loads(data)
     except ValueError:

@@ -34,7 +34,7 @@ class Credential(NamedTuple):
 class Credentials(Protocol):
     """The source of a client's credential, which each request asks anew."""
 
-    async def current(self) -> Credential:
+    async def get_current(self) -> Credential:
         """The credential to use now; raises ConfigurationError if there is none."""
         ...
 
@@ -42,7 +42,7 @@ class Credentials(Protocol):
         """Forget the refused credential; return False if the next one would be the same."""
         ...
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return what is wrong with the credential, such as an expired token, or ""."""
         ...
 
@@ -53,7 +53,7 @@ class Fixed:
 
     credential: Credential
 
-    async def current(self) -> Credential:
+    async def get_current(self) -> Credential:
         """The credential."""
         return self.credential
 
@@ -61,9 +61,9 @@ class Fixed:
         """Return False: there is no other credential."""
         return False
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return a clause with the time at which the token expired, or ""."""
-        return expiry(self.credential)
+        return describe_expiry(self.credential)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class TokenFile:
     path: Path
     last: Credential = field(default_factory=lambda: Credential({}))
 
-    async def current(self) -> Credential:
+    async def get_current(self) -> Credential:
         """The token that the file has now; some 20 us."""
         try:
             token = self.path.read_text(encoding="utf-8").strip()
@@ -81,20 +81,20 @@ class TokenFile:
             raise ConfigurationError(f"the token in {self.path} cannot be read: {error}") from None
         if not token:
             raise ConfigurationError(f"the token in {self.path} is empty: it must be one line")
-        self.last = bearer(token)
+        self.last = make_bearer(token)
         return self.last
 
     def renew(self) -> bool:
         """The file may have another one since."""
         before = self.last
         try:
-            return bearer(self.path.read_text(encoding="utf-8").strip()) != before
+            return make_bearer(self.path.read_text(encoding="utf-8").strip()) != before
         except (OSError, ValueError):
             return False
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return a clause with the time at which the token expired, or ""."""
-        return expiry(self.last)
+        return describe_expiry(self.last)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Trust:
     name: str = ""
     origin: str = ""
 
-    def context(self, certificate: Certificate | None) -> ssl.SSLContext:
+    def make_context(self, certificate: Certificate | None) -> ssl.SSLContext:
         """The TLS settings for requests with ``certificate``; raises ConfigurationError."""
         try:
             context = ssl.create_default_context(cadata=self.authorities or None)
@@ -127,10 +127,10 @@ class Trust:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if certificate is not None:
-            self._load(context, certificate)
+            self._load_certificate(context, certificate)
         return context
 
-    def _load(self, context: ssl.SSLContext, certificate: Certificate) -> None:
+    def _load_certificate(self, context: ssl.SSLContext, certificate: Certificate) -> None:
         # The ssl module reads files only.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600
             file.write(f"{certificate.chain}\n{certificate.key}\n")
@@ -164,7 +164,7 @@ class Cluster:
     proxy: str = ""
 
 
-def text(path: Path) -> str:
+def read_file(path: Path) -> str:
     """Return the text of a file, or raise ConfigurationError."""
     try:
         return path.read_text(encoding="utf-8")
@@ -173,12 +173,12 @@ def text(path: Path) -> str:
         raise ConfigurationError(f"{path} cannot be read: {why}") from None
 
 
-def bearer(token: str) -> Credential:
+def make_bearer(token: str) -> Credential:
     """The credential that a token is."""
     return Credential({"Authorization": f"Bearer {token}"})
 
 
-def expiry(credential: Credential) -> str:
+def describe_expiry(credential: Credential) -> str:
     """Return a clause with the time at which the token expired; "" if it did not, or has none."""
     parts = credential.headers.get("Authorization", "").removeprefix("Bearer ").split(".")
     if len(parts) != JWT_PARTS:

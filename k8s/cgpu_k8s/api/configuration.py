@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.api.cluster import Cluster, TokenFile, Trust, text
+from cgpu_k8s.api.cluster import Cluster, TokenFile, Trust, read_file
 from cgpu_k8s.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def load(
+def load_cluster(
     kubeconfig: str | None = None,
     context: str | None = None,
     *,
@@ -34,14 +34,14 @@ def load(
     Raises:
         ConfigurationError: there is none, it cannot be read, or it lacks something.
     """
-    paths = _paths(kubeconfig, environment)
+    paths = _list_paths(kubeconfig, environment)
     files = [each for each in paths if each.exists()]
     if files:
         from cgpu_k8s.api.kubeconfig import Kubeconfig  # noqa: PLC0415 (a pod needs no YAML)
 
-        return Kubeconfig(files).cluster(context)
+        return Kubeconfig(files).read_cluster(context)
     if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in environment:
-        return in_cluster(environment, account)
+        return load_in_cluster(environment, account)
     names = " and ".join(map(str, paths))
     raise ConfigurationError(
         f"there is no kubeconfig: {names} {'does' if len(paths) == 1 else 'do'} not exist",
@@ -49,7 +49,7 @@ def load(
     )
 
 
-def in_cluster(
+def load_in_cluster(
     environment: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT
 ) -> Cluster:
     """The cluster of the pod that this process runs in, as its service account."""
@@ -59,7 +59,7 @@ def in_cluster(
         raise ConfigurationError(
             "KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod"
         )
-    authority = text(account / "ca.crt")
+    authority = read_file(account / "ca.crt")
     shown_host = f"[{host}]" if ":" in host else host
     origin = f"the service account in {account}"
     space = account / "namespace"
@@ -68,11 +68,11 @@ def in_cluster(
         origin=origin,
         trust=Trust(authorities=authority, origin=origin),
         credentials=TokenFile(account / "token"),
-        namespace=text(space).strip() if space.exists() else "default",
+        namespace=read_file(space).strip() if space.exists() else "default",
     )
 
 
-def _paths(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]:
+def _list_paths(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]:
     if kubeconfig is not None:
         return [Path(kubeconfig)]
     listed = [each for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 
 LONGEST_MESSAGE = 600
 
@@ -94,7 +94,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def refusal(
+def make_api_error(
     what: str, status: int, answer: object, retry_after: str | None = None, hint: str = ""
 ) -> ApiError:
     """The error for an HTTP ``status`` of 400 or more.
@@ -108,17 +108,17 @@ def refusal(
     """
     kind = BY_STATUS.get(status, ServerError if status >= 500 else ApiError)  # noqa: PLR2004
     fields = answer if isinstance(answer, dict) else {"message": answer}
-    message = shown(str(fields.get("message") or f"status {status}"), LONGEST_MESSAGE)
+    message = printable(str(fields.get("message") or f"status {status}"), LONGEST_MESSAGE)
     return kind(
         f"the API server answers {what} with {status}: {message}",
         status=status,
         reason=str(fields.get("reason") or ""),
-        retry_after=_seconds(retry_after),
+        retry_after=_parse_seconds(retry_after),
         hint=hint,
     )
 
 
-def _seconds(header: str | None) -> float | None:
+def _parse_seconds(header: str | None) -> float | None:
     """``Retry-After`` in seconds; the form with a date is not one that an API server sends."""
     try:
         return max(0.0, float(header)) if header is not None else None

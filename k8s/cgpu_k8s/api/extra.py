@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def needed() -> Iterator[None]:
+def report_missing() -> Iterator[None]:
     """Report a failed import in the block as a missing extra.
 
     Raises:

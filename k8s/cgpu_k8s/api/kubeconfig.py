@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import find_nearest, printable
 from cgpu_k8s.api.cluster import (
     Certificate,
     Cluster,
@@ -20,8 +20,8 @@ from cgpu_k8s.api.cluster import (
     Fixed,
     TokenFile,
     Trust,
-    bearer,
-    text,
+    make_bearer,
+    read_file,
 )
 from cgpu_k8s.api.errors import ConfigurationError
 from cgpu_k8s.api.plugin import ExecPlugin
@@ -32,7 +32,7 @@ Fields = Mapping[str, Any]
 class Kubeconfig:
     """One file, or several of which the first that has a name wins.
 
-    Raises ConfigurationError, here and in ``cluster``.
+    Raises ConfigurationError, here and in ``read_cluster``.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -44,14 +44,14 @@ class Kubeconfig:
             "users": {},
         }
         for path in paths:
-            self._add(path)
+            self._add_file(path)
 
     @property
     def contexts(self) -> list[str]:
         """The names of all contexts."""
         return list(self._named["contexts"])
 
-    def cluster(self, context: str | None = None) -> Cluster:
+    def read_cluster(self, context: str | None = None) -> Cluster:
         """The cluster and user of ``context``, or of the current one."""
         name = context or self._current
         if not name:
@@ -59,32 +59,35 @@ class Kubeconfig:
                 f"{self.origin} has no current-context: name one of its contexts with --context",
                 hint=f"it has {', '.join(self.contexts) or 'none'}",
             )
-        chosen, _ = self._get("contexts", name, f"{self.origin}")
+        chosen, _ = self._get_entry("contexts", name, f"{self.origin}")
         origin = f'context "{name}" of {self.origin}'
-        about, place = self._get("clusters", str(chosen.get("cluster") or ""), origin)
-        server = _address(about, "server", origin, "https://HOST:6443")
-        proxy = about.get("proxy-url") and _address(about, "proxy-url", origin, "http://HOST:3128")
+        about, place = self._get_entry("clusters", str(chosen.get("cluster") or ""), origin)
+        server = _read_address(about, "server", origin, "https://HOST:6443")
+        proxy = about.get("proxy-url") and _read_address(
+            about, "proxy-url", origin, "http://HOST:3128"
+        )
         trust = Trust(
-            authorities=_pem(about, "certificate-authority", place, origin),
+            authorities=_read_pem(about, "certificate-authority", place, origin),
             insecure=about.get("insecure-skip-tls-verify") is True,
             name=str(about.get("tls-server-name") or ""),
             origin=origin,
         )
         user: tuple[Fields, Path] = ({}, place)
         if chosen.get("user"):
-            user = self._get("users", str(chosen["user"]), origin)
+            user = self._get_entry("users", str(chosen["user"]), origin)
         return Cluster(
             server=server,
             origin=origin,
             trust=trust,
-            credentials=_credentials(*user, origin, about, trust.authorities),
+            credentials=_read_credentials(*user, origin, about, trust.authorities),
             namespace=str(chosen.get("namespace") or "default"),
             proxy=proxy or "",
         )
 
-    def _add(self, path: Path) -> None:
+    def _add_file(self, path: Path) -> None:
         try:
-            content = yaml.load(text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            content = yaml.load(read_file(path), Loader=loader)  # noqa: S506
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f" in line {mark.line + 1}" if mark is not None else ""
@@ -103,19 +106,19 @@ class Kubeconfig:
                 fields = each.get(kind[:-1])
                 known.setdefault(each["name"], (fields if isinstance(fields, dict) else {}, path))
 
-    def _get(self, kind: str, name: str, origin: str) -> tuple[Fields, Path]:
+    def _get_entry(self, kind: str, name: str, origin: str) -> tuple[Fields, Path]:
         known = self._named[kind]
         if name not in known:
-            like = nearest(name, known)
+            like = find_nearest(name, known)
             raise ConfigurationError(
-                f'{origin} has no {kind[:-1]} "{shown(name)}": it has'
+                f'{origin} has no {kind[:-1]} "{printable(name)}": it has'
                 f" {', '.join(sorted(known)) or 'none'}",
                 hint=f'did you mean "{like}"?' if like else "",
             )
         return known[name]
 
 
-def _address(fields: Fields, key: str, origin: str, example: str) -> str:
+def _read_address(fields: Fields, key: str, origin: str, example: str) -> str:
     """A cluster's address of HTTP, without a slash at the end."""
     address = str(fields.get(key) or "").rstrip("/")
     try:
@@ -127,11 +130,11 @@ def _address(fields: Fields, key: str, origin: str, example: str) -> str:
     except ValueError:  # no port, or no address of IPv6
         pass
     raise ConfigurationError(
-        f"{origin} has {key}={shown(address)}: it must be an address such as {example}"
+        f"{origin} has {key}={printable(address)}: it must be an address such as {example}"
     )
 
 
-def _pem(fields: Fields, key: str, home: Path, origin: str) -> str:
+def _read_pem(fields: Fields, key: str, home: Path, origin: str) -> str:
     """PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
     data = fields.get(f"{key}-data")
     if data:
@@ -140,10 +143,10 @@ def _pem(fields: Fields, key: str, home: Path, origin: str) -> str:
         except (binascii.Error, ValueError):
             raise ConfigurationError(f"{key}-data of {origin} is not base64 of PEM") from None
     path = fields.get(key)
-    return text(home.parent / str(path)) if path else ""
+    return read_file(home.parent / str(path)) if path else ""
 
 
-def _credentials(
+def _read_credentials(
     user: Fields, home: Path, origin: str, cluster: Fields, authority: str
 ) -> Credentials:
     """Return the credentials in a user's entry: certificate, token, file, password or plug-in."""
@@ -154,20 +157,20 @@ def _credentials(
         )
     if any(str(each).startswith("as") for each in user):
         raise ConfigurationError(f"{origin} impersonates another user, which cgpu does not do")
-    chain = _pem(user, "client-certificate", home, origin)
-    key = _pem(user, "client-key", home, origin)
+    chain = _read_pem(user, "client-certificate", home, origin)
+    key = _read_pem(user, "client-key", home, origin)
     if bool(chain) != bool(key):
         raise ConfigurationError(
             f"{origin} has a client certificate without its key, or a key without its certificate"
         )
     certificate = Certificate(chain, key) if chain else None
     if user.get("exec"):
-        return ExecPlugin.of(user["exec"], home, origin, cluster, authority)
+        return ExecPlugin.from_fields(user["exec"], home, origin, cluster, authority)
     if user.get("tokenFile") and not user.get("token"):
         return TokenFile(home.parent / str(user["tokenFile"]))
     credential = Credential({}, certificate)
     if user.get("token"):
-        credential = bearer(str(user["token"]))._replace(certificate=certificate)
+        credential = make_bearer(str(user["token"]))._replace(certificate=certificate)
     elif user.get("username"):
         pair = f"{user['username']}:{user.get('password') or ''}"
         basic = base64.b64encode(pair.encode()).decode()

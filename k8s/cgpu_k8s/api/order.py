@@ -9,7 +9,7 @@ Json = dict[str, Any]
 REMEMBERED = 1000  # deleted objects
 
 
-def metadata(item: Json) -> Json:
+def get_metadata(item: Json) -> Json:
     """An object's metadata, empty if it has none."""
     about = item.get("metadata")
     return about if isinstance(about, dict) else {}
@@ -17,7 +17,7 @@ def metadata(item: Json) -> Json:
 
 def version_of(item: Json) -> str:
     """An object's ``resourceVersion``; "" if it has none."""
-    return str(metadata(item).get("resourceVersion") or "")
+    return str(get_metadata(item).get("resourceVersion") or "")
 
 
 class Order:
@@ -35,34 +35,34 @@ class Order:
         self._versions: dict[str, int] = {}
         self._deleted: OrderedDict[str, int] = OrderedDict()
 
-    def listed(self, item: Json) -> None:
+    def add_listed(self, item: Json) -> None:
         """An object was in the list."""
         version = version_of(item)
         if version.isdecimal():
-            self._versions[str(metadata(item).get("uid"))] = int(version)
+            self._versions[str(get_metadata(item).get("uid"))] = int(version)
 
-    def reached(self, version: str) -> None:
+    def advance_to(self, version: str) -> None:
         """Record that every event up to ``version`` has come."""
         numbers = version.isdecimal() and self.version.isdecimal()
         if not numbers or int(version) > int(self.version):
             self.version = version
 
-    def news(self, kind: str, item: Json) -> bool:
+    def accept_event(self, kind: str, item: Json) -> bool:
         """Return whether an event of ``kind`` is new for ``item``, and record it."""
-        uid, version = str(metadata(item).get("uid")), version_of(item)
-        self.reached(version)
+        uid, version = str(get_metadata(item).get("uid")), version_of(item)
+        self.advance_to(version)
         if not version.isdecimal():
             return True
         number, last = int(version), self._versions.get(uid, -1)
         if kind == "DELETED":
-            return last >= 0 and number >= last and self._delete(uid, number)
+            return last >= 0 and number >= last and self._record_deletion(uid, number)
         # What a selector no longer chose, and chooses again, has the same UID.
         if number <= max(last, self._deleted.get(uid, -1)):
             return False
         self._versions[uid] = number
         return True
 
-    def _delete(self, uid: str, version: int) -> bool:
+    def _record_deletion(self, uid: str, version: int) -> bool:
         del self._versions[uid]
         self._deleted[uid] = version
         self._deleted.move_to_end(uid)

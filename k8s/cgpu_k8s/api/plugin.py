@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cgpu_env.errors import shown
-from cgpu_k8s.api.cluster import Certificate, Credential, bearer
+from cgpu_env.errors import printable
+from cgpu_k8s.api.cluster import Certificate, Credential, make_bearer
 from cgpu_k8s.api.errors import LONGEST_MESSAGE, ConfigurationError
 
 GROUP = "client.authentication.k8s.io/"
@@ -44,7 +44,7 @@ class ExecPlugin:
     _running: asyncio.Future[Credential] | None = None
 
     @classmethod
-    def of(
+    def from_fields(
         cls,
         fields: object,
         home: Path,
@@ -66,7 +66,7 @@ class ExecPlugin:
         version = str(fields.get("apiVersion") or "")
         if not version.startswith(GROUP):
             raise ConfigurationError(
-                f"{origin} has an exec plug-in of apiVersion {shown(version)!r}: it must be"
+                f"{origin} has an exec plug-in of apiVersion {printable(version)!r}: it must be"
                 f" {GROUP}v1 or {GROUP}v1beta1"
             )
         if fields.get("interactiveMode") == "Always":
@@ -79,7 +79,7 @@ class ExecPlugin:
             program = str(home.parent / program)
         spec: dict[str, Any] = {"interactive": False}
         if fields.get("provideClusterInfo") is True:
-            spec["cluster"] = _known(cluster, authority)
+            spec["cluster"] = _make_cluster_info(cluster, authority)
         words, added = fields.get("args") or [], fields.get("env") or []
         if not isinstance(words, list) or not _are_mappings(added):
             raise ConfigurationError(
@@ -94,17 +94,19 @@ class ExecPlugin:
             hint=" ".join(str(fields.get("installHint") or "").split()),
         )
 
-    async def current(self) -> Credential:
+    async def get_current(self) -> Credential:
         """Return the credential; run the program if it has expired. Raises ConfigurationError."""
-        if self._credential is not None and not self._expired(EARLY):
+        if self._credential is not None and not self._is_expired(EARLY):
             return self._credential
         if self._running is None or self._running.done():  # many requests, one program
-            self._running = asyncio.ensure_future(self._renewed())
+            self._running = asyncio.ensure_future(self._refresh_credential())
         return await asyncio.shield(self._running)
 
-    async def _renewed(self) -> Credential:
+    async def _refresh_credential(self) -> Credential:
         # A thread: asyncio's own programs cannot be awaited to the end once they are cancelled.
-        self._credential, self._expires = self._read(await asyncio.to_thread(self._run))
+        self._credential, self._expires = self._parse_output(
+            await asyncio.to_thread(self._run_program)
+        )
         return self._credential
 
     def renew(self) -> bool:
@@ -112,17 +114,17 @@ class ExecPlugin:
         self._credential = None
         return True
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """The program's credential is fresh, and was refused all the same."""
         what = "is refused"
-        if self._expires is not None and self._expired():
+        if self._expires is not None and self._is_expired():
             what = f"expired at {self._expires:%Y-%m-%d %H:%M:%S} UTC, by this machine's clock"
         return f"the exec plug-in {self.command[0]} gives a credential that {what}"
 
-    def _expired(self, early: timedelta = timedelta()) -> bool:
+    def _is_expired(self, early: timedelta = timedelta()) -> bool:
         return self._expires is not None and datetime.now(timezone.utc) >= self._expires - early
 
-    def _run(self) -> bytes:
+    def _run_program(self) -> bytes:
         environment = {**os.environ, **self.environment}
         environment["KUBERNETES_EXEC_INFO"] = json.dumps(self.information)
         try:
@@ -135,47 +137,51 @@ class ExecPlugin:
                 check=False,
             )
         except (OSError, ValueError) as error:
-            raise self._wrong(f"cannot be started: {getattr(error, 'strerror', error)}") from None
+            raise self._make_error(
+                f"cannot be started: {getattr(error, 'strerror', error)}"
+            ) from None
         except subprocess.TimeoutExpired:
-            raise self._wrong(f"does not end within {PATIENCE:.0f} s") from None
+            raise self._make_error(f"does not end within {PATIENCE:.0f} s") from None
         if done.returncode:
-            last = shown(" ".join(done.stderr.decode(errors="replace").split()), LONGEST_MESSAGE)
-            raise self._wrong(
+            last = printable(
+                " ".join(done.stderr.decode(errors="replace").split()), LONGEST_MESSAGE
+            )
+            raise self._make_error(
                 f"fails with status {done.returncode}: {last or 'it does not say why'}"
             )
         return done.stdout
 
-    def _read(self, output: bytes) -> tuple[Credential, datetime | None]:
+    def _parse_output(self, output: bytes) -> tuple[Credential, datetime | None]:
         try:
             answer = json.loads(output)
             status = answer["status"]
             kind, version = answer["kind"], answer["apiVersion"]
             until = status.get("expirationTimestamp")
-            expires = None if until is None else _instant(str(until))
+            expires = None if until is None else _parse_time(str(until))
             token = status.get("token") or ""
             chain, key = status.get("clientCertificateData"), status.get("clientKeyData")
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise self._wrong("prints what is not an ExecCredential with a status") from None
+            raise self._make_error("prints what is not an ExecCredential with a status") from None
         if kind != "ExecCredential" or version != self.information["apiVersion"]:
-            raise self._wrong(
-                f"prints {shown(str(kind))} of {shown(str(version))}: it must be ExecCredential"
-                f" of {self.information['apiVersion']}"
+            raise self._make_error(
+                f"prints {printable(str(kind))} of {printable(str(version))}: it must be"
+                f" ExecCredential of {self.information['apiVersion']}"
             )
         if not token and not (chain and key):
-            raise self._wrong("prints neither a token nor a certificate with its key")
+            raise self._make_error("prints neither a token nor a certificate with its key")
         # One that has expired is shown all the same: our clock may be wrong, and not the server's.
-        credential = bearer(str(token)) if token else Credential({})
+        credential = make_bearer(str(token)) if token else Credential({})
         if chain and key:
             credential = credential._replace(certificate=Certificate(str(chain), str(key)))
         return credential, expires
 
-    def _wrong(self, what: str) -> ConfigurationError:
+    def _make_error(self, what: str) -> ConfigurationError:
         return ConfigurationError(
             f"the exec plug-in {self.command[0]} of {self.origin} {what}", hint=self.hint
         )
 
 
-def _instant(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     """RFC 3339, which Python 3.10 reads without the Z only."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
@@ -185,7 +191,7 @@ def _are_mappings(value: object) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
-def _known(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
+def _make_cluster_info(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
     """Return the part of a cluster's entry that a plug-in may get, with the authority as data."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     known = {name: cluster[name] for name in names if name in cluster}

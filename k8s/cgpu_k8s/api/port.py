@@ -54,7 +54,7 @@ class Port:
         most: int = STRANGERS,
     ) -> None:
         @web.middleware
-        async def know(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def track_friends(request: web.Request, handler: Handler) -> web.StreamResponse:
             if is_friend(request):
                 self._strangers.pop(request.protocol, None)
                 self._friends[str(request.remote)] = None
@@ -62,7 +62,7 @@ class Port:
                     del self._friends[next(iter(self._friends))]
             return await handler(request)
 
-        app.middlewares.insert(0, know)
+        app.middlewares.insert(0, track_friends)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
         self._tls, self._most = tls, most
         self._strangers: dict[web.RequestHandler, _Stranger] = {}  # oldest first
@@ -77,9 +77,9 @@ class Port:
             OSError: it is not free, or not this machine's.
         """
         await self._runner.setup()
-        self._listeners = _listeners(host, port)
+        self._listeners = _open_listeners(host, port)
         for listener in self._listeners:
-            self._keep(self._accept(listener))
+            self._start_task(self._accept_connections(listener))
         return "{}:{}".format(*self._listeners[0].getsockname()[:2])
 
     async def close(self) -> None:
@@ -90,12 +90,12 @@ class Port:
             listener.close()
         await self._runner.cleanup()
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept_connections(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -106,10 +106,12 @@ class Port:
             self._make_room(address[0])
             protocol = cast("web.Server", self._runner.server)()  # there since ``open``
             self._strangers[protocol] = _Stranger(connection, address[0])
-            self._keep(self._begin(protocol, connection))
+            self._start_task(self._serve_connection(protocol, connection))
             await asyncio.sleep(0)  # connections accepted earlier go on first
 
-    async def _begin(self, protocol: web.RequestHandler, connection: socket.socket) -> None:
+    async def _serve_connection(
+        self, protocol: web.RequestHandler, connection: socket.socket
+    ) -> None:
         loop = asyncio.get_running_loop()
         limit = _HANDSHAKE if self._tls else None
         with contextlib.suppress(OSError):  # it sends no TLS, or is gone
@@ -131,9 +133,9 @@ class Port:
         if len(alike) >= self._most:
             count = Counter(alike.values())
             most = max(count.values())
-            self._end(next(each for each, its in alike.items() if count[its] == most))
+            self._drop_stranger(next(each for each, its in alike.items() if count[its] == most))
 
-    def _end(self, protocol: web.RequestHandler) -> None:
+    def _drop_stranger(self, protocol: web.RequestHandler) -> None:
         stranger = self._strangers.pop(protocol)
         if protocol.transport is not None:
             protocol.transport.abort()
@@ -142,7 +144,7 @@ class Port:
                 stranger.connection.shutdown(socket.SHUT_RDWR)
 
 
-def _listeners(host: str | None, port: int) -> list[socket.socket]:
+def _open_listeners(host: str | None, port: int) -> list[socket.socket]:
     """Sockets that listen at every address of ``host``; of any kind of address if it is None."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
 from cgpu_env.commandline import Parser
-from cgpu_env.logline import line
+from cgpu_env.logline import format_line
 from cgpu_k8s.api import extra
-from cgpu_k8s.api.tasks import until_stopped
+from cgpu_k8s.api.tasks import run_until_stopped
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Serve = Callable[[argparse.Namespace], Coroutine[None, None, None]]
 
 
-def parser(name: str, description: str) -> Parser:
+def build_base_parser(name: str, description: str) -> Parser:
     """The options that all have."""
     found = Parser(prog=name, description=description)
     found.add_version(name)
@@ -34,7 +34,7 @@ def parser(name: str, description: str) -> Parser:
     return found
 
 
-def reporter(name: str, warnings: Collection[str]) -> Report:
+def make_reporter(name: str, warnings: Collection[str]) -> Report:
     """Return the function that writes a line of the log: an event and its fields.
 
     Args:
@@ -43,10 +43,12 @@ def reporter(name: str, warnings: Collection[str]) -> Report:
     """
     log = logging.getLogger(name)
 
-    def report(event: str, fields: dict[str, object]) -> None:
-        log.log(logging.WARNING if event in warnings else logging.INFO, "%s", line(event, fields))
+    def report_event(event: str, fields: dict[str, object]) -> None:
+        log.log(
+            logging.WARNING if event in warnings else logging.INFO, "%s", format_line(event, fields)
+        )
 
-    return report
+    return report_event
 
 
 def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
@@ -58,12 +60,12 @@ def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
         serve: all else that it does; imports what ``--help`` does not wait for.
     """
 
-    def work() -> int:
+    def parse_and_serve() -> int:
         given = arguments().parse_args()
         logging.basicConfig(stream=sys.stderr, format="%(message)s")
         logging.getLogger(name).setLevel(logging.INFO)  # not what libraries tell
-        with extra.needed():
-            asyncio.run(until_stopped(serve(given)))
+        with extra.report_missing():
+            asyncio.run(run_until_stopped(serve(given)))
         return 0
 
-    program.run(name, work)
+    program.run(name, parse_and_serve)

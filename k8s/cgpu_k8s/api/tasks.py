@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def result_of(work: Coroutine[None, None, T]) -> T:
+def run_coroutine(work: Coroutine[None, None, T]) -> T:
     """Run a coroutine in a new event loop and return its result.
 
     ``asyncio.run`` writes its result out twice, for an error that it drops: 0.1 s for 10,000 pods.
     """
     found: list[T] = []
 
-    async def kept() -> None:
+    async def keep_result() -> None:
         found.append(await work)
 
-    asyncio.run(kept())
+    asyncio.run(keep_result())
     return found[0]
 
 
-async def together(*works: Coroutine[None, None, None]) -> None:
+async def run_together(*works: Coroutine[None, None, None]) -> None:
     """Run until one fails or we are cancelled; then end all."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)
     finally:
-        await end(*tasks)
+        await cancel_tasks(*tasks)
 
 
-async def end(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until_stopped(work: Coroutine[None, None, None]) -> None:
+async def run_until_stopped(work: Coroutine[None, None, None]) -> None:
     """Do some work until SIGTERM or SIGINT; its error ends us."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -55,4 +55,4 @@ async def until_stopped(work: Coroutine[None, None, None]) -> None:
         if task.done():
             task.result()
     finally:
-        await end(task, waiting)
+        await cancel_tasks(task, waiting)

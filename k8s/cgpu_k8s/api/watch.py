@@ -15,8 +15,14 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from cgpu_k8s.api.client import Client, Json
-from cgpu_k8s.api.errors import ApiError, ConfigurationError, GoneError, NoAnswerError, refusal
-from cgpu_k8s.api.order import Order, metadata, version_of
+from cgpu_k8s.api.errors import (
+    ApiError,
+    ConfigurationError,
+    GoneError,
+    NoAnswerError,
+    make_api_error,
+)
+from cgpu_k8s.api.order import Order, get_metadata, version_of
 
 T = TypeVar("T")
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -53,7 +59,7 @@ class Pace(NamedTuple):
     length: float = 60.0
     silence: float = 15.0
 
-    def pause(self, failures: int, chance: float) -> float:
+    def compute_pause(self, failures: int, chance: float) -> float:
         """Seconds to wait after so many failures in a row; ``chance`` is from 0 to 1.
 
         Half of it is chance, so that a thousand nodes do not come back at the same moment.
@@ -97,27 +103,28 @@ class Watch(Generic[T]):
             wait = 0.0
             try:
                 if not self._order.version:
-                    yield await self._list()
-                async with aclosing(self._changes()) as changes:
+                    yield await self._list_objects()
+                async with aclosing(self._watch_changes()) as changes:
                     async for change in changes:
                         yield change
                 self._failures += 1  # ended without news: only if that comes at once is it wrong
-                wait = self.pace.pause(self._failures, random.random()) * (self._failures > 1)  # noqa: S311
+                wait = self.pace.compute_pause(self._failures, random.random())  # noqa: S311
+                wait *= self._failures > 1
             except (ApiError, ConfigurationError) as error:
                 if isinstance(error, GoneError):
                     self._order = Order()
                 self.report(error)
                 self._failures += 1
-                wait = self.pace.pause(self._failures, random.random())  # noqa: S311
+                wait = self.pace.compute_pause(self._failures, random.random())  # noqa: S311
                 wait = max(wait, getattr(error, "retry_after", None) or 0.0)
             if wait:
                 await self.sleep(wait)
 
-    async def _list(self) -> Listed[T]:
+    async def _list_objects(self) -> Listed[T]:
         order, items = Order(), list[T]()
-        async for page in self.client.pages(self.path, self.selectors):
+        async for page in self.client.list_pages(self.path, self.selectors):
             for each in page.items:
-                order.listed(each)
+                order.add_listed(each)
                 items.append(self.read(each))
             order.version = page.version
             self.heard = time.monotonic()
@@ -129,7 +136,7 @@ class Watch(Generic[T]):
         self.lists += 1
         return Listed(items)
 
-    async def _changes(self) -> AsyncGenerator[Changed[T], None]:
+    async def _watch_changes(self) -> AsyncGenerator[Changed[T], None]:
         """Yield the changes of one request, until it ends."""
         length = max(1, int(self.pace.length * (1 + random.random())))  # noqa: S311
         asked = {
@@ -142,33 +149,33 @@ class Watch(Generic[T]):
         began = time.monotonic()
         try:
             silence = length + self.pace.silence
-            async with aclosing(self.client.lines(self.path, asked, silence)) as lines:
+            async with aclosing(self.client.stream_lines(self.path, asked, silence)) as lines:
                 async for line in lines:
                     self.heard = time.monotonic()
-                    change = self._change(line)
+                    change = self._parse_change(line)
                     if change is not None:
                         yield change
         finally:
             if time.monotonic() - began > self.pace.longest:
                 self._failures = 0
 
-    def _change(self, line: Json) -> Changed[T] | None:
+    def _parse_change(self, line: Json) -> Changed[T] | None:
         """Return the change in a line, or None if it is not new; raise the error in a line."""
         kind, item = line.get("type"), line.get("object")
         if kind == "ERROR":
             status = item if isinstance(item, dict) else {}
             code = status.get("code")
-            raise refusal(f"GET {self.path}", code if isinstance(code, int) else 500, status)
+            raise make_api_error(f"GET {self.path}", code if isinstance(code, int) else 500, status)
         if not isinstance(item, dict) or not version_of(item):
             raise NoAnswerError(
                 f"the watch of {self.path} brought a line that is no change of an object"
             )
         if kind == "BOOKMARK":
-            self._order.reached(version_of(item))
+            self._order.advance_to(version_of(item))
             return None
-        if kind not in CHANGES or not metadata(item).get("uid"):
+        if kind not in CHANGES or not get_metadata(item).get("uid"):
             raise NoAnswerError(f"the watch of {self.path} brought a change that is not known")
-        if not self._order.news(str(kind), item):
+        if not self._order.accept_event(str(kind), item):
             return None
         self._failures = 0
         return Changed(str(kind), self.read(item))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.decisions import decided
+from cgpu_k8s.objects.decisions import read_decision
 from cgpu_node.allocation import BINPACK, Decision, NodeInfo
 
 if TYPE_CHECKING:
@@ -59,41 +59,41 @@ class Books:
         self.reservations: dict[str, Reservation] = {}
         self._entered: dict[str, Decision] = {}
 
-    def node_seen(self, offer: Offer) -> None:
+    def update_node(self, offer: Offer) -> None:
         """A node was added or modified."""
         if self.offers.get(offer.name) == offer:
             return  # most events of a node are about something else; its answers stay known
         self.offers[offer.name] = offer
-        self._replace(offer.node())
+        self._replace_node(offer.to_node_info())
 
-    def node_gone(self, name: str) -> None:
+    def remove_node(self, name: str) -> None:
         """A node was deleted; pods on it count until they are deleted too."""
         if self.offers.pop(name, None):
-            self._replace(_unknown(name))
-            self._tidy(name)
+            self._replace_node(_make_empty_node(name))
+            self._drop_empty_node(name)
 
-    def nodes_listed(self, offers: Iterable[Offer]) -> None:
+    def replace_nodes(self, offers: Iterable[Offer]) -> None:
         """Take over these nodes, and forget all others."""
         found = {offer.name: offer for offer in offers}
         for name in self.offers.keys() - found.keys():
-            self.node_gone(name)
+            self.remove_node(name)
         for offer in found.values():
-            self.node_seen(offer)
+            self.update_node(offer)
 
-    def _replace(self, node: NodeInfo) -> None:
+    def _replace_node(self, node: NodeInfo) -> None:
         before = self.nodes.get(node.name)
         for decision in before.taken.values() if before else ():
             node.add(decision)
         self.nodes[node.name] = node
 
-    def _tidy(self, name: str) -> None:
+    def _drop_empty_node(self, name: str) -> None:
         if name not in self.offers and not self.nodes[name].taken:
             del self.nodes[name]
 
-    def pod_seen(self, pod: Pod) -> None:
+    def update_pod(self, pod: Pod) -> None:
         """A pod was added or modified."""
-        if not pod.asks or pod.final:
-            self.pod_gone(pod.uid)
+        if not pod.asks_for_gpu or pod.final:
+            self.remove_pod(pod.uid)
             return
         if not pod.node and self._is_bound(pod.uid):
             return  # older than what is known: its binding was read before the watch showed it
@@ -102,66 +102,66 @@ class Books:
         self.problems.pop(pod.uid, None)
         if pod.node:
             self.reservations.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
-            self._read(pod)
-        self._enter(pod.uid)
+            self._record_decision(pod)
+        self._update_share(pod.uid)
 
     def _is_bound(self, uid: str) -> bool:
         known = self.pods.get(uid)
         return known is not None and known.node != ""
 
-    def _read(self, pod: Pod) -> None:
-        decision, problem = _decision(pod)
+    def _record_decision(self, pod: Pod) -> None:
+        decision, problem = _parse_decision(pod)
         if decision:
             self.bound[pod.uid] = decision
         else:
             self.problems[pod.uid] = problem
 
-    def pod_read(self, pod: Pod, now: float) -> None:
+    def confirm_pod(self, pod: Pod, now: float) -> None:
         """A pod was read beside the watch: what it has is kept for it until the watch shows it.
 
         A list of all pods that comes later may be older, and does not have the pod then.
         """
         reservation = self.reservations.get(pod.uid)
-        if pod.final or not pod.asks:
-            self.pod_gone(pod.uid)
+        if pod.final or not pod.asks_for_gpu:
+            self.remove_pod(pod.uid)
         elif pod.node and reservation:
-            decision, _ = _decision(pod)
+            decision, _ = _parse_decision(pod)
             if decision is None:
                 self.release(pod.uid)
                 return
             self.reservations[pod.uid] = reservation._replace(decision=decision, since=now)
-            self._enter(pod.uid)
+            self._update_share(pod.uid)
 
-    def pod_gone(self, uid: str) -> None:
+    def remove_pod(self, uid: str) -> None:
         """A pod was deleted, or all its containers have ended for good."""
         for kept in (self.pods, self.bound, self.problems, self.reservations):
             kept.pop(uid, None)
-        self._enter(uid)
+        self._update_share(uid)
 
-    def pods_listed(self, pods: Iterable[Pod]) -> None:
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Take over these pods, and forget all others.
 
         Reservations of pods that no event has shown yet stay: the list may be older than they are.
         """
         found = {pod.uid: pod for pod in pods}
         for uid in self.pods.keys() - found.keys():
-            self.pod_gone(uid)
+            self.remove_pod(uid)
         for pod in found.values():
-            self.pod_seen(pod)
+            self.update_pod(pod)
 
     def reserve(self, pod: Pod, decision: Decision, now: float) -> None:
         """Count what a pod will have, in place of what it had reserved before."""
         self.reservations[pod.uid] = Reservation(pod, decision, now)
-        self._enter(pod.uid)
+        self._update_share(pod.uid)
 
-    def send(self, pod: Pod, decision: Decision, now: float) -> None:
+    def mark_sent(self, pod: Pod, decision: Decision, now: float) -> None:
         """Count what a pod will have; its binding is about to be sent, perhaps again."""
         before = self.reservations.get(pod.uid)
         times = before.sent if before else 0
         self.reservations[pod.uid] = Reservation(pod, decision, now, times + 1)
-        self._enter(pod.uid)
+        self._update_share(pod.uid)
 
-    def refused(self, uid: str) -> None:
+    def mark_refused(self, uid: str) -> None:
         """The API server refused what was sent last; what was sent before may be on its way."""
         reservation = self.reservations.get(uid)
         if reservation and reservation.sent <= 1:
@@ -170,7 +170,7 @@ class Books:
     def release(self, uid: str) -> None:
         """A pod surely does not get what it has reserved; no reservation is no error."""
         self.reservations.pop(uid, None)
-        self._enter(uid)
+        self._update_share(uid)
 
     def expire(self, before: float) -> None:
         """Release what was reserved before a time and was not sent since."""
@@ -178,15 +178,15 @@ class Books:
             if not reservation.sent and reservation.since < before:
                 self.release(uid)
 
-    def overdue(self, before: float) -> list[Reservation]:
+    def list_overdue(self, before: float) -> list[Reservation]:
         """Return the reservations sent before a time whose outcome is not known yet."""
         return [each for each in self.reservations.values() if each.sent and each.since < before]
 
-    def has(self, uid: str) -> bool:
+    def has_share(self, uid: str) -> bool:
         """Return whether a pod has, or will have, a share of a GPU."""
         return uid in self._entered
 
-    def _enter(self, uid: str) -> None:
+    def _update_share(self, uid: str) -> None:
         """Make a node count what a pod has now."""
         reservation = self.reservations.get(uid)
         wanted = self.bound.get(uid) or (reservation.decision if reservation else None)
@@ -197,19 +197,19 @@ class Books:
             return
         if have:
             self.nodes[have.node].remove(uid)
-            self._tidy(have.node)
+            self._drop_empty_node(have.node)
         if wanted:
-            self.nodes.setdefault(wanted.node, _unknown(wanted.node)).add(wanted)
+            self.nodes.setdefault(wanted.node, _make_empty_node(wanted.node)).add(wanted)
 
 
-def _decision(pod: Pod) -> tuple[Decision | None, str]:
+def _parse_decision(pod: Pod) -> tuple[Decision | None, str]:
     """Return the decision in a bound pod's annotation, and the reason if it does not count."""
     try:
-        return decided(pod), "bound without a decision: its containers get no GPU"
+        return read_decision(pod), "bound without a decision: its containers get no GPU"
     except CgpuError as error:
         return None, str(error)
 
 
-def _unknown(name: str) -> NodeInfo:
+def _make_empty_node(name: str) -> NodeInfo:
     """A node that offers nothing."""
     return NodeInfo(name, "", BINPACK, [])

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.objects.nodes import WITHHELD
-from cgpu_node.allocation import Choice, Decision, NeedError, Refusal, best, decide, part_of
+from cgpu_node.allocation import (
+    Choice,
+    Decision,
+    NeedError,
+    Refusal,
+    allocate_gpus,
+    part_of,
+    select_node,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,31 +40,31 @@ class Found(NamedTuple):
     first: str
 
 
-def find(books: Books, pod: Pod, names: Iterable[str], now: float) -> Found:
+def find_nodes(books: Books, pod: Pod, names: Iterable[str], now: float) -> Found:
     """Find the nodes with room for a pod, and reserve its share on the best of them.
 
     Raises:
         NeedError: no GPU of any node could give what it asks for.
     """
-    sent = _sent(books, pod)
+    sent = _find_sent(books, pod)
     if sent:  # its binding may have been carried out: nowhere else until that is known
         named = list(names)
         here = [name for name in named if name == sent.node]
-        refused = {name: _elsewhere(sent) for name in named if name != sent.node}
+        refused = {name: _refuse_elsewhere(sent) for name in named if name != sent.node}
         return Found(here, refused, sent.node if here else "")
-    need = _need(pod)
+    need = _require_need(pod)
     books.release(pod.uid)
-    fitting, refused = _ask(books, need, names)
+    fitting, refused = _filter_nodes(books, need, names)
     if not fitting:
         return Found([], refused, "")
-    first = best(fitting)
-    decision = decide(books.nodes[first], need)
+    first = select_node(fitting)
+    decision = allocate_gpus(books.nodes[first], need)
     if isinstance(decision, Decision):  # always: it was just chosen
         books.reserve(pod, decision, now)
     return Found(list(fitting), refused, first)
 
 
-def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
+def commit_decision(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
     """Decide what a pod gets on the node that its scheduler chose, and mark it as sent.
 
     What was sent before is sent again as it was.
@@ -67,23 +75,23 @@ def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
     known = books.pods.get(pod.uid)
     if known and known.node:
         return Refusal(BOUND, f"the pod is bound to {known.node} already")
-    sent = _sent(books, pod)
+    sent = _find_sent(books, pod)
     if sent and sent.node != node:
-        return _elsewhere(sent)
-    if sent and (gone := _gone(books, sent)):
+        return _refuse_elsewhere(sent)
+    if sent and (gone := _check_resend(books, sent)):
         return gone
     decision = sent or _decide_anew(books, pod, node)
     if isinstance(decision, Decision):
-        books.send(pod, decision, now)
+        books.mark_sent(pod, decision, now)
     return decision
 
 
 def _decide_anew(books: Books, pod: Pod, node: str) -> Decision | Refusal:
     """Release the pod's reservation, on whichever node it is, and decide again on this node."""
-    need = _need(pod)
+    need = _require_need(pod)
     books.release(pod.uid)
-    _, refused = _ask(books, need, [node])
-    return refused[node] if refused else decide(books.nodes[node], need)
+    _, refused = _filter_nodes(books, need, [node])
+    return refused[node] if refused else allocate_gpus(books.nodes[node], need)
 
 
 def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> bool:
@@ -92,24 +100,24 @@ def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> b
     Raises:
         NeedError: no GPU of any node could give what it asks for.
     """
-    need = _need(pod)
+    need = _require_need(pod)
     node, gone = books.nodes.get(name), [pod.uid, *victims]
     taken = [node.taken[uid] for uid in gone if uid in node.taken] if node else []
     for decision in taken:
         books.nodes[name].remove(decision.pod)
-    fitting, _ = _ask(books, need, [name])
+    fitting, _ = _filter_nodes(books, need, [name])
     for decision in taken:
         books.nodes[name].add(decision)
     return bool(fitting)
 
 
-def _sent(books: Books, pod: Pod) -> Decision | None:
+def _find_sent(books: Books, pod: Pod) -> Decision | None:
     """Return the decision that was sent to the API server and is not seen yet, or None."""
     reservation = books.reservations.get(pod.uid)
     return reservation.decision if reservation and reservation.sent else None
 
 
-def _gone(books: Books, sent: Decision) -> Refusal | None:
+def _check_resend(books: Books, sent: Decision) -> Refusal | None:
     """Return why the decision that was sent cannot be sent again; None if it can."""
     offer = books.offers.get(sent.node)
     if offer is None:
@@ -118,19 +126,19 @@ def _gone(books: Books, sent: Decision) -> Refusal | None:
     return Refusal(SENT, f"node {sent.node} has no GPU {gone[0]} any more") if gone else None
 
 
-def _elsewhere(sent: Decision) -> Refusal:
+def _refuse_elsewhere(sent: Decision) -> Refusal:
     return Refusal(
         SENT, f"the pod's binding to {sent.node} was sent, and its outcome is not known yet"
     )
 
 
-def _need(pod: Pod) -> Need:
+def _require_need(pod: Pod) -> Need:
     if pod.need is None:
         raise NeedError(pod.refusal or "the pod asks for no part of a GPU")
     return pod.need
 
 
-def _ask(
+def _filter_nodes(
     books: Books, need: Need, names: Iterable[str]
 ) -> tuple[dict[str, Choice], dict[str, Refusal]]:
     part = part_of(need)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.api.resources import PODS
-from cgpu_k8s.books.placing import commit
+from cgpu_k8s.books.placing import commit_decision
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node.allocation import NeedError, Refusal
@@ -82,36 +82,36 @@ class Binder:
         """
         if self._is_done(asked):
             return REPEATED
-        pod = await self._pod(asked)
-        if not pod.asks:
-            return await self._send(asked, {})
+        pod = await self._find_pod(asked)
+        if not pod.asks_for_gpu:
+            return await self._send_binding(asked, {})
         try:
-            decision = commit(self._books, pod, asked.node, self._clock())
+            decision = commit_decision(self._books, pod, asked.node, self._clock())
         except NeedError as error:
             raise BindError(REFUSED, str(error)) from None
         if isinstance(decision, Refusal):
             raise BindError(REFUSED, decision.sentence)
-        return await self._send(asked, self._annotations(pod, decision))
+        return await self._send_binding(asked, self._make_annotations(pod, decision))
 
-    def _annotations(self, pod: Pod, decision: Decision) -> dict[str, str]:
+    def _make_annotations(self, pod: Pod, decision: Decision) -> dict[str, str]:
         gpus = self._books.offers[decision.node].gpus
         try:
             return write_annotations(decision, pod, gpus, time.time_ns())
         except CgpuError as error:  # names that none may have
-            self._books.refused(pod.uid)
+            self._books.mark_refused(pod.uid)
             raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
 
     def _is_done(self, asked: Bound) -> bool:
         known = self._books.bound.get(asked.uid)
         return known is not None and known.node == asked.node
 
-    async def _pod(self, asked: Bound) -> Pod:
+    async def _find_pod(self, asked: Bound) -> Pod:
         reservation = self._books.reservations.get(asked.uid)
         known = self._books.pods.get(asked.uid) or (reservation and reservation.pod)
         if known:
             return known
         try:
-            found = read_pod(await self._api.get(_path(asked)))
+            found = read_pod(await self._api.get(_make_path(asked)))
         except CgpuError as error:
             raise BindError(FAILED, str(error)) from None
         if found.uid != asked.uid:
@@ -123,20 +123,20 @@ class Binder:
         if problem := self._problem():
             raise BindError(REFUSED, problem)
 
-    async def _send(self, asked: Bound, notes: dict[str, str]) -> str:
-        body = _binding(asked, notes)
+    async def _send_binding(self, asked: Bound, notes: dict[str, str]) -> str:
+        body = _make_binding(asked, notes)
         try:
-            await self._api.post(_path(asked, "binding"), body, self._expect_leading)
+            await self._api.post(_make_path(asked, "binding"), body, self._expect_leading)
         except BindError:
-            self._books.refused(asked.uid)
+            self._books.mark_refused(asked.uid)
             raise
         except ConflictError:
-            return await self._conflict(asked)
+            return await self._resolve_conflict(asked)
         except CgpuError as error:
             if not isinstance(error, ApiError) or error.sure:
-                self._books.refused(asked.uid)
+                self._books.mark_refused(asked.uid)
                 raise BindError(FAILED, str(error)) from None
-            done, _ = await self._seen(asked)
+            done, _ = await self._verify_binding(asked)
             if done:
                 return REPEATED
             raise BindError(
@@ -144,44 +144,44 @@ class Binder:
             ) from None
         return DONE
 
-    async def _conflict(self, asked: Bound) -> str:
+    async def _resolve_conflict(self, asked: Bound) -> str:
         """The pod was bound before: by us, which is what we want, or by somebody else."""
-        done, node = await self._seen(asked)
+        done, node = await self._verify_binding(asked)
         if done:
             return REPEATED
         where = f" to {node}" if node else ""
         raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
 
-    async def _seen(self, asked: Bound) -> tuple[bool, str]:
+    async def _verify_binding(self, asked: Bound) -> tuple[bool, str]:
         """Read the pod into the books; whether it is bound as it was asked, and to which node."""
         try:
-            found = await self._read(asked.namespace, asked.name, asked.uid)
+            found = await self._refresh_pod(asked.namespace, asked.name, asked.uid)
         except CgpuError:
             return False, ""
         if found is None:
             return False, ""
-        has = not found.asks or self._books.has(found.uid)
+        has = not found.asks_for_gpu or self._books.has_share(found.uid)
         return found.node == asked.node and has, found.node
 
-    async def _read(self, namespace: str, name: str, uid: str) -> Pod | None:
+    async def _refresh_pod(self, namespace: str, name: str, uid: str) -> Pod | None:
         """Read a pod into the books; return None if it is gone."""
         try:
             found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
         except NotFoundError:
             found = None
         if found is None or found.uid != uid:
-            self._books.pod_gone(uid)
+            self._books.remove_pod(uid)
             return None
-        self._books.pod_read(found, self._clock())
+        self._books.confirm_pod(found, self._clock())
         return found
 
-    async def resolve(self, older: float) -> None:
+    async def resolve_overdue(self, older: float) -> None:
         """Read pods whose bindings were sent ``older`` seconds ago and which no event has shown."""
         now = self._clock()
-        for each in self._books.overdue(now - older):
+        for each in self._books.list_overdue(now - older):
             pod = each.pod
             try:
-                await self._read(pod.namespace, pod.name, pod.uid)
+                await self._refresh_pod(pod.namespace, pod.name, pod.uid)
             except CgpuError:
                 continue
             current = self._books.reservations.get(pod.uid)
@@ -189,11 +189,11 @@ class Binder:
                 self._books.release(pod.uid)
 
 
-def _path(asked: Bound, part: str = "") -> str:
+def _make_path(asked: Bound, part: str = "") -> str:
     return PODS.path(asked.name, namespace=asked.namespace, part=part)
 
 
-def _binding(asked: Bound, notes: dict[str, str]) -> Json:
+def _make_binding(asked: Bound, notes: dict[str, str]) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Binding",

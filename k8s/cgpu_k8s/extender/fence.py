@@ -13,7 +13,7 @@ from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.objects.fields import ObjectError, member
+from cgpu_k8s.objects.fields import ObjectError, get_member
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds; less than the leaseDuration after which others may t
 _COMPARED = 30  # renewals; a clock that is set back forbids bindings for as many
 
 
-def clock() -> float:
+def read_clock() -> float:
     """Seconds since the machine began, also those in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -44,16 +44,17 @@ class Fence:
         self._seen: float | None = None
         self._lags: deque[float] = deque(maxlen=_COMPARED)
 
-    def lease(self, lease: Json, now: float) -> bool:
+    def update_lease(self, lease: Json, now: float) -> bool:
         """The lease was read; whether our scheduler leads since, and did not before."""
-        spec = member(lease, "spec", dict)
-        led, renewal = self.leads, (member(spec, "holderIdentity", str), spec.get("renewTime"))
+        spec = get_member(lease, "spec", dict)
+        led = self.is_leading
+        renewal = (get_member(spec, "holderIdentity", str), spec.get("renewTime"))
         if self._renewal is not None and renewal != self._renewal:
-            self._seen = self._made(renewal, now)  # the first one may be old
+            self._seen = self._time_renewal(renewal, now)  # the first one may be old
         self._renewal, self.holder = renewal, renewal[0]
-        return self.leads and not led
+        return self.is_leading and not led
 
-    def _made(self, renewal: tuple[str, object], now: float) -> float:
+    def _time_renewal(self, renewal: tuple[str, object], now: float) -> float:
         """Return our clock's time of a renewal, as if the fastest one so far had come at once."""
         holder, when = renewal
         if holder != self.holder:
@@ -65,23 +66,23 @@ class Fence:
         self._lags.append(lag)
         return now - (lag - min(self._lags))
 
-    def gone(self) -> None:
+    def clear_lease(self) -> None:
         """Record that there is no lease."""
         self.holder, self._renewal, self._seen = "", ("", None), None
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         """Whether our scheduler had the lease when it was last seen."""
         return self.holder.startswith(f"{self._host}_")
 
     @property
-    def begins(self) -> bool:
+    def is_beginning(self) -> bool:
         """Whether our scheduler leads and has not renewed its lease yet, which takes it seconds."""
-        return self.leads and self._seen is None
+        return self.is_leading and self._seen is None
 
-    def problem(self, now: float) -> str:
+    def find_problem(self, now: float) -> str:
         """Return why nothing may be bound now; "" if it may."""
-        if not self.leads:
+        if not self.is_leading:
             return f"the scheduler on {self._host} does not lead, {self.holder or 'nobody'} does"
         if self._seen is None:
             return f"no renewal of the lease of {self.holder} has been seen yet"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.resources import LEASES, NODES, PODS
-from cgpu_k8s.api.tasks import end, together
+from cgpu_k8s.api.tasks import cancel_tasks, run_together
 from cgpu_k8s.api.watch import DELETED, Listed, Watch
-from cgpu_k8s.extender.fence import clock
+from cgpu_k8s.extender.fence import read_clock
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -58,11 +58,11 @@ class ClusterInformer:
         if lease is None:
             self._anew.set()
 
-    def heard(self) -> dict[str, float | None]:
+    def get_heard_times(self) -> dict[str, float | None]:
         """Return the time of the last message of the API server (``time.monotonic()``), by kind."""
         return {kind: watch.heard for kind, watch in self._watches.items()}
 
-    def missing(self) -> str:
+    def find_missing(self) -> str:
         """Return what was not listed since our scheduler leads; "" if the books are complete."""
         if self._anew.is_set():
             return "nodes and pods are to be listed again"
@@ -75,12 +75,12 @@ class ClusterInformer:
         Args:
             resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
         """
-        works = [self._objects(), self._tidy(resolve)]
+        works = [self._follow_objects(), self._clean_reservations(resolve)]
         if self._lease:
             works.append(self._follow_lease(self._lease))
-        await together(*works)
+        await run_together(*works)
 
-    async def _objects(self) -> None:
+    async def _follow_objects(self) -> None:
         """Follow nodes and pods; from a new list on whenever our scheduler begins to lead.
 
         What the leader before bound is in that list, while a watch may show it later.
@@ -89,42 +89,42 @@ class ClusterInformer:
             await self._anew.wait()
             self._listed.clear()
             self._anew.clear()
-            both = asyncio.ensure_future(together(self._nodes(), self._pods()))
+            both = asyncio.ensure_future(run_together(self._follow_nodes(), self._follow_pods()))
             again = asyncio.ensure_future(self._anew.wait())
             try:
                 await asyncio.wait((both, again), return_when=asyncio.FIRST_COMPLETED)
                 if both.done():
                     both.result()  # its error ends us
             finally:
-                await end(both, again)
+                await cancel_tasks(both, again)
 
-    async def _nodes(self) -> None:
+    async def _follow_nodes(self) -> None:
         books = self._books
-        watch = self._watch("nodes", NODES.path(), read_node)
+        watch = self._make_watch("nodes", NODES.path(), read_node)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    books.nodes_listed(each for each in event.items if each)
-                    self._complete("nodes", len(event.items))
+                    books.replace_nodes(each for each in event.items if each)
+                    self._mark_listed("nodes", len(event.items))
                 elif event.item and event.kind == DELETED:
-                    books.node_gone(event.item.name)
+                    books.remove_node(event.item.name)
                 elif event.item:
-                    books.node_seen(event.item)
+                    books.update_node(event.item)
 
-    async def _pods(self) -> None:
+    async def _follow_pods(self) -> None:
         books = self._books
-        watch = self._watch("pods", PODS.path(), read_pod)
+        watch = self._make_watch("pods", PODS.path(), read_pod)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    books.pods_listed(each for each in event.items if each)
-                    self._complete("pods", len(books.pods))
+                    books.replace_pods(each for each in event.items if each)
+                    self._mark_listed("pods", len(books.pods))
                 elif event.item and event.kind == DELETED:
-                    books.pod_gone(event.item.uid)
+                    books.remove_pod(event.item.uid)
                 elif event.item:
-                    books.pod_seen(event.item)
+                    books.update_pod(event.item)
 
-    def _complete(self, kind: str, count: int) -> None:
+    def _mark_listed(self, kind: str, count: int) -> None:
         self._listed.add(kind)
         self._report("listed", {"kind": kind, "count": count})
         gc.collect()
@@ -132,7 +132,7 @@ class ClusterInformer:
 
     async def _follow_lease(self, lease: Lease) -> None:
         where = LEASES.path(namespace=lease.namespace)
-        watch = self._watch("lease", where, _same, f"metadata.name={lease.name}")
+        watch = self._make_watch("lease", where, _keep_object, f"metadata.name={lease.name}")
         async with aclosing(aiter(watch)) as events:
             first = True
             async for event in events:
@@ -150,40 +150,44 @@ class ClusterInformer:
     def _has_begun(self, fence: Fence, item: Json | None) -> bool:
         """Pass a lease, or None, to the fence; return whether our scheduler begins to lead."""
         if item is None:
-            fence.gone()
+            fence.clear_lease()
             return False
         try:
-            return fence.lease(item, clock())
+            return fence.update_lease(item, read_clock())
         except ObjectError as error:
             self._report("object_not_read", {"kind": "lease", "error": error})
             return False
 
-    def _watch(
+    def _make_watch(
         self, kind: str, path: str, read: Callable[[Json], T], field: str = ""
     ) -> Watch[T | None]:
         """Return a watch, which brings None for an object that cannot be read, and logs it."""
 
-        def known(item: Json) -> T | None:
+        def try_read(item: Json) -> T | None:
             try:
                 return read(item)
             except ObjectError as error:
                 self._report("object_not_read", {"kind": kind, "error": error})
                 return None
 
-        def report(error: CgpuError) -> None:
+        def report_error(error: CgpuError) -> None:
             self._report("watch_failed", {"kind": kind, "error": error})
 
         watch = self._watches[kind] = Watch(
-            self._client, path, known, {"fieldSelector": field} if field else {}, report=report
+            self._client,
+            path,
+            try_read,
+            {"fieldSelector": field} if field else {},
+            report=report_error,
         )
         return watch
 
-    async def _tidy(self, resolve: Callable[[float], Awaitable[None]]) -> None:
+    async def _clean_reservations(self, resolve: Callable[[float], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(PERIOD)
             self._books.expire(time.monotonic() - KEPT)
             await resolve(READ)
 
 
-def _same(item: Json) -> Json:
+def _keep_object(item: Json) -> Json:
     return item

@@ -61,7 +61,7 @@ class Metrics:
         )
         self.registry.register(_Cluster(books, heard, unbindable))
 
-    def seen(self) -> MetricsSnapshot:
+    def take_snapshot(self) -> MetricsSnapshot:
         """Return the families as they are now; another thread may read them."""
         return MetricsSnapshot(list(self.registry.collect()))
 
@@ -96,8 +96,8 @@ class _Cluster:
             "1 while it binds pods: its scheduler leads, and nodes and pods are listed.",
             value=not self._unbindable(),
         )
-        yield from self._nodes()
-        yield from (self._gpus(), self._pods())
+        yield from self._measure_units()
+        yield from (self._count_gpus(), self._count_pods())
         reserved = GaugeMetricFamily(
             "cgpu_extender_reservations",
             "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
@@ -119,7 +119,7 @@ class _Cluster:
                 silence.add_metric([kind], now - when)
         yield silence
 
-    def _gpus(self) -> Metric:
+    def _count_gpus(self) -> Metric:
         """Return the number of GPUs on each node that is labelled for sharing."""
         found = GaugeMetricFamily(
             "cgpu_cluster_gpus",
@@ -133,7 +133,7 @@ class _Cluster:
                 found.add_metric([name, "lost"], len(offer.gpus) - healthy)
         return found
 
-    def _pods(self) -> Metric:
+    def _count_pods(self) -> Metric:
         books = self._books
         found = GaugeMetricFamily(
             "cgpu_cluster_pods", "Pods that ask for a part of a GPU, by state.", labels=["state"]
@@ -143,7 +143,7 @@ class _Cluster:
         found.add_metric(["undecided"], len(books.problems))
         return found
 
-    def _nodes(self) -> Iterable[Metric]:
+    def _measure_units(self) -> Iterable[Metric]:
         labels = ["node", "gpu", "uuid"]
         whole = GaugeMetricFamily(
             "cgpu_cluster_gpu_units", "Units of aliyun.com/gpu-mem of a GPU.", labels=labels
@@ -162,9 +162,9 @@ class _Cluster:
             for gpu in offer.gpus.values():
                 of = [name, str(gpu.index), gpu.uuid]
                 whole.add_metric(of, gpu.units)
-                taken.add_metric(of, node.used(gpu.uuid).units)
+                taken.add_metric(of, node.used_part(gpu.uuid).units)
             for each in node.gpus.values():
-                free = node.free(each)
+                free = node.free_part(each)
                 open_to = each.healthy and free.slots > 0 and (free.cores > 0 or not each.cores)
                 largest[node.mode] = max(largest.get(node.mode, 0), free.units * open_to)
         for mode, units in sorted(largest.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.books.placing import SENT, UNKNOWN, find, fits_without
+from cgpu_k8s.books.placing import SENT, UNKNOWN, find_nodes, fits_without
 from cgpu_k8s.extender import wire
 from cgpu_node.allocation import FULL, NeedError
 
@@ -40,13 +40,13 @@ class Scheduling:
 
     def filter(self, asked: ExtenderArgs) -> Json:
         """Return the nodes with room; reserve on the best, as one node alone is never scored."""
-        if not asked.pod.asks:
-            return wire.filtered(asked, asked.names, {}, {})
+        if not asked.pod.asks_for_gpu:
+            return wire.make_filter_result(asked, asked.names, {}, {})
         try:
-            found = self._find(asked)
+            found = self._find_nodes(asked)
         except NeedError as error:
             self._count(IMPOSSIBLE, len(asked.names))
-            return wire.filtered(asked, [], {}, dict.fromkeys(asked.names, str(error)))
+            return wire.make_filter_result(asked, [], {}, dict.fromkeys(asked.names, str(error)))
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         codes: dict[str, int] = {}
@@ -55,19 +55,19 @@ class Scheduling:
             codes[code] = codes.get(code, 0) + 1
         for code, nodes in codes.items():
             self._count(code, nodes)
-        return wire.filtered(asked, found.fitting, failed, unresolvable)
+        return wire.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
         """Scores: our first choice of these nodes, where the pod's part is reserved then."""
         reservation = self._books.reservations.get(asked.pod.uid)
-        if not asked.pod.asks:
-            return wire.scored(asked.names, "")
+        if not asked.pod.asks_for_gpu:
+            return wire.make_host_priorities(asked.names, "")
         if reservation and reservation.decision.node in asked.names:
-            return wire.scored(asked.names, reservation.decision.node)
+            return wire.make_host_priorities(asked.names, reservation.decision.node)
         try:
-            return wire.scored(asked.names, self._find(asked).first)
+            return wire.make_host_priorities(asked.names, self._find_nodes(asked).first)
         except NeedError:
-            return wire.scored(asked.names, "")
+            return wire.make_host_priorities(asked.names, "")
 
     def preempt(self, asked: Preempted) -> Json:
         """Return the nodes that would have room once their victims have ended.
@@ -79,11 +79,11 @@ class Scheduling:
             nodes = [
                 name
                 for name, victims in asked.victims.items()
-                if not pod.asks or fits_without(books, pod, name, victims)
+                if not pod.asks_for_gpu or fits_without(books, pod, name, victims)
             ]
         except NeedError:
             nodes = []
-        return wire.preempted(asked, nodes)
+        return wire.make_preemption_result(asked, nodes)
 
-    def _find(self, asked: ExtenderArgs) -> Found:
-        return find(self._books, asked.pod, asked.names, self._clock())
+    def _find_nodes(self, asked: ExtenderArgs) -> Found:
+        return find_nodes(self._books, asked.pod, asked.names, self._clock())

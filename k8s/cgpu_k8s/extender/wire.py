@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.errors import CgpuError, nearest, shown
-from cgpu_k8s.objects.fields import member, objects
+from cgpu_env.errors import CgpuError, find_nearest, printable
+from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
@@ -58,49 +58,51 @@ class Bound(NamedTuple):
     node: str
 
 
-def too_long() -> CallError:
+def make_length_error() -> CallError:
     """The error for a call longer than LONGEST."""
     return CallError(_TOO_LONG)
 
 
-def _parse(body: bytes, needed: tuple[str, ...], known: tuple[str, ...]) -> Json:
+def _parse_call(body: bytes, needed: tuple[str, ...], known: tuple[str, ...]) -> Json:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise CallError(f"{shown(repr(body[:60]))}: expected a JSON object") from None
+        raise CallError(f"{printable(repr(body[:60]))}: expected a JSON object") from None
     if not isinstance(found, dict):
         raise CallError(f"expected a JSON object, got {type(found).__name__}")
     for name in found:
         if name not in known:
-            near = nearest(name, known)
+            near = find_nearest(name, known)
             guess = f"; perhaps {near}" if near else ""
-            raise CallError(f"{shown(name)}: expected only {', '.join(known)}{guess}")
+            raise CallError(f"{printable(name)}: expected only {', '.join(known)}{guess}")
     for name in needed:
         if not found.get(name):
             raise CallError(f"{name} is missing or empty")
     return found
 
 
-def read_asked(body: bytes) -> ExtenderArgs:
+def read_extender_args(body: bytes) -> ExtenderArgs:
     """A call of ``filter`` or ``prioritize``.
 
     Raises:
         CallError: it is none, or names no node.
         ObjectError: the pod or a node is none.
     """
-    found = _parse(body, ("Pod",), ("Pod", "Nodes", "NodeNames"))
-    pod = read_pod(member(found, "Pod", dict))
+    found = _parse_call(body, ("Pod",), ("Pod", "Nodes", "NodeNames"))
+    pod = read_pod(get_member(found, "Pod", dict))
     if not pod.uid:
         raise CallError("Pod.metadata.uid is missing")
     if found.get("NodeNames") is not None:
-        names = member(found, "NodeNames", list)
+        names = get_member(found, "NodeNames", list)
         for name in names:
             if not isinstance(name, str):
                 raise CallError(f"NodeNames: expected strings, got {type(name).__name__}")
         nodes = None
     else:
-        listed = objects(member(found, "Nodes", dict), "items")
-        nodes = {member(member(each, "metadata", dict), "name", str): each for each in listed}
+        listed = get_objects(get_member(found, "Nodes", dict), "items")
+        nodes = {
+            get_member(get_member(each, "metadata", dict), "name", str): each for each in listed
+        }
         names = list(nodes)
     if not names:
         raise CallError("NodeNames, or items of Nodes: expected at least one node")
@@ -115,23 +117,23 @@ def read_preempted(body: bytes) -> Preempted:
         ObjectError: the pod or a victim is none.
     """
     keys = ("NodeNameToMetaVictims", "NodeNameToVictims")
-    found = _parse(body, ("Pod",), ("Pod", *keys))
-    named = next((member(found, key, dict) for key in keys if found.get(key)), {})
+    found = _parse_call(body, ("Pod",), ("Pod", *keys))
+    named = next((get_member(found, key, dict) for key in keys if found.get(key)), {})
     if not named:
         raise CallError(f"{keys[0]}: expected at least one node")
     victims, violations = {}, {}
     for node, each in named.items():
         if not isinstance(each, dict):
-            raise CallError(f"victims on {shown(node)}: expected an object")
-        victims[node] = [_uid(pod) for pod in objects(each, "Pods")]
+            raise CallError(f"victims on {printable(node)}: expected an object")
+        victims[node] = [_read_uid(pod) for pod in get_objects(each, "Pods")]
         count = each.get("NumPDBViolations") or 0
         violations[node] = count if isinstance(count, int) else 0
-    return Preempted(read_pod(member(found, "Pod", dict)), victims, violations)
+    return Preempted(read_pod(get_member(found, "Pod", dict)), victims, violations)
 
 
-def _uid(pod: Json) -> str:
+def _read_uid(pod: Json) -> str:
     """Of a MetaPod, or of a pod."""
-    return member(pod, "UID", str) or member(member(pod, "metadata", dict), "uid", str)
+    return get_member(pod, "UID", str) or get_member(get_member(pod, "metadata", dict), "uid", str)
 
 
 def read_bound(body: bytes) -> Bound:
@@ -141,19 +143,19 @@ def read_bound(body: bytes) -> Bound:
         CallError: it is none.
     """
     keys = ("PodName", "PodNamespace", "PodUID", "Node")
-    found = _parse(body, keys, keys)
-    name, namespace, uid, node = (_ascii(found, key) for key in keys)
+    found = _parse_call(body, keys, keys)
+    name, namespace, uid, node = (_read_ascii(found, key) for key in keys)
     return Bound(namespace, name, uid, node)
 
 
-def _ascii(found: Json, key: str) -> str:
-    value = member(found, key, str)
+def _read_ascii(found: Json, key: str) -> str:
+    value = get_member(found, key, str)
     if not value.isascii():
-        raise CallError(f"{key}={shown(value)}: expected a name of Kubernetes, which is ASCII")
+        raise CallError(f"{key}={printable(value)}: expected a name of Kubernetes, which is ASCII")
     return value
 
 
-def filtered(
+def make_filter_result(
     asked: ExtenderArgs, fitting: list[str], failed: dict[str, str], unresolvable: dict[str, str]
 ) -> Json:
     """The answer to ``filter``.
@@ -176,7 +178,7 @@ def filtered(
     }
 
 
-def scored(names: list[str], first: str) -> list[Json]:
+def make_host_priorities(names: list[str], first: str) -> list[Json]:
     """The answer to ``prioritize``: the scheduler is to take our first choice, and no other.
 
     A score by fill would be rounded to one of eleven, and pods would spread over nodes.
@@ -184,7 +186,7 @@ def scored(names: list[str], first: str) -> list[Json]:
     return [{"Host": name, "Score": 10 * (name == first)} for name in names]
 
 
-def preempted(asked: Preempted, nodes: list[str]) -> Json:
+def make_preemption_result(asked: Preempted, nodes: list[str]) -> Json:
     """The answer to ``preempt``: the nodes where the victims' end makes room."""
     return {
         "NodeNameToMetaVictims": {

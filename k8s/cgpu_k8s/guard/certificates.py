@@ -89,7 +89,7 @@ class _Pair(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
-def kept(keys: Keys, host: str, now: datetime) -> Keys:
+def renew_keys(keys: Keys, host: str, now: datetime) -> Keys:
     """``keys`` with whatever is due, damaged or missing made anew; else ``keys``.
 
     An authority is followed by another one a year before its end. It signs a last certificate
@@ -101,50 +101,54 @@ def kept(keys: Keys, host: str, now: datetime) -> Keys:
         now: the time, with its zone.
     """
     path = keys.path if _KEY.fullmatch(keys.path) else secrets.token_hex(_KEY_BYTES).encode()
-    return _certified(keys, host, now)._replace(path=path)
+    return _renew_certificates(keys, host, now)._replace(path=path)
 
 
-def _certified(keys: Keys, host: str, now: datetime) -> Keys:
-    """Keep or renew authority and certificate: see ``kept``."""
-    known = _authorities(keys.authorities, now)
-    pair = _pair(known[:1], keys.signer)
+def _renew_certificates(keys: Keys, host: str, now: datetime) -> Keys:
+    """Keep or renew authority and certificate: see ``renew_keys``."""
+    known = _load_authorities(keys.authorities, now)
+    pair = _match_key(known[:1], keys.signer)
     if pair is None:
         pair = _new_authority(now)
-        return _written([pair.certificate, *known][:_MOST], pair, keys, host, now)
-    if _left(pair.certificate, now) >= AUTHORITY.renewed:
-        return _written(known, pair, keys, host, now)
-    last = _signed(pair, host, now)
+        return _assemble_keys([pair.certificate, *known][:_MOST], pair, keys, host, now)
+    if _compute_time_left(pair.certificate, now) >= AUTHORITY.renewed:
+        return _assemble_keys(known, pair, keys, host, now)
+    last = _sign_certificate(pair, host, now)
     pair = _new_authority(now)
-    return Keys(_certificates([pair.certificate, *known][:_MOST]), _key(pair), *last)
+    return Keys(_certificates_to_pem([pair.certificate, *known][:_MOST]), _key_to_pem(pair), *last)
 
 
-def words(keys: Keys, now: datetime) -> Words:
+def compute_words(keys: Keys, now: datetime) -> Words:
     """The words of the paths at a time; "" without a key.
 
     A word becomes known: an API server that cannot call a path shows it to whoever waits for that.
     """
     number = int(now.timestamp() // WORD.total_seconds())
-    return Words(*(_word(keys.path, number + step) for step in (0, -1, 1)))
+    return Words(*(_compute_word(keys.path, number + step) for step in (0, -1, 1)))
 
 
-def _word(key: bytes, number: int) -> str:
+def _compute_word(key: bytes, number: int) -> str:
     return hmac.new(key, str(number).encode(), "sha256").hexdigest() if key else ""
 
 
-def until(keys: Keys) -> datetime:
+def read_expiry(keys: Keys) -> datetime:
     """Return when the certificate ends."""
     return x509.load_pem_x509_certificates(keys.chain)[0].not_valid_after_utc
 
 
-def _written(
+def _assemble_keys(
     known: list[x509.Certificate], pair: _Pair, keys: Keys, host: str, now: datetime
 ) -> Keys:
     """These authorities, with the certificate of ``keys`` while it serves."""
-    shown = (keys.chain, keys.key) if _serves(keys, known, host, now) else _signed(pair, host, now)
-    return Keys(_certificates(known), _key(pair), *shown)
+    shown = (
+        (keys.chain, keys.key)
+        if _is_serving(keys, known, host, now)
+        else _sign_certificate(pair, host, now)
+    )
+    return Keys(_certificates_to_pem(known), _key_to_pem(pair), *shown)
 
 
-def _authorities(pem: bytes, now: datetime) -> list[x509.Certificate]:
+def _load_authorities(pem: bytes, now: datetime) -> list[x509.Certificate]:
     """Those that are valid now, and whole."""
     try:
         found = x509.load_pem_x509_certificates(pem)
@@ -158,10 +162,10 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         about = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except _FOREIGN:
         return False
-    return about.ca and _issued(certificate, certificate)
+    return about.ca and _is_issued_by(certificate, certificate)
 
 
-def _pair(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
+def _match_key(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
     """Return the first certificate if it has the key of ``pem``; else None."""
     if not certificates:
         return None
@@ -175,20 +179,20 @@ def _pair(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
     return None
 
 
-def _serves(keys: Keys, known: list[x509.Certificate], host: str, now: datetime) -> bool:
+def _is_serving(keys: Keys, known: list[x509.Certificate], host: str, now: datetime) -> bool:
     """Return whether API servers that trust ``known`` accept the certificate for a while."""
     try:
-        pair = _pair(x509.load_pem_x509_certificates(keys.chain), keys.key)
-        if pair is None or _names(pair.certificate) != [_general(host)]:
+        pair = _match_key(x509.load_pem_x509_certificates(keys.chain), keys.key)
+        if pair is None or _read_names(pair.certificate) != [_to_general_name(host)]:
             return False
     except _FOREIGN:
         return False
     certificate = pair.certificate
-    lasts = _is_valid(certificate, now) and _left(certificate, now) >= SERVING.renewed
-    return lasts and any(_issued(certificate, each) for each in known)
+    lasts = _is_valid(certificate, now) and _compute_time_left(certificate, now) >= SERVING.renewed
+    return lasts and any(_is_issued_by(certificate, each) for each in known)
 
 
-def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(by)
     except _FOREIGN:
@@ -200,15 +204,15 @@ def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
-def _left(certificate: x509.Certificate, now: datetime) -> timedelta:
+def _compute_time_left(certificate: x509.Certificate, now: datetime) -> timedelta:
     return certificate.not_valid_after_utc - now
 
 
-def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+def _read_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
     return [*certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
 
 
-def _general(host: str) -> x509.GeneralName:
+def _to_general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -219,33 +223,33 @@ def _new_authority(now: datetime) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     usage = {"key_cert_sign": True, "crl_sign": True, "digital_signature": False}
     builder = (
-        _begun(_AUTHORITY, key.public_key(), now, now + AUTHORITY.life)
+        _start_builder(_AUTHORITY, key.public_key(), now, now + AUTHORITY.life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(**usage), critical=True)
+        .add_extension(_make_usage(**usage), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     return _Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def _signed(by: _Pair, host: str, now: datetime) -> tuple[bytes, bytes]:
+def _sign_certificate(by: _Pair, host: str, now: datetime) -> tuple[bytes, bytes]:
     """A new certificate for ``host``, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     until = min(now + SERVING.life, by.certificate.not_valid_after_utc)
     usage = {"key_cert_sign": False, "crl_sign": False, "digital_signature": True}
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
     builder = (
-        _begun(_GUARD, key.public_key(), now, until)
+        _start_builder(_GUARD, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(**usage), critical=True)
+        .add_extension(_make_usage(**usage), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_to_general_name(host)]), critical=False)
         .add_extension(issuer, critical=False)
     )
     pair = _Pair(builder.sign(by.key, hashes.SHA256()), key)
-    return _certificates([pair.certificate]), _key(pair)
+    return _certificates_to_pem([pair.certificate]), _key_to_pem(pair)
 
 
-def _begun(
+def _start_builder(
     name: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     return (
@@ -259,7 +263,7 @@ def _begun(
     )
 
 
-def _usage(*, key_cert_sign: bool, crl_sign: bool, digital_signature: bool) -> x509.KeyUsage:
+def _make_usage(*, key_cert_sign: bool, crl_sign: bool, digital_signature: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,
@@ -273,9 +277,9 @@ def _usage(*, key_cert_sign: bool, crl_sign: bool, digital_signature: bool) -> x
     )
 
 
-def _certificates(found: list[x509.Certificate]) -> bytes:
+def _certificates_to_pem(found: list[x509.Certificate]) -> bytes:
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
-def _key(pair: _Pair) -> bytes:
+def _key_to_pem(pair: _Pair) -> bytes:
     return pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -20,8 +20,8 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.errors import ConflictError
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
 from cgpu_k8s.api.watch import Pace
-from cgpu_k8s.guard.certificates import Keys, Words, kept, until, words
-from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.guard.certificates import Keys, Words, compute_words, read_expiry, renew_keys
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,19 +86,19 @@ class Keeping:
         self._failed = ""
         self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
-    async def begin(self) -> None:
+    async def wait_for_keys(self) -> None:
         """Look until there is a certificate to show."""
         while not self.shown.chain:
-            if not await self.tried():
+            if not await self.try_reconcile():
                 await self._sleep(1)
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             await self._sleep(_PERIOD)
-            await self.tried()
+            await self.try_reconcile()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Make what is due, show it, and let API servers trust it.
 
         The configurations are read before the Secret, and written only if nobody has since: who
@@ -111,13 +111,13 @@ class Keeping:
         paths = [each.path(NAME) for each in CONFIGURATIONS]
         # One that cannot be read or written does not stop the others.
         found = await asyncio.gather(*map(self._api.get, paths), return_exceptions=True)
-        keys = await self._keys()
+        keys = await self._renew_secret()
         if keys != self.shown:
-            _load(self.tls, keys)
+            _load_certificate(self.tls, keys)
             self.shown = keys
-            self._report("shows", {"certificate_until": until(keys).isoformat()})
+            self._report("shows", {"certificate_until": read_expiry(keys).isoformat()})
         trusting = (
-            self._trust(path, each, keys, verb)
+            self._patch_configuration(path, each, keys, verb)
             for path, each, verb in zip(paths, found, CONFIGURATIONS.values(), strict=True)
             if not isinstance(each, BaseException)
         )
@@ -126,20 +126,20 @@ class Keeping:
         for error in sorted(failed, key=lambda each: not isinstance(each, ConflictError)):
             raise error
 
-    def words(self) -> Words:
+    def compute_words(self) -> Words:
         """Those that the paths of API servers may begin with now."""
-        return words(self.shown, self._clock())
+        return compute_words(self.shown, self._clock())
 
-    async def tried(self) -> bool:
+    async def try_reconcile(self) -> bool:
         """Look, and again after a pause if another replica was first; return False on a failure."""
         failures = 0
         while True:
             try:
-                await self.look()
+                await self.reconcile()
             except CgpuError as error:
                 failures += 1
                 if isinstance(error, ConflictError) and failures < _TRIES:
-                    await self._sleep(self._pace.pause(failures, random.random()))  # noqa: S311
+                    await self._sleep(self._pace.compute_pause(failures, random.random()))  # noqa: S311
                     continue
                 if str(error) != self._failed:
                     self._report("failed", {"error": str(error)})
@@ -148,11 +148,11 @@ class Keeping:
             self._failed = ""
             return True
 
-    async def _keys(self) -> Keys:
+    async def _renew_secret(self) -> Keys:
         """Read the Secret, renew what is due, and return the keys."""
         secret = await self._api.get(self._secret)
-        found = _read(secret)
-        keys = kept(found, self._host, self._clock())
+        found = _read_keys(secret)
+        keys = renew_keys(found, self._host, self._clock())
         if keys != found:
             written = {
                 name: base64.b64encode(pem).decode()
@@ -162,16 +162,21 @@ class Keeping:
             self._report("renewed", {"secret": self._secret})
         return keys
 
-    async def _trust(self, path: str, configuration: Json, keys: Keys, verb: str) -> None:
+    async def _patch_configuration(
+        self, path: str, configuration: Json, keys: Keys, verb: str
+    ) -> None:
         """Let API servers that call by this configuration trust us, and show us who they are."""
-        hooks = objects(configuration, "webhooks")
-        known = words(keys, self._clock())
-        called = [_called(member(each, "clientConfig", dict), keys, known, verb) for each in hooks]
+        hooks = get_objects(configuration, "webhooks")
+        known = compute_words(keys, self._clock())
+        called = [
+            _diff_client_config(get_member(each, "clientConfig", dict), keys, known, verb)
+            for each in hooks
+        ]
         if all(before == after for before, after in called):
             return
-        version = member(member(configuration, "metadata", dict), "resourceVersion", str)
+        version = get_member(get_member(configuration, "metadata", dict), "resourceVersion", str)
         named = [
-            {"name": member(each, "name", str), "clientConfig": after}
+            {"name": get_member(each, "name", str), "clientConfig": after}
             for each, (_, after) in zip(hooks, called, strict=True)
         ]
         about = {"resourceVersion": version}
@@ -179,38 +184,38 @@ class Keeping:
         self._report("trusted", {"configuration": path})
 
 
-def _read(secret: Json) -> Keys:
+def _read_keys(secret: Json) -> Keys:
     """The keys of a Secret; what is no base64 is as if absent."""
-    data = strings(secret, "data")
-    return Keys(*(_decoded(data.get(name, "")) for name in _FIELDS))
+    data = get_strings(secret, "data")
+    return Keys(*(_decode_base64(data.get(name, "")) for name in _FIELDS))
 
 
-def _called(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
+def _diff_client_config(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
     """Return authorities and path in a webhook's clientConfig: as they are, and as they must be.
 
     A word of a replica whose clock is ahead stays.
     """
-    service = member(client, "service", dict)
-    where = member(service or client, "path" if service else "url", str)
+    service = get_member(client, "service", dict)
+    where = get_member(service or client, "path" if service else "url", str)
     given = urlsplit(where).path.removeprefix("/").partition("/")[0]
     word = given if given == known.after else known.now
     due = urlsplit(where)._replace(path=f"/{word}/{verb}").geturl()
     bundle = base64.b64encode(keys.authorities).decode()
 
-    def about(trusted: object, at: str) -> Json:
+    def make_config(trusted: object, at: str) -> Json:
         return {"caBundle": trusted, **({"service": {"path": at}} if service else {"url": at})}
 
-    return about(client.get("caBundle"), where), about(bundle, due)
+    return make_config(client.get("caBundle"), where), make_config(bundle, due)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return b""
 
 
-def _load(tls: ssl.SSLContext, keys: Keys) -> None:
+def _load_certificate(tls: ssl.SSLContext, keys: Keys) -> None:
     """Show the certificate to who connects from now on."""
     # The ssl module reads files only, and the root of a container can be read-only.
     with os.fdopen(os.memfd_create("tls"), "wb") as file:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from cgpu_env.commandline import Parser, address
+from cgpu_env.commandline import Parser, parse_address
 from cgpu_k8s.api import program
 
 NAME = "cgpu-guard"
-report = program.reporter(NAME, {"failed", "call_failed"})
+report = program.make_reporter(NAME, {"failed", "call_failed"})
 # The service accounts that write decisions, and what nodes offer.
 _SCHEDULER, _AGENT = "cgpu-scheduler", "cgpu-agent"
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line."""
-    parser = program.parser(
+    parser = program.build_base_parser(
         NAME,
         "Tell API servers which pods, decisions, bindings and changes of nodes to let in,"
         " and send pods that ask for GPUs to cgpu's scheduler.",
@@ -30,7 +30,7 @@ def arguments() -> Parser:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        type=address,
+        type=parse_address,
         default=(None, 8443),
         help="where API servers call; port 8443 of every address by default",
     )
@@ -50,30 +50,30 @@ def arguments() -> Parser:
 
 def main() -> NoReturn:
     """Serve until stopped."""
-    program.run(NAME, arguments, serve)
+    program.run(NAME, build_parser, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
     """Answer API servers until cancelled."""
     # Here, so that --help does not wait for them.
-    from cgpu_k8s.api.client import connected  # noqa: PLC0415
-    from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_k8s.api.client import open_client  # noqa: PLC0415
+    from cgpu_k8s.api.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.api.port import Port  # noqa: PLC0415
     from cgpu_k8s.guard.keeping import Keeping  # noqa: PLC0415
     from cgpu_k8s.guard.server import Guard  # noqa: PLC0415
     from cgpu_k8s.guard.settings import Settings  # noqa: PLC0415
 
-    cluster = load(given.kubeconfig, given.context)
+    cluster = load_cluster(given.kubeconfig, given.context)
     namespace = given.namespace or cluster.namespace
     scheduler, agent = (
         f"system:serviceaccount:{namespace}:{name}" for name in (_SCHEDULER, _AGENT)
     )
     settings = Settings((scheduler,), agent, runtime_class=given.runtime_class)
-    async with connected(cluster) as client:
+    async with open_client(cluster) as client:
         keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
-        await keeping.begin()
-        guard = Guard(settings, client, report, keeping.words)
-        port = Port(guard.application(), guard.is_servers, keeping.tls)
+        await keeping.wait_for_keys()
+        guard = Guard(settings, client, report, keeping.compute_words)
+        port = Port(guard.make_application(), guard.is_from_api_server, keeping.tls)
         try:
             report("serves", {"address": await port.open(*given.listen)})
             await keeping.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_k8s import names
-from cgpu_k8s.guard.cel import Check, listed, quoted, sentence
+from cgpu_k8s.guard.cel import Check, quote_text, write_list, write_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,38 +27,41 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
 NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
-def foreign(_: Settings, __: str) -> tuple[Check, ...]:
+def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
     """The node is the one on which the pod runs to which the user's token is bound."""
-    extra, name = "request.userInfo.extra", quoted(NODE_NAME)
+    extra, name = "request.userInfo.extra", quote_text(NODE_NAME)
     return (
         Check(
             f"has({extra}) && {name} in {extra} && {extra}[{name}] == [object.metadata.name]",
-            sentence("an agent's token may change only the node on which the agent's pod runs"),
+            write_sentence(
+                "an agent's token may change only the node on which the agent's pod runs"
+            ),
         ),
     )
 
 
-def beyond(_: Settings, __: str) -> tuple[Check, ...]:
+def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
     """Nothing of a node changes but what an agent writes."""
     return tuple(
         Check(
-            _same(path, members),
-            sentence(f"{path or 'node'}: an agent may change only {', '.join(members)}"),
+            _is_unchanged(path, members),
+            write_sentence(f"{path or 'node'}: an agent may change only {', '.join(members)}"),
         )
         for path, members in OFFERED.items()
     )
 
 
-def _same(path: str, but: Iterable[str]) -> str:
+def _is_unchanged(path: str, but: Iterable[str]) -> str:
     """Return CEL: the object at a path has the same members as before, except some."""
-    after, before, free = _part("object", path), _part("oldObject", path), listed(but)
+    after, before = _select_part("object", path), _select_part("oldObject", path)
+    free = write_list(but)
     return (
         f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"
         f" && {before}.all(key, key in {free} || key in {after})"
     )
 
 
-def _part(of: str, path: str) -> str:
+def _select_part(of: str, path: str) -> str:
     """The object at a path, of whose members nothing is known; of a node, the first level is there.
 
     A list of all that a node's status may have would miss what later versions add.

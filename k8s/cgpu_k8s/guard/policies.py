@@ -28,22 +28,22 @@ EVENTS = {
 }
 
 
-def policies(settings: Settings) -> list[dict[str, Any]]:
+def make_policies(settings: Settings) -> list[dict[str, Any]]:
     """The objects that make an API server follow the rules, without a webhook."""
     return [
         each
         for name, event in EVENTS.items()
-        for each in (_policy(name, event, settings), _binding(name))
+        for each in (_make_policy(name, event, settings), _make_binding(name))
     ]
 
 
-def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
+def _make_policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
     item = cel.POD if event == TEMPLATES else cel.OBJECT
     of_rules = (rule.checks(settings, item) for rule in rules)
-    kept = map(cel.kept, of_rules) if event == TEMPLATES else of_rules
+    kept = map(cel.exempt_broken, of_rules) if event == TEMPLATES else of_rules
     checks = [check for each in kept for check in each]
-    conditions = _named(requested(event, settings))
+    conditions = _name_expressions(make_conditions(event, settings))
     used = any("variables." in check.expression for check in checks)
     return {
         "apiVersion": _API,
@@ -52,9 +52,9 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
         "spec": {
             # Where a template cannot be checked, its pods still are.
             "failurePolicy": "Ignore" if event == TEMPLATES else "Fail",
-            "matchConstraints": {"resourceRules": [requests(event)]},
+            "matchConstraints": {"resourceRules": [make_resource_rule(event)]},
             **({"matchConditions": conditions} if conditions else {}),
-            **({"variables": _named(cel.variables(item))} if used else {}),
+            **({"variables": _name_expressions(cel.define_variables(item))} if used else {}),
             "validations": [
                 {"expression": check.expression, "messageExpression": check.sentence}
                 for check in checks
@@ -63,18 +63,18 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     }
 
 
-def requested(event: Event, settings: Settings) -> dict[str, str]:
+def make_conditions(event: Event, settings: Settings) -> dict[str, str]:
     """Return conditions in CEL, by name, for an event's requests: for policies and webhooks."""
     if event == TEMPLATES:
-        return {"renewed": cel.renewed(), "due": cel.due()}
+        return {"renewed": cel.has_new_template(), "due": cel.is_due()}
     return {
         Users.ALL: {},
-        Users.OTHERS: {"others": cel.others(settings.accounts)},
-        Users.AGENTS: {"agents": cel.among((settings.agent,))},
+        Users.OTHERS: {"others": cel.is_from_others(settings.accounts)},
+        Users.AGENTS: {"agents": cel.is_from_users((settings.agent,))},
     }[event.users]
 
 
-def requests(event: Event) -> dict[str, Any]:
+def make_resource_rule(event: Event) -> dict[str, Any]:
     """Return an event's requests by what a configuration can select without an expression."""
     return {
         "apiGroups": [*event.groups],
@@ -84,11 +84,11 @@ def requests(event: Event) -> dict[str, Any]:
     }
 
 
-def _named(expressions: dict[str, str]) -> list[dict[str, str]]:
+def _name_expressions(expressions: dict[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": text} for name, text in expressions.items()]
 
 
-def _binding(name: str) -> dict[str, Any]:
+def _make_binding(name: str) -> dict[str, Any]:
     return {
         "apiVersion": _API,
         "kind": "ValidatingAdmissionPolicyBinding",

@@ -6,10 +6,10 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s import names
-from cgpu_k8s.guard.rules import BOUND, NODES, Review, concerns, refusal
-from cgpu_k8s.objects.fields import member
+from cgpu_k8s.guard.rules import BOUND, NODES, Review, event_applies, find_refusal
+from cgpu_k8s.objects.fields import get_member
 from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
@@ -43,24 +43,24 @@ class AdmissionRequest(NamedTuple):
     review: Review
     pod: tuple[str, str] = ("", "")
 
-    def binds(self, settings: Settings) -> bool:
+    def is_binding(self, settings: Settings) -> bool:
         """Return whether somebody other than the scheduler binds a pod: see ``validate``."""
-        return concerns(BOUND, self.review, settings)
+        return event_applies(BOUND, self.review, settings)
 
-    def offers(self, settings: Settings) -> bool:
+    def is_node_change(self, settings: Settings) -> bool:
         """Return whether an agent changes a node."""
-        return concerns(NODES, self.review, settings)
+        return event_applies(NODES, self.review, settings)
 
-    def needs(self, settings: Settings) -> tuple[str, str] | None:
+    def find_needed_pod(self, settings: Settings) -> tuple[str, str] | None:
         """Namespace and name of the pod that ``validate`` needs; None if it needs none."""
-        if self.binds(settings):
+        if self.is_binding(settings):
             return self.namespace, self.name
-        if self.offers(settings) and self.pod[0]:
+        if self.is_node_change(settings) and self.pod[0]:
             return settings.agent.split(":")[2], self.pod[0]
         return None
 
 
-def read(data: bytes) -> AdmissionRequest:
+def read_review(data: bytes) -> AdmissionRequest:
     """The request in a body.
 
     Raises:
@@ -75,27 +75,28 @@ def read(data: bytes) -> AdmissionRequest:
         raise ReviewError("the body is not an object: expected an AdmissionReview")
     for key, expected in (("kind", KIND), ("apiVersion", VERSION)):
         if sent.get(key) != expected:
-            raise ReviewError(f"{key}={shown(str(sent.get(key)))}: expected {expected}")
-    request = member(sent, "request", dict)
-    uid = member(request, "uid", str)
+            raise ReviewError(f"{key}={printable(str(sent.get(key)))}: expected {expected}")
+    request = get_member(sent, "request", dict)
+    uid = get_member(request, "uid", str)
     if not uid:
         raise ReviewError("request.uid is empty: expected what the answer is to repeat")
-    resource = member(member(request, "resource", dict), "resource", str)
-    part = member(request, "subResource", str)
-    item = member(request, "object", dict)
-    about = member(request, "userInfo", dict)
-    extra = member(about, "extra", dict)
-    name, pod_uid = ("".join(member(extra, each, list)[:1]) for each in _POD)
+    resource = get_member(get_member(request, "resource", dict), "resource", str)
+    part = get_member(request, "subResource", str)
+    item = get_member(request, "object", dict)
+    about = get_member(request, "userInfo", dict)
+    extra = get_member(about, "extra", dict)
+    name, pod_uid = ("".join(get_member(extra, each, list)[:1]) for each in _POD)
     return AdmissionRequest(
         uid,
-        member(request, "namespace", str),
-        member(request, "name", str) or member(member(item, "metadata", dict), "name", str),
+        get_member(request, "namespace", str),
+        get_member(request, "name", str)
+        or get_member(get_member(item, "metadata", dict), "name", str),
         Review(
-            operation=member(request, "operation", str),
+            operation=get_member(request, "operation", str),
             resource=f"{resource}/{part}" if part else resource,
-            user=member(about, "username", str),
+            user=get_member(about, "username", str),
             item=item,
-            before=member(request, "oldObject", dict) or None,
+            before=get_member(request, "oldObject", dict) or None,
         ),
         (name, pod_uid),
     )
@@ -109,24 +110,31 @@ def validate(
     Args:
         asked: the request.
         settings: of the cluster.
-        pod: the one that ``asked.needs``, which no rule can see; None: there is none.
+        pod: the one ``asked.find_needed_pod`` names, which no rule can see; None: there is none.
 
     Raises:
         ObjectError: the object or ``pod`` is not what Kubernetes' API describes.
     """
-    sentence = refusal(asked.review._replace(node=_node(asked, pod or {})), settings)
-    if not sentence and pod is not None and asked.binds(settings) and read_pod(pod).asks:
+    sentence = find_refusal(
+        asked.review._replace(node=_find_token_node(asked, pod or {})), settings
+    )
+    if (
+        not sentence
+        and pod is not None
+        and asked.is_binding(settings)
+        and read_pod(pod).asks_for_gpu
+    ):
         sentence = (
             f"pod {asked.namespace}/{asked.name} asks for {names.MEMORY}: only cgpu's scheduler"
-            f" may bind it, not {shown(asked.review.user)}"
+            f" may bind it, not {printable(asked.review.user)}"
         )
-    return _answer(asked, sentence)
+    return _make_response(asked, sentence)
 
 
-def _node(asked: AdmissionRequest, pod: Json) -> str:
+def _find_token_node(asked: AdmissionRequest, pod: Json) -> str:
     """Return the pod's node if the user's token is bound to the pod, else ""."""
-    uid = member(member(pod, "metadata", dict), "uid", str)
-    node = member(member(pod, "spec", dict), "nodeName", str)
+    uid = get_member(get_member(pod, "metadata", dict), "uid", str)
+    node = get_member(get_member(pod, "spec", dict), "nodeName", str)
     return node if uid == asked.pod[1] else ""
 
 
@@ -141,23 +149,24 @@ def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
         ObjectError: the object is no pod.
     """
     review = asked.review
-    if (review.operation, review.resource) != ("CREATE", "pods") or not read_pod(review.item).asks:
-        return _answer(asked)
-    spec = member(review.item, "spec", dict)
-    named = member(spec, "schedulerName", str)
+    creates_pod = (review.operation, review.resource) == ("CREATE", "pods")
+    if not creates_pod or not read_pod(review.item).asks_for_gpu:
+        return _make_response(asked)
+    spec = get_member(review.item, "spec", dict)
+    named = get_member(spec, "schedulerName", str)
     patch = []
     if named in names.UNCHOSEN and named not in settings.schedulers:
-        patch.append(_set("schedulerName", settings.schedulers[0]))
-    if settings.runtime_class and not member(spec, "runtimeClassName", str):
-        patch.append(_set("runtimeClassName", settings.runtime_class))
-    return _answer(asked, patch=patch)
+        patch.append(_make_patch("schedulerName", settings.schedulers[0]))
+    if settings.runtime_class and not get_member(spec, "runtimeClassName", str):
+        patch.append(_make_patch("runtimeClassName", settings.runtime_class))
+    return _make_response(asked, patch=patch)
 
 
-def _set(name: str, value: str) -> dict[str, str]:
+def _make_patch(name: str, value: str) -> dict[str, str]:
     return {"op": "add", "path": f"/spec/{name}", "value": value}  # replaces what is there
 
 
-def _answer(
+def _make_response(
     asked: AdmissionRequest, sentence: str = "", patch: list[dict[str, str]] | None = None
 ) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": asked.uid, "allowed": not sentence}

@@ -12,13 +12,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_k8s import names
 from cgpu_k8s.api.resources import MAKERS
 from cgpu_k8s.guard import cel, nodes
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.objects.fields import member, objects, strings
-from cgpu_k8s.objects.misspelt import miscounted, misspelt
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from cgpu_k8s.objects.pods import read_pod, template_of
 
 if TYPE_CHECKING:
@@ -102,21 +102,21 @@ class Rule(NamedTuple):
     checks: Callable[[Settings, str], tuple[cel.Check, ...]]
 
 
-def refusal(review: Review, settings: Settings) -> str:
+def find_refusal(review: Review, settings: Settings) -> str:
     """Return why a request is refused, in one sentence; "" if it is let in.
 
     Raises:
         ObjectError: the object is not what Kubernetes' API describes.
     """
     was: Review | None = None
-    if concerns(TEMPLATES, review, settings):
+    if event_applies(TEMPLATES, review, settings):
         pod, before = template_of(review.item), template_of(review.before or {})
         if pod == before or not is_due(review.item):  # what is there can be scaled and removed
             return ""
         was = review._replace(item=before) if review.before else None
         review = review._replace(item=pod)
     for rule in RULES:
-        if concerns(rule.event, review, settings):
+        if event_applies(rule.event, review, settings):
             sentence = rule.refuse(review, settings)
             if sentence and not (was and rule.refuse(was, settings)):
                 return sentence
@@ -125,13 +125,13 @@ def refusal(review: Review, settings: Settings) -> str:
 
 def is_due(maker: Json) -> bool:
     """Return whether an object, such as a Deployment, makes pods now and has no controller."""
-    spec = member(maker, "spec", dict)
-    owners = objects(member(maker, "metadata", dict), "ownerReferences")
-    owned = any(member(each, "controller", bool) for each in owners)
-    return not (owned or member(spec, "suspend", bool) or spec.get("replicas") == 0)
+    spec = get_member(maker, "spec", dict)
+    owners = get_objects(get_member(maker, "metadata", dict), "ownerReferences")
+    owned = any(get_member(each, "controller", bool) for each in owners)
+    return not (owned or get_member(spec, "suspend", bool) or spec.get("replicas") == 0)
 
 
-def concerns(event: Event, review: Review, settings: Settings) -> bool:
+def event_applies(event: Event, review: Review, settings: Settings) -> bool:
     """Return whether the rules for an event apply to a request."""
     if event.users is Users.OTHERS and review.user in settings.accounts:
         return False
@@ -144,85 +144,88 @@ def concerns(event: Event, review: Review, settings: Settings) -> bool:
     )
 
 
-def _notes(item: Json | None) -> dict[str, str]:
-    return strings(member(item or {}, "metadata", dict), "annotations")
+def _read_annotations(item: Json | None) -> dict[str, str]:
+    return get_strings(get_member(item or {}, "metadata", dict), "annotations")
 
 
-def _written(review: Review, _: Settings) -> str:
+def _refuse_annotations(review: Review, _: Settings) -> str:
     """Annotations that only the scheduler writes."""
-    found = next((name for name in cel.RESERVED if name in _notes(review.item)), "")
+    found = next((name for name in cel.RESERVED if name in _read_annotations(review.item)), "")
     return f"annotation {found}: only cgpu's scheduler may set it" if found else ""
 
 
-def _altered(review: Review, _: Settings) -> str:
-    before, after = _notes(review.before), _notes(review.item)
+def _refuse_annotation_changes(review: Review, _: Settings) -> str:
+    before, after = _read_annotations(review.before), _read_annotations(review.item)
     found = next((name for name in cel.RESERVED if before.get(name) != after.get(name)), "")
     return f"annotation {found}: only cgpu's scheduler may change it" if found else ""
 
 
-def _misspelt(review: Review, _: Settings) -> str:
-    return misspelt(review.item)
+def _refuse_misspelt_names(review: Review, _: Settings) -> str:
+    return find_misspelt(review.item)
 
 
-def _impossible(review: Review, _: Settings) -> str:
+def _refuse_impossible_shares(review: Review, _: Settings) -> str:
     return read_pod(review.item).refusal
 
 
-def _miscounted(review: Review, _: Settings) -> str:
-    return miscounted(review.item)
+def _refuse_miscounted_names(review: Review, _: Settings) -> str:
+    return find_miscounted(review.item)
 
 
-def _elsewhere(review: Review, settings: Settings) -> str:
+def _refuse_other_scheduler(review: Review, settings: Settings) -> str:
     """Pods of another scheduler would be bound without a decision.
 
     Those of a template that names none get one when they are made.
     """
-    name = member(_spec(review), "schedulerName", str)
+    name = get_member(_read_spec(review), "schedulerName", str)
     free = names.UNCHOSEN if review.resource in TEMPLATES.resources else ()
-    if not read_pod(review.item).asks or name in {*settings.schedulers, *free}:
+    if not read_pod(review.item).asks_for_gpu or name in {*settings.schedulers, *free}:
         return ""
     allowed = " or ".join(settings.schedulers)
-    return f"schedulerName={shown(name)}: a pod that asks for {names.MEMORY} needs {allowed}"
+    return f"schedulerName={printable(name)}: a pod that asks for {names.MEMORY} needs {allowed}"
 
 
-def _placed(review: Review, _: Settings) -> str:
-    name = member(_spec(review), "nodeName", str)
-    if not read_pod(review.item).asks or not name:
+def _refuse_chosen_node(review: Review, _: Settings) -> str:
+    name = get_member(_read_spec(review), "nodeName", str)
+    if not read_pod(review.item).asks_for_gpu or not name:
         return ""
-    return f"nodeName={shown(name)}: expected none for a pod that asks for {names.MEMORY}"
+    return f"nodeName={printable(name)}: expected none for a pod that asks for {names.MEMORY}"
 
 
-def _foreign(review: Review, _: Settings) -> str:
+def _refuse_foreign_node(review: Review, _: Settings) -> str:
     """Refuse changes to another node: a stolen token of one agent must not change all nodes."""
-    name = member(member(review.item, "metadata", dict), "name", str)
+    name = get_member(get_member(review.item, "metadata", dict), "name", str)
     if not review.node:
-        return f"node {shown(name)}: expected a token that is bound to the agent's pod on that node"
+        return (
+            f"node {printable(name)}: expected a token that is bound to the agent's pod on that"
+            " node"
+        )
     if review.node == name:
         return ""
-    return f"node {shown(name)}: expected {shown(review.node)}, where this token's pod runs"
+    return f"node {printable(name)}: expected {printable(review.node)}, where this token's pod runs"
 
 
-def _beyond(review: Review, _: Settings) -> str:
+def _refuse_node_changes(review: Review, _: Settings) -> str:
     """Labels, taints and other resources of a node are not its agent's."""
     for path, members in nodes.OFFERED.items():
-        after, before = _part(review.item, path), _part(review.before or {}, path)
+        after, before = _read_part(review.item, path), _read_part(review.before or {}, path)
         for key in {**before, **after}:
             same = (key in before) == (key in after) and before.get(key) == after.get(key)
             if key not in members and not same:
-                where = shown(f"{path}.{key}" if path else key)
+                where = printable(f"{path}.{key}" if path else key)
                 return f"{where}: an agent may change only {', '.join(members)} there"
     return ""
 
 
-def _part(item: Json, path: str) -> Json:
+def _read_part(item: Json, path: str) -> Json:
     """The object at a path; an empty one if there is none."""
     for name in filter(None, path.split(".")):
-        item = member(item, name, dict)
+        item = get_member(item, name, dict)
     return item
 
 
-def _spec(review: Review) -> dict[str, Any]:
-    return member(review.item, "spec", dict)
+def _read_spec(review: Review) -> dict[str, Any]:
+    return get_member(review.item, "spec", dict)
 
 
 RULES = (
@@ -230,16 +233,16 @@ RULES = (
         Rule(event, *forms)
         for event in (CREATED, TEMPLATES)
         for forms in (
-            (_written, cel.written),
-            (_misspelt, cel.misspelt),
-            (_impossible, cel.impossible),
-            (_miscounted, cel.miscounted),
-            (_elsewhere, cel.elsewhere),
-            (_placed, cel.placed),
+            (_refuse_annotations, cel.check_annotations),
+            (_refuse_misspelt_names, cel.check_misspelt_names),
+            (_refuse_impossible_shares, cel.check_impossible_shares),
+            (_refuse_miscounted_names, cel.check_miscounted_names),
+            (_refuse_other_scheduler, cel.check_other_scheduler),
+            (_refuse_chosen_node, cel.check_chosen_node),
         )
     ),
-    Rule(CHANGED, _altered, cel.altered),
-    Rule(BOUND, _written, cel.written),
-    Rule(NODES, _foreign, nodes.foreign),
-    Rule(NODES, _beyond, nodes.beyond),
+    Rule(CHANGED, _refuse_annotation_changes, cel.check_annotation_changes),
+    Rule(BOUND, _refuse_annotations, cel.check_annotations),
+    Rule(NODES, _refuse_foreign_node, nodes.check_foreign_node),
+    Rule(NODES, _refuse_node_changes, nodes.check_node_changes),
 )

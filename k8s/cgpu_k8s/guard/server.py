@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
-from cgpu_k8s.answers import BAD, BROKEN, middleware, sentence
+from cgpu_k8s.answers import BAD, BROKEN, make_middleware, make_response
 from cgpu_k8s.api.errors import ApiError, NotFoundError
 from cgpu_k8s.api.resources import PODS
 from cgpu_k8s.guard import reviews
@@ -56,66 +56,66 @@ class Guard:
     ) -> None:
         self._settings, self._api, self._report, self._words = settings, api, report, words
 
-    def application(self) -> web.Application:
+    def make_application(self) -> web.Application:
         """The routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
-        answer = middleware(self._report, f"the body is larger than {LONGEST >> 20} MiB")
+        answer = make_middleware(self._report, f"the body is larger than {LONGEST >> 20} MiB")
         app = web.Application(middlewares=[answer], client_max_size=LONGEST)
-        app.router.add_post("/{word}/validate", self._of_servers(self._validate))
-        app.router.add_post("/{word}/mutate", self._of_servers(self._mutate))
-        app.router.add_get("/healthz", self._healthy)
+        app.router.add_post("/{word}/validate", self._require_api_server(self._answer_validate))
+        app.router.add_post("/{word}/mutate", self._require_api_server(self._answer_mutate))
+        app.router.add_get("/healthz", self._show_health)
         return app
 
-    def is_servers(self, request: web.Request) -> bool:
+    def is_from_api_server(self, request: web.Request) -> bool:
         """Return whether an API server calls: the path begins with a word of these hours."""
         given = request.match_info.get("word", "").encode()
         return any(word and hmac.compare_digest(given, word.encode()) for word in self._words())
 
-    def _of_servers(self, handler: Handler) -> Handler:
+    def _require_api_server(self, handler: Handler) -> Handler:
         """``handler``, which parses what is sent, for API servers only."""
 
-        async def handle(request: web.Request) -> web.StreamResponse:
-            if self.is_servers(request):
+        async def check_caller(request: web.Request) -> web.StreamResponse:
+            if self.is_from_api_server(request):
                 return await handler(request)
-            answer = sentence(
+            answer = make_response(
                 ABSENT, f"{request.path}: expected the path in the webhook configuration"
             )
             answer.force_close()
             return answer
 
-        return handle
+        return check_caller
 
-    async def _validate(self, request: web.Request) -> web.StreamResponse:
-        return await self._ruled(await _review(request))
+    async def _answer_validate(self, request: web.Request) -> web.StreamResponse:
+        return await self._apply_rules(await _read_review(request))
 
-    async def _ruled(self, asked: reviews.AdmissionRequest) -> web.StreamResponse:
-        needed, pod = asked.needs(self._settings), None
+    async def _apply_rules(self, asked: reviews.AdmissionRequest) -> web.StreamResponse:
+        needed, pod = asked.find_needed_pod(self._settings), None
         if needed is not None:
             namespace, name = needed
             if not name or not namespace:
-                return sentence(BAD, "a Binding without name or namespace: expected its pod's")
+                return make_response(BAD, "a Binding without name or namespace: expected its pod's")
             try:
                 pod = await self._api.get(PODS.path(name, namespace=namespace))
             except NotFoundError:
                 pass  # of a Binding, the API server says so itself
             except ApiError as error:
-                return sentence(BROKEN, f"pod {namespace}/{name} cannot be read: {error}")
+                return make_response(BROKEN, f"pod {namespace}/{name} cannot be read: {error}")
         return web.json_response(reviews.validate(asked, self._settings, pod))
 
-    async def _mutate(self, request: web.Request) -> web.StreamResponse:
-        asked = await _review(request)
-        if asked.offers(self._settings):
-            return await self._ruled(asked)
+    async def _answer_mutate(self, request: web.Request) -> web.StreamResponse:
+        asked = await _read_review(request)
+        if asked.is_node_change(self._settings):
+            return await self._apply_rules(asked)
         return web.json_response(reviews.mutate(asked, self._settings))
 
-    async def _healthy(self, _: web.Request) -> web.StreamResponse:
-        return sentence(200, "ok")
+    async def _show_health(self, _: web.Request) -> web.StreamResponse:
+        return make_response(200, "ok")
 
 
-async def _review(request: web.Request) -> reviews.AdmissionRequest:
+async def _read_review(request: web.Request) -> reviews.AdmissionRequest:
     try:
         body = await asyncio.wait_for(request.read(), PATIENCE)
     except asyncio.TimeoutError:
         raise reviews.ReviewError(
             f"the body took longer than {PATIENCE:g} s: expected an AdmissionReview"
         ) from None
-    return reviews.read(body)
+    return reviews.read_review(body)

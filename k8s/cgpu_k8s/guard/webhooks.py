@@ -17,7 +17,7 @@ import yaml
 
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.keeping import NAME
-from cgpu_k8s.guard.policies import policies, requested, requests
+from cgpu_k8s.guard.policies import make_conditions, make_policies, make_resource_rule
 from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, TEMPLATES, Event
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Hook(NamedTuple):
     again: bool = False
 
 
-def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
+def make_objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
     """The objects for API servers of this minor version, and of later ones up to the next.
 
     Args:
@@ -59,49 +59,53 @@ def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, An
         namespace: of the guard's Service.
         minor: one of VERSIONS.
     """
-    hooks = {_VALIDATING: validating(settings, minor), _MUTATING: mutating(settings, minor)}
+    hooks = {
+        _VALIDATING: make_validating_hooks(settings, minor),
+        _MUTATING: make_mutating_hooks(settings, minor),
+    }
     return [
-        *(policies(settings) if minor >= POLICIES else []),
-        *(_configuration(kind, found, namespace, minor) for kind, found in hooks.items()),
+        *(make_policies(settings) if minor >= POLICIES else []),
+        *(_make_configuration(kind, found, namespace, minor) for kind, found in hooks.items()),
     ]
 
 
-def write(settings: Settings, namespace: str, minor: int) -> str:
+def dump_objects(settings: Settings, namespace: str, minor: int) -> str:
     """Return the objects as YAML."""
-    found = objects(settings, namespace, minor)
+    found = make_objects(settings, namespace, minor)
     return str(yaml.safe_dump_all(found, sort_keys=False, width=100))
 
 
-def validating(settings: Settings, minor: int) -> dict[str, Hook]:
+def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
     """The webhooks that refuse, by name."""
     noted, altered = (
-        cel.broken(checks(settings, cel.OBJECT)) for checks in (cel.written, cel.altered)
+        cel.is_broken(checks(settings, cel.OBJECT))
+        for checks in (cel.check_annotations, cel.check_annotation_changes)
     )
-    pods = {"concerned": _concerns(cel.OBJECT, settings)}
-    made = f"[{cel.template(cel.OBJECT)}].exists(pod, {_concerns('pod', settings)})"
+    pods = {"concerned": _is_concerned(cel.OBJECT, settings)}
+    made = f"[{cel.select_template(cel.OBJECT)}].exists(pod, {_is_concerned('pod', settings)})"
     ruled = {
         "pods": Hook(CREATED, pods),
         "templates": Hook(
-            TEMPLATES, {**requested(TEMPLATES, settings), "concerned": made}, vital=False
+            TEMPLATES, {**make_conditions(TEMPLATES, settings), "concerned": made}, vital=False
         ),
-        "annotations": Hook(CHANGED, {**requested(CHANGED, settings), "concerned": altered}),
-        "bindings": Hook(BOUND, {**requested(BOUND, settings), "concerned": noted}),
+        "annotations": Hook(CHANGED, {**make_conditions(CHANGED, settings), "concerned": altered}),
+        "bindings": Hook(BOUND, {**make_conditions(BOUND, settings), "concerned": noted}),
     }
     # A condition does not see the pod of a Binding, so all that others bind are asked about.
-    binders = {"others": cel.others((*settings.accounts, _BINDER))}
+    binders = {"others": cel.is_from_others((*settings.accounts, _BINDER))}
     return {
         **(ruled if minor < POLICIES else {}),
         **({"binders": Hook(BOUND, binders, vital=False)} if minor >= CONDITIONS else {}),
     }
 
 
-def _concerns(pod: str, settings: Settings) -> str:
+def _is_concerned(pod: str, settings: Settings) -> str:
     """Return CEL: a rule can refuse the pod that an expression names."""
-    checks = (*cel.written(settings, pod), *cel.misspelt(settings, pod))
-    return f"{cel.broken(checks)} || {cel.asks(pod)}"
+    checks = (*cel.check_annotations(settings, pod), *cel.check_misspelt_names(settings, pod))
+    return f"{cel.is_broken(checks)} || {cel.asks_for_gpu(pod)}"
 
 
-def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
+def make_mutating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
     """The webhooks that are asked first, by name: what changes new pods, and what refuses nodes.
 
     To validating webhooks, API servers before 1.20.6 show a node as if it had been before as it
@@ -109,12 +113,12 @@ def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
     """
     return {
         # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
-        "schedulers": Hook(CREATED, {"concerned": cel.asks(cel.OBJECT)}, again=True),
-        **({"nodes": Hook(NODES, requested(NODES, settings))} if minor < POLICIES else {}),
+        "schedulers": Hook(CREATED, {"concerned": cel.asks_for_gpu(cel.OBJECT)}, again=True),
+        **({"nodes": Hook(NODES, make_conditions(NODES, settings))} if minor < POLICIES else {}),
     }
 
 
-def _configuration(
+def _make_configuration(
     kind: str, hooks: Mapping[str, Hook], namespace: str, minor: int
 ) -> dict[str, Any]:
     # The guard adds the path and the authority: an upgrade of the chart must not overwrite them.
@@ -124,20 +128,20 @@ def _configuration(
         "kind": kind,
         "metadata": {"name": NAME},
         "webhooks": [
-            {**_webhook(name, hook, minor), "clientConfig": {"service": {**service}}}
+            {**_make_webhook(name, hook, minor), "clientConfig": {"service": {**service}}}
             for name, hook in hooks.items()
         ],
     }
 
 
-def _webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
+def _make_webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
     conditions = [
         {"name": each, "expression": expression} for each, expression in hook.conditions.items()
     ]
     return {
         "name": f"{name}.guard.cgpu",
         "admissionReviewVersions": ["v1"],
-        "rules": [requests(hook.event)],
+        "rules": [make_resource_rule(hook.event)],
         **({"matchConditions": conditions} if minor >= CONDITIONS else {}),
         "failurePolicy": "Fail" if hook.vital and minor >= CONDITIONS else "Ignore",
         "sideEffects": "None",

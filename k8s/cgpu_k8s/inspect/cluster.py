@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
-from cgpu_k8s.objects.decisions import decided
-from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.decisions import read_decision
+from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pods import Pod, read_pod
-from cgpu_k8s.objects.published import Share, asked, published_notes, read_published, total
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.objects.published import (
+    Share,
+    published_notes,
+    read_asked_share,
+    read_published,
+    sum_shares,
+)
+from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.allocation import CORE_MEM, Decision
 
 if TYPE_CHECKING:
@@ -52,14 +58,14 @@ class Claim(NamedTuple):
     notes: Mapping[str, str]
 
     @property
-    def published(self) -> dict[int, Share]:
+    def published_shares(self) -> dict[int, Share]:
         """The shares in the annotations of published tools, by the GPU's index."""
         return read_published(self.notes, self.asked)
 
-    def decision(self) -> tuple[Decision | None, str]:
+    def find_decision(self) -> tuple[Decision | None, str]:
         """Its own annotation, and why that counts for nothing; a sentence or ""."""
         try:
-            return decided(self.pod), ""
+            return read_decision(self.pod), ""
         except CgpuError as error:
             return None, str(error)
 
@@ -112,12 +118,12 @@ class NodeView(NamedTuple):
     @property
     def pending(self) -> Share:
         """The shares that pods on the node ask for and do not have."""
-        return total(pod.pending for pod in self.pods)
+        return sum_shares(pod.pending for pod in self.pods)
 
     @property
     def allocated(self) -> Share:
         """The shares that pods have, and those that are pending."""
-        return total([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
+        return sum_shares([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
 
 
 def read_machine(node: Json) -> NodeFacts:
@@ -126,9 +132,11 @@ def read_machine(node: Json) -> NodeFacts:
     Raises:
         ObjectError: it is no node.
     """
-    capacity = member(member(node, "status", dict), "capacity", dict)
-    units, cores, count = (whole(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT))
-    label = strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
+    capacity = get_member(get_member(node, "status", dict), "capacity", dict)
+    units, cores, count = (
+        parse_quantity(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT)
+    )
+    label = get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
     return NodeFacts(
         read_node(node), label not in LEFT_ALONE, Share(units, cores), min(count, _MOST_GPUS)
     )
@@ -141,12 +149,12 @@ def read_claim(pod: Json) -> Claim | None:
         ObjectError: it is no pod.
     """
     found = read_pod(pod)
-    if not found.asks:
+    if not found.asks_for_gpu:
         return None
-    return Claim(found, asked(pod, found), published_notes(pod))
+    return Claim(found, read_asked_share(pod, found), published_notes(pod))
 
 
-def view(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeView]:
+def make_views(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeView]:
     """The nodes that publish memory of GPUs, by name, each with its pods."""
     on: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -154,30 +162,30 @@ def view(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeVie
             on.setdefault(claim.pod.node, []).append(claim)
     shown = [each for each in machines if each.capacity.units > 0]
     shown.sort(key=lambda machine: machine.offer.name)
-    return [_node(each, on.get(each.offer.name, [])) for each in shown]
+    return [_make_node_view(each, on.get(each.offer.name, [])) for each in shown]
 
 
-def _node(machine: NodeFacts, claims: list[Claim]) -> NodeView:
-    gpus = _gpus(machine)
-    pods = sorted((_pod(claim, machine.offer, gpus) for claim in claims), key=_order)
-    used = {index: total(pod.shares.get(index, Share()) for pod in pods) for index in gpus}
+def _make_node_view(machine: NodeFacts, claims: list[Claim]) -> NodeView:
+    gpus = _make_gpu_views(machine)
+    pods = sorted((_make_pod_view(claim, machine.offer, gpus) for claim in claims), key=_sort_key)
+    used = {index: sum_shares(pod.shares.get(index, Share()) for pod in pods) for index in gpus}
     described = bool(machine.offer.gpus)
     return NodeView(
         machine.offer,
-        total(gpu.total for gpu in gpus.values()) if described else machine.capacity,
+        sum_shares(gpu.total for gpu in gpus.values()) if described else machine.capacity,
         {index: gpu._replace(allocated=used[index]) for index, gpu in gpus.items()},
         tuple(pods),
     )
 
 
-def _gpus(machine: NodeFacts) -> dict[int, GpuView]:
+def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
     """A node's GPUs, as its agent describes them, or else all alike."""
     timed = machine.offer.mode == CORE_MEM
     found = {
         fact.index: GpuView(
             fact.uuid,
             fact.healthy,
-            Share(fact.held, (fact.cores - fact.gpu().left.cores) * timed),
+            Share(fact.held, (fact.cores - fact.to_offered_gpu().allocatable.cores) * timed),
             Share(fact.units, fact.cores * timed),
         )
         for fact in sorted(machine.offer.gpus.values(), key=lambda fact: fact.index)
@@ -188,15 +196,15 @@ def _gpus(machine: NodeFacts) -> dict[int, GpuView]:
     return {index: GpuView(total=each) for index in range(machine.gpus)}
 
 
-def _pod(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
-    decision, problem = claim.decision()
+def _make_pod_view(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
+    decision, problem = claim.find_decision()
     given: dict[int, Share] = {}
     if decision and offer.gpus:
         share = Share(decision.part.units, decision.part.cores)
         known = [offer.gpus[uuid].index for uuid in decision.gpus if uuid in offer.gpus]
         given = dict.fromkeys(known, share)
     elif not problem:
-        given = {index: share for index, share in claim.published.items() if index in gpus}
+        given = {index: share for index, share in claim.published_shares.items() if index in gpus}
     rest = Share() if given else claim.asked
     if decision and 0 < len(given) < len(decision.gpus):  # a GPU is gone
         gone = len(decision.gpus) - len(given)
@@ -204,6 +212,6 @@ def _pod(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
     return PodView(claim.pod.namespace, claim.pod.name, claim.pod.uid, given, rest, problem)
 
 
-def _order(pod: PodView) -> tuple[int, str, str]:
+def _sort_key(pod: PodView) -> tuple[int, str, str]:
     """By GPU, as published tools list pods; those without one last."""
     return (min(pod.shares, default=_MOST_GPUS + 1), pod.namespace, pod.name)

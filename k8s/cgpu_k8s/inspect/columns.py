@@ -7,7 +7,7 @@ from itertools import groupby
 _PADDING = 2
 
 
-def aligned(text: str) -> str:
+def align_columns(text: str) -> str:
     """``text`` with spaces in place of its tabs.
 
     A cell ends with a tab; what follows a line's last tab is in no column. A column reaches over

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from cgpu_k8s.inspect.text import MEMORY, unit
+from cgpu_k8s.inspect.text import MEMORY, choose_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def document(nodes: Sequence[NodeView]) -> dict[str, Any]:
+def make_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
     """All that is known of the nodes; a value that is not known is None."""
     return {
         "version": VERSION,
-        "unit": "GiB" if any(node.offer.gpus for node in nodes) else unit(nodes),
+        "unit": "GiB" if any(node.offer.gpus for node in nodes) else choose_unit(nodes),
         "allocated": sum(node.allocated[MEMORY.part] for node in nodes),
         "total": sum(node.total[MEMORY.part] for node in nodes),
-        "nodes": [_node(node) for node in nodes],
+        "nodes": [_describe_node(node) for node in nodes],
     }
 
 
-def _node(node: NodeView) -> dict[str, Any]:
+def _describe_node(node: NodeView) -> dict[str, Any]:
     allocated, total, pending = node.allocated, node.total, node.pending
     return {
         "name": node.offer.name,
@@ -40,12 +40,12 @@ def _node(node: NodeView) -> dict[str, Any]:
         "allocated_cores": allocated.cores,
         "total_cores": total.cores,
         "pending_cores": pending.cores,
-        "gpus": [_gpu(index, gpu) for index, gpu in node.gpus.items()],
-        "pods": [_pod(pod, node.gpus) for pod in node.pods],
+        "gpus": [_describe_gpu(index, gpu) for index, gpu in node.gpus.items()],
+        "pods": [_describe_pod(pod, node.gpus) for pod in node.pods],
     }
 
 
-def _gpu(index: int, gpu: GpuView) -> dict[str, Any]:
+def _describe_gpu(index: int, gpu: GpuView) -> dict[str, Any]:
     return {
         "index": index,
         "uuid": gpu.uuid or None,
@@ -59,7 +59,7 @@ def _gpu(index: int, gpu: GpuView) -> dict[str, Any]:
     }
 
 
-def _pod(pod: PodView, gpus: Mapping[int, GpuView]) -> dict[str, Any]:
+def _describe_pod(pod: PodView, gpus: Mapping[int, GpuView]) -> dict[str, Any]:
     return {
         "namespace": pod.namespace,
         "name": pod.name,
@@ -79,15 +79,15 @@ def _pod(pod: PodView, gpus: Mapping[int, GpuView]) -> dict[str, Any]:
     }
 
 
-def _json(content: dict[str, Any]) -> str:
+def _to_json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def _yaml(content: dict[str, Any]) -> str:
+def _to_yaml(content: dict[str, Any]) -> str:
     import yaml  # noqa: PLC0415 (only who asks for it waits)
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return str(yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True))
 
 
-FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"json": _json, "yaml": _yaml}
+FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"json": _to_json, "yaml": _to_yaml}

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from cgpu_k8s.api.errors import ApiError, GoneError, NotFoundError
 from cgpu_k8s.api.resources import EVENTS, MAKERS, NODES, PODS, Resource
 from cgpu_k8s.inspect.cluster import Claim, NodeFacts, read_claim, read_machine
@@ -36,15 +36,15 @@ class FetchedPod(NamedTuple):
     events: list[dict[str, Any]]
 
 
-async def fetch(cluster: Cluster, node: str = "") -> Fetched:
+async def fetch_nodes(cluster: Cluster, node: str = "") -> Fetched:
     """All nodes, or one, with their pods.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such node.
     """
-    async with connected(cluster, timeout=_PATIENCE) as client:
-        machines = _one(client, node) if node else _machines(client)
-        return Fetched(*await asyncio.gather(machines, _claims(client, node)))
+    async with open_client(cluster, timeout=_PATIENCE) as client:
+        machines = _get_machine(client, node) if node else _list_machines(client)
+        return Fetched(*await asyncio.gather(machines, _list_claims(client, node)))
 
 
 async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[FetchedPod, Fetched]:
@@ -53,9 +53,9 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Fetche
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such pod.
     """
-    async with connected(cluster, timeout=_PATIENCE) as client:
+    async with open_client(cluster, timeout=_PATIENCE) as client:
         asked, machines, claims = await asyncio.gather(
-            _pod(client, name, namespace), _machines(client), _claims(client)
+            _get_pod(client, name, namespace), _list_machines(client), _list_claims(client)
         )
         return asked, Fetched(machines, claims)
 
@@ -68,51 +68,53 @@ async def fetch_maker(
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such object.
     """
-    async with connected(cluster, timeout=_PATIENCE) as client:
-        return await _object(client, MAKERS[kind], kind, name, namespace)
+    async with open_client(cluster, timeout=_PATIENCE) as client:
+        return await _get_with_events(client, MAKERS[kind], kind, name, namespace)
 
 
-async def _machines(client: Client) -> list[NodeFacts]:
-    return await _list(client, NODES.path(), {}, read_machine)
+async def _list_machines(client: Client) -> list[NodeFacts]:
+    return await _list_objects(client, NODES.path(), {}, read_machine)
 
 
-async def _one(client: Client, name: str) -> list[NodeFacts]:
+async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
     try:
         return [read_machine(await client.get(NODES.path(name)))]
     except NotFoundError:
         raise CgpuError(f"node {name}: the cluster has no node of this name") from None
 
 
-async def _claims(client: Client, node: str = "") -> list[Claim]:
+async def _list_claims(client: Client, node: str = "") -> list[Claim]:
     """The pods on one node or on any; those that no node has are not asked for."""
     where = f"spec.nodeName={node}" if node else "spec.nodeName!="
-    found = await _list(client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_claim)
+    found = await _list_objects(
+        client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_claim
+    )
     return [claim for claim in found if claim is not None]
 
 
-async def _list(
+async def _list_objects(
     client: Client, path: str, query: dict[str, str], read: Callable[[dict[str, Any]], T]
 ) -> list[T]:
-    async def once() -> list[T]:
-        return [read(each) async for page in client.pages(path, query) for each in page.items]
+    async def list_once() -> list[T]:
+        return [read(each) async for page in client.list_pages(path, query) for each in page.items]
 
     try:
-        return await once()
+        return await list_once()
     except GoneError:  # the API server has forgotten the moment of the first page
-        return await once()
+        return await list_once()
 
 
-async def _pod(client: Client, name: str, namespace: str) -> FetchedPod:
-    raw, events = await _object(client, PODS, "pod", name, namespace)
+async def _get_pod(client: Client, name: str, namespace: str) -> FetchedPod:
+    raw, events = await _get_with_events(client, PODS, "pod", name, namespace)
     return FetchedPod(raw, read_claim(raw), events)
 
 
-async def _object(
+async def _get_with_events(
     client: Client, resource: Resource, kind: str, name: str, namespace: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """An object, and its events."""
     try:
-        raw = await _read(client, resource, name, namespace)
+        raw = await _get_object(client, resource, name, namespace)
     except NotFoundError:
         raise CgpuError(
             f"{kind} {namespace}/{name}: there is no {kind} of this name in this namespace",
@@ -128,7 +130,9 @@ async def _object(
     return raw, events.items
 
 
-async def _read(client: Client, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
+async def _get_object(
+    client: Client, resource: Resource, name: str, namespace: str
+) -> dict[str, Any]:
     try:
         return await client.get(resource.path(name, namespace=namespace))
     except NotFoundError:

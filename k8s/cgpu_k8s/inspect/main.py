@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 
 if TYPE_CHECKING:
     from cgpu_env.commandline import Parser
@@ -25,7 +25,7 @@ the plug-in: kubectl inspect cgpu --context lab.
 """
 
 
-def arguments() -> Parser:
+def build_parser() -> Parser:
     """The command line."""
     from cgpu_env.commandline import Parser  # noqa: PLC0415 (``main`` answers interrupts first)
 
@@ -55,21 +55,23 @@ def arguments() -> Parser:
 def main() -> NoReturn:
     """Show what is asked for, and exit."""
     gc.disable()  # 0.9 of 2.2 s for 1,000 nodes and 10,000 pods, and it finds nothing
-    program.run(NAME, _work)
+    program.run(NAME, _run_command)
 
 
-def _work() -> int:
+def _run_command() -> int:
     from cgpu_k8s.api.resources import MAKERS  # noqa: PLC0415 (``main`` answers interrupts first)
 
-    parser = arguments()
+    parser = build_parser()
     given = parser.parse_args()
     if given.why and (given.node or given.core):
         parser.error("--why POD: expected without NODE and --core")
-    kind = _kind(given.why or "")
-    nameless = given.why is not None and not _name(given.why)
+    kind = _parse_kind(given.why or "")
+    nameless = given.why is not None and not _parse_name(given.why)
     if nameless or (kind and kind not in MAKERS):
         known = ", ".join(sorted({each.plural[:-1] for each in MAKERS.values()}))
-        parser.error(f"--why {shown(given.why)}: expected a POD, or KIND/NAME with one of {known}")
+        parser.error(
+            f"--why {printable(given.why)}: expected a POD, or KIND/NAME with one of {known}"
+        )
     if given.namespace and not given.why:
         parser.error("--namespace: expected with --why POD; nodes are shown with all their pods")
     if given.output and given.core:
@@ -77,64 +79,64 @@ def _work() -> int:
     from cgpu_k8s.api import extra  # noqa: PLC0415 (``--help`` does not wait for it)
 
     try:
-        with extra.needed():
-            sys.stdout.write(_answer(given))
+        with extra.report_missing():
+            sys.stdout.write(_make_answer(given))
     except CgpuError as error:
         error.exit_code = _FAILED
         raise
     return 0
 
 
-def _answer(given: argparse.Namespace) -> str:
+def _make_answer(given: argparse.Namespace) -> str:
     """Return the text to print.
 
     Raises:
         CgpuError: the cluster cannot be asked, or has no such node or pod.
     """
-    from cgpu_k8s.api.configuration import load  # noqa: PLC0415 (after the command line)
-    from cgpu_k8s.api.tasks import result_of  # noqa: PLC0415 (likewise)
-    from cgpu_k8s.inspect.cluster import view  # noqa: PLC0415 (likewise)
-    from cgpu_k8s.inspect.fetch import fetch, fetch_maker, fetch_pod  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.api.configuration import load_cluster  # noqa: PLC0415 (after the command line)
+    from cgpu_k8s.api.tasks import run_coroutine  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.cluster import make_views  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.fetch import fetch_maker, fetch_nodes, fetch_pod  # noqa: PLC0415 (likewise)
 
-    cluster = load(given.kubeconfig, given.context)
+    cluster = load_cluster(given.kubeconfig, given.context)
     if given.why:
-        from cgpu_k8s.inspect.why import why, why_none  # noqa: PLC0415 (likewise)
+        from cgpu_k8s.inspect.why import explain_maker, explain_pod  # noqa: PLC0415 (likewise)
 
-        namespace, kind = given.namespace or cluster.namespace, _kind(given.why)
-        name = _name(given.why)
+        namespace, kind = given.namespace or cluster.namespace, _parse_kind(given.why)
+        name = _parse_name(given.why)
         if kind:
-            made = result_of(fetch_maker(cluster, kind, name, namespace))
-            return why_none(kind, *made) + "\n"
-        pod, found = result_of(fetch_pod(cluster, name, namespace))
-        return why(pod.raw, pod.claim, *found, pod.events) + "\n"
-    found = result_of(fetch(cluster, given.node))
-    nodes = view(*found)
+            made = run_coroutine(fetch_maker(cluster, kind, name, namespace))
+            return explain_maker(kind, *made) + "\n"
+        pod, found = run_coroutine(fetch_pod(cluster, name, namespace))
+        return explain_pod(pod.raw, pod.claim, *found, pod.events) + "\n"
+    found = run_coroutine(fetch_nodes(cluster, given.node))
+    nodes = make_views(*found)
     if given.node and not nodes:
         [machine] = found.machines
         raise CgpuError(
             f"node {given.node} publishes no memory of GPUs: {machine.offer.withheld or 'not yet'}"
         )
-    return _shown(given, nodes)
+    return _format_nodes(given, nodes)
 
 
-def _kind(why: str) -> str:
+def _parse_kind(why: str) -> str:
     """Return the kind of the object that makes pods if --why names one; "" if it names a pod."""
     kind = why.rpartition("/")[0]
     return "" if kind in {"pod", "pods", "po"} else kind
 
 
-def _name(why: str) -> str:
+def _parse_name(why: str) -> str:
     return why.rpartition("/")[2]
 
 
-def _shown(given: argparse.Namespace, nodes: list[NodeView]) -> str:
+def _format_nodes(given: argparse.Namespace, nodes: list[NodeView]) -> str:
     if given.output:
-        from cgpu_k8s.inspect.document import FORMATS, document  # noqa: PLC0415 (as above)
+        from cgpu_k8s.inspect.document import FORMATS, make_document  # noqa: PLC0415 (as above)
 
-        return FORMATS[given.output](document(nodes))
-    from cgpu_k8s.inspect.text import CORES, MEMORY, details, summary  # noqa: PLC0415 (as above)
+        return FORMATS[given.output](make_document(nodes))
+    from cgpu_k8s.inspect.text import CORES, MEMORY, format_details, format_summary  # noqa: PLC0415 (as above)
 
-    show = details if given.details else summary
+    show = format_details if given.details else format_summary
     tables = [show(nodes, MEMORY), *([show(nodes, CORES)] if given.core else [])]
     return "\n".join(tables)
 

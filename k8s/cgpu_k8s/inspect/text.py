@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.inspect.columns import aligned
+from cgpu_k8s.inspect.columns import align_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,96 +38,96 @@ MEMORY = TableResource(0, "GPU Memory", "GPU{}")
 CORES = TableResource(1, "GPU Core", "GPU{} Core")
 
 
-def unit(nodes: Sequence[NodeView]) -> str:
+def choose_unit(nodes: Sequence[NodeView]) -> str:
     """The unit of memory, which published tools tell by its size alone."""
     sizes = (gpu.total.units for node in nodes for gpu in node.gpus.values())
     return "MiB" if max(sizes, default=0) > _LARGEST_IN_GIB else "GiB"
 
 
-def summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
+def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """One line a node."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
-    columns = range(max((_columns(node) for node in nodes), default=0))
+    columns = range(max((_count_columns(node) for node in nodes), default=0))
     pending = any(node.pending[part] for node in nodes)
-    rows = [_row(node, part, columns, has_pending=pending) for node in nodes]
+    rows = [_format_row(node, part, columns, has_pending=pending) for node in nodes]
     heads = [
         "NAME",
         "IPADDRESS",
         *(f"{resource.column.format(n)}(Allocated/Total)" for n in columns),
     ]
     heads += ["PENDING(Allocated)"] * pending
-    measure = "%" if resource is CORES else unit(nodes)
+    measure = "%" if resource is CORES else choose_unit(nodes)
     ruler = "-" * (len(rows[0]) + _SUMMARY_RULER) if rows else ""
-    used, total = _sums(nodes, part)
-    return aligned(
+    used, total = _sum_nodes(nodes, part)
+    return align_columns(
         "\t".join([*heads, f"{resource.name}({measure})\n"])
         + "".join(rows)
         + f"{ruler}\nAllocated/Total {resource.name} In Cluster:\n"
-        + f"{used}/{total} ({_percent(used, total)}%)\t\n"
+        + f"{used}/{total} ({_to_percent(used, total)}%)\t\n"
     )
 
 
-def _row(node: NodeView, part: int, columns: range, *, has_pending: bool) -> str:
+def _format_row(node: NodeView, part: int, columns: range, *, has_pending: bool) -> str:
     gpus = (node.gpus.get(n) for n in columns)
     cells = [f"{gpu.allocated[part]}/{gpu.total[part]}" if gpu else "0/0" for gpu in gpus]
     cells += [str(node.pending[part] or "")] * has_pending
     sums = f"{node.allocated[part]}/{node.total[part]}\n"
-    return "\t".join([node.offer.name, _address(node), *cells, sums])
+    return "\t".join([node.offer.name, _format_address(node), *cells, sums])
 
 
-def details(nodes: Sequence[NodeView], resource: TableResource) -> str:
+def format_details(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """A block a node, with one line a pod."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
-    tables = [_table(node, part) for node in nodes]
+    tables = [_format_table(node, part) for node in nodes]
     ruler = "-" * (len(tables[0]) + _DETAILS_RULER) if tables else ""
     blocks = (
-        _block(node, resource) + table + _end(node, part) + f"{ruler}\n"
+        _format_head(node, resource) + table + _format_total(node, part) + f"{ruler}\n"
         for node, table in zip(nodes, tables, strict=True)
     )
-    used, total = _sums(nodes, part)
-    return aligned(
+    used, total = _sum_nodes(nodes, part)
+    return align_columns(
         "".join(blocks)
         + f"\n\nAllocated/Total {resource.name} In Cluster:\t"
-        + f"{used}/{total} ({_percent(used, total)}%)\t\n"
+        + f"{used}/{total} ({_to_percent(used, total)}%)\t\n"
     )
 
 
-def _block(node: NodeView, resource: TableResource) -> str:
-    heads = [f"{resource.column.format(n)}(Allocated)\t" for n in range(_columns(node))]
+def _format_head(node: NodeView, resource: TableResource) -> str:
+    heads = [f"{resource.column.format(n)}(Allocated)\t" for n in range(_count_columns(node))]
     heads += ["Pending(Allocated)\t"] * bool(node.pending[resource.part])
-    about = f"\nNAME:\t{node.offer.name}\nIPADDRESS:\t{_address(node)}\n\n"
+    about = f"\nNAME:\t{node.offer.name}\nIPADDRESS:\t{_format_address(node)}\n\n"
     return "".join([about, "NAME\tNAMESPACE\t", *heads, "\n"])
 
 
-def _table(node: NodeView, part: int) -> str:
+def _format_table(node: NodeView, part: int) -> str:
     has_pending = bool(node.pending[part])
-    return "".join(_line(pod, part, _columns(node), has_pending) for pod in node.pods)
+    return "".join(_format_line(pod, part, _count_columns(node), has_pending) for pod in node.pods)
 
 
-def _line(pod: PodView, part: int, columns: int, has_pending: bool) -> str:  # noqa: FBT001
+def _format_line(pod: PodView, part: int, columns: int, has_pending: bool) -> str:  # noqa: FBT001
     amounts = [pod.shares[n][part] if n in pod.shares else 0 for n in range(columns)]
     amounts += [pod.pending[part]] * has_pending
     return "\t".join([pod.name, pod.namespace, *map(str, amounts), "\n"])
 
 
-def _end(node: NodeView, part: int) -> str:
+def _format_total(node: NodeView, part: int) -> str:
     used, total = node.allocated[part], node.total[part]
-    return f"Allocated :\t{used} ({_percent(used, total)}%)\t\nTotal :\t{total} \t\n"
+    return f"Allocated :\t{used} ({_to_percent(used, total)}%)\t\nTotal :\t{total} \t\n"
 
 
-def _columns(node: NodeView) -> int:
+def _count_columns(node: NodeView) -> int:
     return max(node.gpus, default=-1) + 1
 
 
-def _address(node: NodeView) -> str:
+def _format_address(node: NodeView) -> str:
     return node.offer.address or "unknown"
 
 
-def _sums(nodes: Sequence[NodeView], part: int) -> tuple[int, int]:
+def _sum_nodes(nodes: Sequence[NodeView], part: int) -> tuple[int, int]:
     return sum(node.allocated[part] for node in nodes), sum(node.total[part] for node in nodes)
 
 
-def _percent(used: int, total: int) -> int:
+def _to_percent(used: int, total: int) -> int:
     return used * 100 // total if total else 0

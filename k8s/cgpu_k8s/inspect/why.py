@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.names import MEMORY, SCHEDULE
-from cgpu_k8s.objects.fields import member, objects
-from cgpu_k8s.objects.misspelt import miscounted, misspelt
+from cgpu_k8s.objects.fields import get_member, get_objects
+from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from cgpu_k8s.objects.nodes import WITHHELD
 from cgpu_k8s.objects.pods import read_pod, template_of
 from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
@@ -55,15 +55,15 @@ class Case(NamedTuple):
     @property
     def status(self) -> Json:
         """The pod's status."""
-        return member(self.raw, "status", dict)
+        return get_member(self.raw, "status", dict)
 
     @property
     def phase(self) -> str:
         """The pod's phase."""
-        return member(self.status, "phase", str)
+        return get_member(self.status, "phase", str)
 
 
-def why(
+def explain_pod(
     pod: Json,
     claim: Claim | None,
     machines: Sequence[NodeFacts],
@@ -76,90 +76,94 @@ def why(
     return f"pod {case.pod.namespace}/{case.pod.name} {found}"
 
 
-def why_none(kind: str, maker: Json, events: Sequence[Json]) -> str:
+def explain_maker(kind: str, maker: Json, events: Sequence[Json]) -> str:
     """One sentence on why a Job or the like has no pod, or that cgpu knows no reason."""
-    meta = member(maker, "metadata", dict)
-    where = f"{kind} {member(meta, 'namespace', str)}/{member(meta, 'name', str)}"
-    pod, warning = template_of(maker), _warning(events)
-    refusal = misspelt(pod) or read_pod(pod).refusal or miscounted(pod)
-    status = member(maker, "status", dict)
+    meta = get_member(maker, "metadata", dict)
+    where = f"{kind} {get_member(meta, 'namespace', str)}/{get_member(meta, 'name', str)}"
+    pod, warning = template_of(maker), _find_warning(events)
+    refusal = find_misspelt(pod) or read_pod(pod).refusal or find_miscounted(pod)
+    status = get_member(maker, "status", dict)
     if refusal:
         new = "new " if any(map(status.get, _RUNNING)) else ""
         return f"{where} gets no {new}pod: {refusal}"
     failing = (
         each
-        for each in objects(status, "conditions")
+        for each in get_objects(status, "conditions")
         if (each.get("type"), each.get("status")) == ("ReplicaFailure", "True")
     )
-    reason = warning or next(map(_reason, failing), "")
+    reason = warning or next(map(_format_reason, failing), "")
     if reason:
         return f"{where} says: {reason}"
     return f"{where} may have pods: ask about one of them, by --why POD"
 
 
-def _ended(case: Case) -> str:
+def _explain_ended(case: Case) -> str:
     if case.phase == "Succeeded":
         return "has ended, and did not fail"
     if case.phase != "Failed":
         return ""
-    reason = _reason(case.status) or _containers(case, "terminated") or _warning(case.events)
+    reason = (
+        _format_reason(case.status)
+        or _find_container_reason(case, "terminated")
+        or _find_warning(case.events)
+    )
     return f"failed: {reason}" if reason else "failed, and does not say why"
 
 
-def _misspelt(case: Case) -> str:
-    found = "" if case.pod.node else misspelt(case.raw) or miscounted(case.raw)
+def _explain_misspelt(case: Case) -> str:
+    found = "" if case.pod.node else find_misspelt(case.raw) or find_miscounted(case.raw)
     return f"waits: {found}" if found else ""
 
 
-def _not_asking(case: Case) -> str:
+def _explain_not_asking(case: Case) -> str:
     if case.claim is not None:
         return ""
     none = f"asks for no part of a GPU: no container has {MEMORY} in its limits"
-    return _misspelt(case) or none
+    return _explain_misspelt(case) or none
 
 
-def _leaving(case: Case) -> str:
-    if not member(member(case.raw, "metadata", dict), "deletionTimestamp", str):
+def _explain_leaving(case: Case) -> str:
+    if not get_member(get_member(case.raw, "metadata", dict), "deletionTimestamp", str):
         return ""
     if not case.pod.node:
         return "is being deleted"
     return "is being deleted, and keeps its part of a GPU until its containers have ended"
 
 
-def _bound(case: Case) -> str:
+def _explain_bound(case: Case) -> str:
     node = case.pod.node
     if not node or case.claim is None:
         return ""
-    decision, problem = case.claim.decision()
+    decision, problem = case.claim.find_decision()
     if problem:
         return f"is bound to {node} and gets no GPU there: {problem}"
-    waiting = _containers(case, "waiting")
+    waiting = _find_container_reason(case, "waiting")
     if waiting:
         return f"waits on {node}: {waiting}"
-    if decision is None and not case.claim.published:
+    if decision is None and not case.claim.published_shares:
         return (
             f"is bound to {node} and gets no GPU there: nothing was decided for it; let a"
             " scheduler that asks cgpu bind it"
         )
     if case.phase == "Running":
         return f"runs on {node}"
-    warning = _warning(case.events)
+    warning = _find_warning(case.events)
     return f"waits on {node}: {warning or 'its containers are being created'}"
 
 
-def _impossible(case: Case) -> str:
+def _explain_impossible(case: Case) -> str:
     return f"can run on no GPU: {case.pod.refusal}" if case.pod.refusal else ""
 
 
-def _gated(case: Case) -> str:
-    gates = objects(member(case.raw, "spec", dict), "schedulingGates")
-    names = ", ".join(shown(member(each, "name", str)) for each in gates)
+def _explain_gated(case: Case) -> str:
+    gates = get_objects(get_member(case.raw, "spec", dict), "schedulingGates")
+    names = ", ".join(printable(get_member(each, "name", str)) for each in gates)
     return f"waits until its scheduling gates are removed: {names}" if names else ""
 
 
-def _no_room(case: Case) -> str:
+def _explain_no_room(case: Case) -> str:
     """Return the most useful refusal, and how many nodes share it; "" if a node has room."""
-    fitting, refused = _asked(case)
+    fitting, refused = _filter_nodes(case)
     if fitting:
         return ""
     if not refused:
@@ -172,18 +176,18 @@ def _no_room(case: Case) -> str:
     if len(refused) == 1:
         return f"waits: on {names[0]}, the only node that shares its GPUs, {best.sentence}"
     many = f"{len(names)} of {len(refused)} nodes that share their GPUs"
-    return f"waits: on {many} ({_list(names)}), {best.sentence}"
+    return f"waits: on {many} ({_join_names(names)}), {best.sentence}"
 
 
-def _asked(case: Case) -> tuple[list[str], dict[str, Refusal]]:
+def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
     """The nodes that have room on their GPUs as they are now, and why the others do not."""
     need = case.pod.need
     if need is None:
         return [], {}
     part = part_of(need)
     books = Books()
-    books.nodes_listed(each.offer for each in case.machines if each.shares)
-    books.pods_listed(claim.pod for claim in case.claims)
+    books.replace_nodes(each.offer for each in case.machines if each.shares)
+    books.replace_pods(claim.pod for claim in case.claims)
     fitting, refused = [], {}
     for name, offer in sorted(books.offers.items()):
         why_not = offer.withheld
@@ -195,59 +199,65 @@ def _asked(case: Case) -> tuple[list[str], dict[str, Refusal]]:
     return fitting, refused
 
 
-def _scheduler(case: Case) -> str:
+def _explain_scheduler(case: Case) -> str:
     """There is room for it, so something else than GPUs keeps it; always a sentence."""
-    fitting, _ = _asked(case)
-    room = f"there is room on the GPUs of {_list(fitting)}"
-    conditions = objects(case.status, "conditions")
+    fitting, _ = _filter_nodes(case)
+    room = f"there is room on the GPUs of {_join_names(fitting)}"
+    conditions = get_objects(case.status, "conditions")
     scheduled = (each for each in conditions if each.get("type") == "PodScheduled")
-    reason = next(filter(None, map(_reason, scheduled)), "") or _warning(case.events)
+    reason = next(filter(None, map(_format_reason, scheduled)), "") or _find_warning(case.events)
     if reason:
         return f"waits: {room}, and its scheduler says: {reason}"
-    name = member(member(case.raw, "spec", dict), "schedulerName", str) or "default-scheduler"
-    return f"waits: {room}, and its scheduler {shown(name)} has not answered yet: is it running?"
+    name = (
+        get_member(get_member(case.raw, "spec", dict), "schedulerName", str) or "default-scheduler"
+    )
+    return (
+        f"waits: {room}, and its scheduler {printable(name)} has not answered yet: is it running?"
+    )
 
 
 _RULES: tuple[Callable[[Case], str], ...] = (
-    _ended,
-    _not_asking,
-    _leaving,
-    _bound,
-    _impossible,
-    _gated,
-    _misspelt,
-    _no_room,
-    _scheduler,
+    _explain_ended,
+    _explain_not_asking,
+    _explain_leaving,
+    _explain_bound,
+    _explain_impossible,
+    _explain_gated,
+    _explain_misspelt,
+    _explain_no_room,
+    _explain_scheduler,
 )
 
 
-def _containers(case: Case, state: str) -> str:
+def _find_container_reason(case: Case, state: str) -> str:
     """Return the reason of the first container that waits or ended with one; else ""."""
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for each in objects(case.status, kind):
-            found = member(member(each, "state", dict), state, dict)
+        for each in get_objects(case.status, kind):
+            found = get_member(get_member(each, "state", dict), state, dict)
             if found.get("reason", "") not in (*_STARTING, "Completed"):
-                return f"container {shown(member(each, 'name', str))}: {_reason(found)}"
+                return (
+                    f"container {printable(get_member(each, 'name', str))}: {_format_reason(found)}"
+                )
     return ""
 
 
-def _reason(of: Json) -> str:
+def _format_reason(of: Json) -> str:
     """The reason and message of a condition, status or event on one line; ""."""
-    texts = (member(of, name, str) for name in ("reason", "message"))
-    return shown(": ".join(" ".join(text.split()) for text in texts if text.strip()), _LONGEST)
+    texts = (get_member(of, name, str) for name in ("reason", "message"))
+    return printable(": ".join(" ".join(text.split()) for text in texts if text.strip()), _LONGEST)
 
 
-def _warning(events: Iterable[Json]) -> str:
+def _find_warning(events: Iterable[Json]) -> str:
     """The last warning."""
     warnings = [each for each in events if each.get("type") == "Warning"]
-    return _reason(max(warnings, key=_when)) if warnings else ""
+    return _format_reason(max(warnings, key=_read_time)) if warnings else ""
 
 
-def _when(event: Json) -> str:
+def _read_time(event: Json) -> str:
     names = ("lastTimestamp", "eventTime", "firstTimestamp")
-    return next(filter(None, (member(event, name, str) for name in names)), "")
+    return next(filter(None, (get_member(event, name, str) for name in names)), "")
 
 
-def _list(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

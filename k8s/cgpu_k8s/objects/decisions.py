@@ -36,14 +36,14 @@ def write_annotations(
         now: nanoseconds since 1970.
     """
     return {
-        names.ALLOCATION: _ours(decision, gpus),
-        **_framework(decision, pod, gpus, now),
-        **_device(decision, gpus, now),
+        names.ALLOCATION: _write_allocation(decision, gpus),
+        **_write_framework(decision, pod, gpus, now),
+        **_write_device(decision, gpus, now),
     }
 
 
-def _ours(decision: Decision, gpus: Mapping[str, Fact]) -> str:
-    return annotation.write(
+def _write_allocation(decision: Decision, gpus: Mapping[str, Fact]) -> str:
+    return annotation.format_annotation(
         annotation.AllocationAnnotation(
             decision.pod,
             decision.node,
@@ -58,7 +58,9 @@ def _ours(decision: Decision, gpus: Mapping[str, Fact]) -> str:
     )
 
 
-def _framework(decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+def _write_framework(
+    decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int
+) -> dict[str, str]:
     parts = {
         index: decision.containers[name]
         for index, name in enumerate(pod.apps)
@@ -66,7 +68,7 @@ def _framework(decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int)
     }
     parts = parts or {0: decision.part}  # init containers alone ask: tools show the pod's part
 
-    def listed(resource: str) -> str:
+    def write_shares(resource: str) -> str:
         shares = {index: getattr(part, resource) for index, part in parts.items()}
         numbers = [gpus[uuid].index for uuid in decision.gpus]
         return json.dumps(
@@ -74,16 +76,16 @@ def _framework(decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int)
             separators=(",", ":"),
         )
 
-    timed = {names.CORE_PERCENTAGE: listed("cores")} if decision.part.cores else {}
+    timed = {names.CORE_PERCENTAGE: write_shares("cores")} if decision.part.cores else {}
     return {
-        names.FRAMEWORK_ALLOCATION: listed("units"),
+        names.FRAMEWORK_ALLOCATION: write_shares("units"),
         names.FRAMEWORK_ASSIGNED: _YES,
         names.FRAMEWORK_ASSUME_TIME: str(now),
         **timed,
     }
 
 
-def _device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+def _write_device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
     """The older generation, which knows one GPU: several are listed with commas."""
     given = [gpus[uuid] for uuid in decision.gpus]
     return {
@@ -95,7 +97,7 @@ def _device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str,
     }
 
 
-def decided(pod: Pod) -> Decision | None:
+def read_decision(pod: Pod) -> Decision | None:
     """Return the decision in a pod's annotation; None if it has none, or asks for nothing.
 
     The annotation says which GPUs; how much of them is in the pod's specification, which nobody
@@ -106,32 +108,34 @@ def decided(pod: Pod) -> Decision | None:
     """
     if not pod.allocation or not pod.containers:
         return None
-    found = annotation.read(pod.allocation)
+    found = annotation.parse_annotation(pod.allocation)
     for name, given, expected in (("pod", found.pod, pod.uid), ("node", found.node, pod.node)):
         if given != expected:
-            raise _error(f"{name}={given}: expected {expected or 'none before the binding'}")
+            raise _make_error(f"{name}={given}: expected {expected or 'none before the binding'}")
     asking = {each.name for each in pod.containers}
     if set(found.containers) != asking:
-        raise _error(f"containers: expected {', '.join(sorted(asking))}")
+        raise _make_error(f"containers: expected {', '.join(sorted(asking))}")
     gpus = tuple(next(iter(found.containers.values())))
     need = Need(pod.uid, pod.owner, len(gpus), pod.containers)
     try:
         part = part_of(need)
     except NeedError as error:
-        raise _error(str(error)) from None
+        raise _make_error(str(error)) from None
     shares = {each.name: share_of(each, len(gpus)) for each in pod.containers}
     for name, share in shares.items():
-        _check(name, found.containers[name], set(gpus), share)
+        _check_grants(name, found.containers[name], set(gpus), share)
     return Decision(pod.uid, pod.owner, pod.node, gpus, part, shares)
 
 
-def _check(name: str, grants: Mapping[str, annotation.Grant], gpus: set[str], share: Part) -> None:
+def _check_grants(
+    name: str, grants: Mapping[str, annotation.Grant], gpus: set[str], share: Part
+) -> None:
     if set(grants) != gpus:
-        raise _error(f"containers.{name}: expected the same GPUs for each container")
+        raise _make_error(f"containers.{name}: expected the same GPUs for each container")
     for uuid, grant in grants.items():
         if grant.core != share.cores:
-            raise _error(f"containers.{name}.{uuid}.core={grant.core}: expected {share.cores}")
+            raise _make_error(f"containers.{name}.{uuid}.core={grant.core}: expected {share.cores}")
 
 
-def _error(what: str) -> CgpuError:
+def _make_error(what: str) -> CgpuError:
     return CgpuError(f"{names.ALLOCATION}: {what}")

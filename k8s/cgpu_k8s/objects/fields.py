@@ -22,7 +22,7 @@ class ObjectError(CgpuError):
     """An object is not what Kubernetes' API describes; one sentence names the member."""
 
 
-def member(of: Json, name: str, kind: type[Kind]) -> Kind:
+def get_member(of: Json, name: str, kind: type[Kind]) -> Kind:
     """The member ``name`` of an object; what ``kind`` has as empty value if it is absent or null.
 
     Raises:
@@ -36,26 +36,26 @@ def member(of: Json, name: str, kind: type[Kind]) -> Kind:
     return value
 
 
-def objects(of: Json, name: str) -> list[dict[str, Any]]:
+def get_objects(of: Json, name: str) -> list[dict[str, Any]]:
     """The members of a list of objects.
 
     Raises:
         ObjectError: it is no such list.
     """
-    found = member(of, name, list)
+    found = get_member(of, name, list)
     for each in found:
         if not isinstance(each, dict):
             raise ObjectError(f"{name}: expected objects, got {type(each).__name__}")
     return found
 
 
-def strings(of: Json, name: str) -> dict[str, str]:
+def get_strings(of: Json, name: str) -> dict[str, str]:
     """The members of an object of strings, such as labels.
 
     Raises:
         ObjectError: it is no such object.
     """
-    found = member(of, name, dict)
+    found = get_member(of, name, dict)
     for key, value in found.items():
         if not isinstance(value, str):
             raise ObjectError(f"{name}.{key}: expected a string, got {type(value).__name__}")

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_node.allocation import CGPU, CORE_MEM, SHARE, OfferedGpu
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Fact(NamedTuple):
         """Return how many of its units some memory takes, rounded up."""
         return -(-mib * self.units // self.mib)
 
-    def gpu(self) -> OfferedGpu:
+    def to_offered_gpu(self) -> OfferedGpu:
         """Return the GPU for the allocator."""
         return OfferedGpu(self.uuid, self.index, self.units, *self[3:])
 
@@ -106,16 +106,18 @@ def read_facts(text: str) -> Facts:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise FactsError(f"{shown(text)}: expected JSON") from None
+        raise FactsError(f"{printable(text)}: expected JSON") from None
     if not isinstance(found, dict) or found.get("v") != VERSION:
         given = found.get("v") if isinstance(found, dict) else found
-        raise FactsError(f"v={shown(str(given))}: expected version {VERSION}; upgrade this program")
+        raise FactsError(
+            f"v={printable(str(given))}: expected version {VERSION}; upgrade this program"
+        )
     mode, listed = found.get("mode"), found.get("gpus")
     if mode not in MODES:
-        raise FactsError(f"mode={shown(str(mode))}: expected one of {', '.join(MODES)}")
+        raise FactsError(f"mode={printable(str(mode))}: expected one of {', '.join(MODES)}")
     if not isinstance(listed, list):
         raise FactsError("gpus: expected a list")
-    gpus = tuple(_fact(each) for each in listed)
+    gpus = tuple(_read_fact(each) for each in listed)
     for name in ("uuid", "index"):
         values = [getattr(each, name) for each in gpus]
         if len(set(values)) < len(values):
@@ -123,29 +125,29 @@ def read_facts(text: str) -> Facts:
     withheld = found.get("withheld", "")
     if not isinstance(withheld, str):
         raise FactsError(f"withheld: expected a sentence, got {type(withheld).__name__}")
-    return Facts(mode, gpus, shown(withheld, 400))
+    return Facts(mode, gpus, printable(withheld, 400))
 
 
-def _fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)
+def _read_fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)
     if not isinstance(found, dict):
         raise FactsError("gpus: expected a list of objects")
     for name, fits in _ALLOWED.items():
         if not fits(found.get(name)):
-            raise FactsError(f"gpus: {name}={shown(str(found.get(name)))} is not possible")
+            raise FactsError(f"gpus: {name}={printable(str(found.get(name)))} is not possible")
     return Fact(**{name: found[name] for name in Fact._fields})
 
 
-def _counts(least: int, most: int = _MOST) -> Any:  # noqa: ANN401 (a function)
+def _allow_range(least: int, most: int = _MOST) -> Any:  # noqa: ANN401 (a function)
     return lambda value: type(value) is int and least <= value <= most
 
 
 _ALLOWED = {
     "uuid": lambda value: isinstance(value, str) and bool(_UUID.fullmatch(value)),
-    "index": _counts(0, 999),
-    "mib": _counts(UNIT_MIB),
-    "cores": _counts(0, 100),
-    "slots": _counts(0, 999),
+    "index": _allow_range(0, 999),
+    "mib": _allow_range(UNIT_MIB),
+    "cores": _allow_range(0, 100),
+    "slots": _allow_range(0, 999),
     "healthy": lambda value: isinstance(value, bool),
-    "held": _counts(0),
-    "held_slots": _counts(0, 999),
+    "held": _allow_range(0),
+    "held_slots": _allow_range(0, 999),
 }

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from cgpu_k8s.names import CORES, COUNT, MEMORY
-from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
@@ -34,21 +34,22 @@ NEAR = {
 }
 
 
-def misspelt(pod: Json) -> str:
+def find_misspelt(pod: Json) -> str:
     """Return a sentence about a resource of a pod whose name is near to one of ours, or "".
 
     Raises:
         ObjectError: it is no pod.
     """
-    spec = member(pod, "spec", dict)
-    for container in (*objects(spec, "initContainers"), *objects(spec, "containers")):
-        limits = member(member(container, "resources", dict), "limits", dict)
-        for name, meant in _near(limits, NEAR):
-            return f"container {member(container, 'name', str)}: {_no('resource', name, meant)}"
+    spec = get_member(pod, "spec", dict)
+    for container in (*get_objects(spec, "initContainers"), *get_objects(spec, "containers")):
+        limits = get_member(get_member(container, "resources", dict), "limits", dict)
+        for name, meant in _find_near(limits, NEAR):
+            suggestion = _suggest_name("resource", name, meant)
+            return f"container {get_member(container, 'name', str)}: {suggestion}"
     return ""
 
 
-def miscounted(pod: Json) -> str:
+def find_miscounted(pod: Json) -> str:
     """Return a sentence about a label or annotation near to that of the number of GPUs, or "".
 
     All others are free, and so are those of a pod that asks for nothing of ours.
@@ -56,16 +57,16 @@ def miscounted(pod: Json) -> str:
     Raises:
         ObjectError: it is no pod.
     """
-    if not read_pod(pod).asks:
+    if not read_pod(pod).asks_for_gpu:
         return ""
-    meta = member(pod, "metadata", dict)
+    meta = get_member(pod, "metadata", dict)
     for kind in ("label", "annotation"):
-        for name, meant in _near(strings(meta, f"{kind}s"), (COUNTED,)):
-            return f"{kind} {_no(kind, name, meant)}"
+        for name, meant in _find_near(get_strings(meta, f"{kind}s"), (COUNTED,)):
+            return f"{kind} {_suggest_name(kind, name, meant)}"
     return ""
 
 
-def _near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _find_near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The names that are near to one of ours, and what is meant."""
     for name in named:
         if name.startswith(PREFIX) and name not in OURS:
@@ -75,5 +76,5 @@ def _near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
                     break
 
 
-def _no(kind: str, name: str, meant: str) -> str:
+def _suggest_name(kind: str, name: str, meant: str) -> str:
     return f"{name}: there is no such {kind}: did you mean {meant}?"

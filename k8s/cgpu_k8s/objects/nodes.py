@@ -7,9 +7,9 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import find_nearest, printable
 from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
-from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
 from cgpu_node.allocation import BINPACK, SPREAD, NodeInfo
 
@@ -55,9 +55,9 @@ class Offer(NamedTuple):
     withheld: str = ""
     is_asked: bool = True
 
-    def node(self) -> NodeInfo:
+    def to_node_info(self) -> NodeInfo:
         """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
-        offered = [] if self.withheld else [gpu.gpu() for gpu in self.gpus.values()]
+        offered = [] if self.withheld else [gpu.to_offered_gpu() for gpu in self.gpus.values()]
         return NodeInfo(self.name, self.mode, self.placement, offered)
 
 
@@ -67,8 +67,8 @@ def read_node(node: Json) -> Offer:
     Raises:
         ObjectError: it is no node.
     """
-    meta, status = member(node, "metadata", dict), member(node, "status", dict)
-    labels, notes = strings(meta, "labels"), strings(meta, "annotations")
+    meta, status = get_member(node, "metadata", dict), get_member(node, "status", dict)
+    labels, notes = get_strings(meta, "labels"), get_strings(meta, "annotations")
     mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
     withheld = why_not_shared(node)
     gpus: tuple[Fact, ...] = ()
@@ -78,12 +78,12 @@ def read_node(node: Json) -> Offer:
         except FactsError as error:
             withheld = withheld or f"annotation {FACTS}: {error}"
         else:
-            withheld = withheld or why or _changing(mode, known)
+            withheld = withheld or why or _check_mode(mode, known)
     elif not withheld:
         withheld = f"the node's agent has not described its GPUs (annotation {FACTS})"
     return Offer(
-        name=member(meta, "name", str),
-        address=_address(status),
+        name=get_member(meta, "name", str),
+        address=_read_address(status),
         mode="" if withheld else mode,
         placement=placement if placement in PLACEMENTS else BINPACK,
         gpus={gpu.uuid: gpu for gpu in gpus},
@@ -98,30 +98,30 @@ def why_not_shared(node: Json) -> str:
     Raises:
         ObjectError: it is no node.
     """
-    labels = strings(member(node, "metadata", dict), "labels")
+    labels = get_strings(get_member(node, "metadata", dict), "labels")
     mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
-    return _mislabelled(mode, placement) or _shared(member(node, "status", dict))
+    return _check_labels(mode, placement) or _check_nvidia(get_member(node, "status", dict))
 
 
-def _mislabelled(mode: str, placement: str) -> str:
+def _check_labels(mode: str, placement: str) -> str:
     if mode in LEFT_ALONE:
         return f"{SCHEDULE}={mode}: {LEFT_ALONE[mode]}" if mode else LEFT_ALONE[mode]
     if mode not in MODES:
-        return _unknown(SCHEDULE, mode, (*MODES, *filter(None, LEFT_ALONE)))
-    return "" if placement in PLACEMENTS else _unknown(PLACEMENT, placement, PLACEMENTS)
+        return _describe_unknown(SCHEDULE, mode, (*MODES, *filter(None, LEFT_ALONE)))
+    return "" if placement in PLACEMENTS else _describe_unknown(PLACEMENT, placement, PLACEMENTS)
 
 
-def _unknown(label: str, value: str, known: tuple[str, ...]) -> str:
-    meant = nearest(value, known)
+def _describe_unknown(label: str, value: str, known: tuple[str, ...]) -> str:
+    meant = find_nearest(value, known)
     guess = f"; perhaps {meant}" if meant else ""
-    return f"label {label}={shown(value)}: expected one of {', '.join(known)}{guess}"
+    return f"label {label}={printable(value)}: expected one of {', '.join(known)}{guess}"
 
 
-def _shared(status: Json) -> str:
+def _check_nvidia(status: Json) -> str:
     """Return why two schedulers would give away the same GPUs; "" if they would not."""
     found = [
-        f"{shown(str(amount))} {shown(name)}"
-        for name, amount in sorted(member(status, "allocatable", dict).items())
+        f"{printable(str(amount))} {printable(name)}"
+        for name, amount in sorted(get_member(status, "allocatable", dict).items())
         if _NVIDIAS.fullmatch(name) and amount not in {"0", 0}
     ]
     if not found:
@@ -129,18 +129,18 @@ def _shared(status: Json) -> str:
     return f"the node also offers {' and '.join(found)}: stop NVIDIA's plugin on it"
 
 
-def _changing(label: str, known: str) -> str:
+def _check_mode(label: str, known: str) -> str:
     """Return why a label that is not in force yet withholds a node; "" if it is in force."""
     if label == known:
         return ""
     return f"{SCHEDULE}={label} is not in force yet: the node's agent still has it as {known}"
 
 
-def _address(status: Json) -> str:
+def _read_address(status: Json) -> str:
     """The first internal address that is an IP address; empty if none is: it is a node's text."""
-    for each in objects(status, "addresses"):
+    for each in get_objects(status, "addresses"):
         if each.get("type") == "InternalIP":
-            text = member(each, "address", str).partition("%")[0]  # a zone can be any text
+            text = get_member(each, "address", str).partition("%")[0]  # a zone can be any text
             with contextlib.suppress(ValueError):
                 return str(ip_address(text))
     return ""

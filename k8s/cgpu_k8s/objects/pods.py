@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU
-from cgpu_k8s.objects.fields import member, objects, strings
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.allocation import APP, INIT, SIDECAR, Container, Need, NeedError, part_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Pod(NamedTuple):
         return Need(self.uid, self.owner, self.gpus, self.containers)
 
     @property
-    def asks(self) -> bool:
+    def asks_for_gpu(self) -> bool:
         """Whether it asks for a share of a GPU, possible or not."""
         return bool(self.containers or self.refusal)
 
@@ -68,26 +68,26 @@ def read_pod(pod: Json) -> Pod:
     Raises:
         ObjectError: it is no pod.
     """
-    meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
+    meta, spec = get_member(pod, "metadata", dict), get_member(pod, "spec", dict)
     gpus, refusal = 1, ""
     containers: tuple[Container, ...] = ()
     try:
-        containers = _asking(spec)
-        gpus = _count(meta) if containers else 1
+        containers = _read_containers(spec)
+        gpus = _read_count(meta) if containers else 1
     except NeedError as error:
         refusal = str(error)
     found = Pod(
-        uid=member(meta, "uid", str),
-        namespace=member(meta, "namespace", str),
-        name=member(meta, "name", str),
-        owner=_owner(meta),
-        node=member(spec, "nodeName", str),
-        final=member(member(pod, "status", dict), "phase", str) in _FINAL,
+        uid=get_member(meta, "uid", str),
+        namespace=get_member(meta, "namespace", str),
+        name=get_member(meta, "name", str),
+        owner=_read_owner(meta),
+        node=get_member(spec, "nodeName", str),
+        final=get_member(get_member(pod, "status", dict), "phase", str) in _FINAL,
         gpus=gpus,
         containers=containers,
         refusal=refusal,
-        apps=tuple(member(each, "name", str) for each in objects(spec, "containers")),
-        allocation=strings(meta, "annotations").get(ALLOCATION, ""),
+        apps=tuple(get_member(each, "name", str) for each in get_objects(spec, "containers")),
+        allocation=get_strings(meta, "annotations").get(ALLOCATION, ""),
     )
     try:
         if found.need:
@@ -103,38 +103,39 @@ def template_of(item: Json) -> Json:
     Raises:
         ObjectError: it is no such object.
     """
-    spec = member(item, "spec", dict)
+    spec = get_member(item, "spec", dict)
     if "jobTemplate" in spec:
-        spec = member(member(spec, "jobTemplate", dict), "spec", dict)
-    return member(spec, "template", dict)
+        spec = get_member(get_member(spec, "jobTemplate", dict), "spec", dict)
+    return get_member(spec, "template", dict)
 
 
-def _asking(spec: Json) -> tuple[Container, ...]:
+def _read_containers(spec: Json) -> tuple[Container, ...]:
     """The containers of a pod's specification that ask for a part of a GPU.
 
     Raises:
         NeedError: one asks for what no GPU could give.
         ObjectError: it is no specification of a pod.
     """
-    found = (_container(each, kind) for kind, each in _containers(spec))
+    found = (_read_container(each, kind) for kind, each in _list_containers(spec))
     return tuple(each for each in found if each is not None)
 
 
-def _containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
+def _list_containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
     """All containers of a pod, with their kinds, in the order in which they start."""
-    first = objects(spec, "initContainers")
-    stays = [member(each, "restartPolicy", str) == "Always" for each in first]
+    first = get_objects(spec, "initContainers")
+    stays = [get_member(each, "restartPolicy", str) == "Always" for each in first]
     return [
         *((SIDECAR if stay else INIT, each) for stay, each in zip(stays, first, strict=True)),
-        *((APP, each) for each in objects(spec, "containers")),
+        *((APP, each) for each in get_objects(spec, "containers")),
     ]
 
 
-def _container(container: Json, kind: str) -> Container | None:
+def _read_container(container: Json, kind: str) -> Container | None:
     """Return what a container asks for; None if it asks for no share of a GPU."""
-    name = member(container, "name", str)
-    resources = member(container, "resources", dict)
-    limits, requests = member(resources, "limits", dict), member(resources, "requests", dict)
+    name = get_member(container, "name", str)
+    resources = get_member(container, "resources", dict)
+    limits = get_member(resources, "limits", dict)
+    requests = get_member(resources, "requests", dict)
     asked = {**requests, **limits}
     if COUNT in asked:
         raise NeedError(
@@ -147,44 +148,44 @@ def _container(container: Json, kind: str) -> Container | None:
         raise NeedError(f"container {name}: expected {MEMORY} or {OTHERS_GPU}, not both")
     if MEMORY not in asked:
         raise NeedError(f"container {name}: {CORES} without {MEMORY}: expected both in its limits")
-    cores = _whole(name, CORES, limits, requests) if CORES in asked else 0
+    cores = _read_amount(name, CORES, limits, requests) if CORES in asked else 0
     if CORES in asked and cores == 0:
         raise NeedError(
             f"container {name}: {CORES}=0: expected at least 5 of each GPU, or no {CORES}"
         )
-    return Container(name, _whole(name, MEMORY, limits, requests), cores, kind)
+    return Container(name, _read_amount(name, MEMORY, limits, requests), cores, kind)
 
 
-def _whole(container: str, resource: str, limits: Json, requests: Json) -> int:
+def _read_amount(container: str, resource: str, limits: Json, requests: Json) -> int:
     """Return the amount of a resource in a container's limits; its requests must equal it."""
     if resource not in limits:
         raise NeedError(f"container {container}: {resource} in requests only: expected in limits")
-    limit = whole(limits[resource])
+    limit = parse_quantity(limits[resource])
     if limit is None:
         raise NeedError(
-            f"container {container}: {resource}={shown(str(limits[resource]))}: expected a whole"
-            f" number without a unit"
+            f"container {container}: {resource}={printable(str(limits[resource]))}: expected a"
+            f" whole number without a unit"
         )
-    if resource in requests and whole(requests[resource]) != limit:
+    if resource in requests and parse_quantity(requests[resource]) != limit:
         raise NeedError(
             f"container {container}: {resource}={limit} in limits and"
-            f" {shown(str(requests[resource]))} in requests: expected the same, or limits alone"
+            f" {printable(str(requests[resource]))} in requests: expected the same, or limits alone"
         )
     return limit
 
 
-def _count(meta: Json) -> int:
+def _read_count(meta: Json) -> int:
     """Over how many GPUs a pod's share is divided."""
-    label = strings(meta, "labels").get(COUNT, "1")
+    label = get_strings(meta, "labels").get(COUNT, "1")
     count = int(label) if _COUNTED.fullmatch(label) else 0
     if not 1 <= count <= MOST_GPUS:
         raise NeedError(
-            f"label {COUNT}={shown(label)}: expected a whole number from 1 to {MOST_GPUS}"
+            f"label {COUNT}={printable(label)}: expected a whole number from 1 to {MOST_GPUS}"
         )
     return count
 
 
-def _owner(meta: Json) -> str:
+def _read_owner(meta: Json) -> str:
     """Return the UID of a pod's controller; "" if it has none."""
-    owners = objects(meta, "ownerReferences")
-    return next((member(each, "uid", str) for each in owners if each.get("controller")), "")
+    owners = get_objects(meta, "ownerReferences")
+    return next((get_member(each, "uid", str) for each in owners if each.get("controller")), "")

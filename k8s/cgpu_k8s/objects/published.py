@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.names import CORE_PERCENTAGE, CORES, FRAMEWORK_ALLOCATION, MEM_IDX, MEMORY
-from cgpu_k8s.objects.fields import member, objects, strings
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.allocation import part_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Share(NamedTuple):
     cores: int = 0
 
 
-def total(shares: Iterable[Share]) -> Share:
+def sum_shares(shares: Iterable[Share]) -> Share:
     """All of them together."""
     units, cores = 0, 0
     for share in shares:
@@ -41,7 +41,7 @@ def total(shares: Iterable[Share]) -> Share:
     return Share(units, cores)
 
 
-def asked(pod: Json, found: Pod) -> Share:
+def read_asked_share(pod: Json, found: Pod) -> Share:
     """Return what a pod asks for over all its GPUs, also if no GPU of ours could give it.
 
     Args:
@@ -51,16 +51,21 @@ def asked(pod: Json, found: Pod) -> Share:
     if found.need:
         part = part_of(found.need)
         return Share(part.units * found.gpus, part.cores * found.gpus)
-    containers = objects(member(pod, "spec", dict), "containers")
-    limits = [member(member(each, "resources", dict), "limits", dict) for each in containers]
+    containers = get_objects(get_member(pod, "spec", dict), "containers")
+    limits = [
+        get_member(get_member(each, "resources", dict), "limits", dict) for each in containers
+    ]
     return Share(
-        *(sum(_count(whole(each.get(name))) for each in limits) for name in (MEMORY, CORES))
+        *(
+            sum(_to_amount(parse_quantity(each.get(name))) for each in limits)
+            for name in (MEMORY, CORES)
+        )
     )
 
 
 def published_notes(pod: Json) -> dict[str, str]:
     """The annotations of a pod's object that say what it has."""
-    notes = strings(member(pod, "metadata", dict), "annotations")
+    notes = get_strings(get_member(pod, "metadata", dict), "annotations")
     return {name: notes[name] for name in _NOTES if name in notes}
 
 
@@ -71,9 +76,9 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
         notes: its annotations.
         wanted: what it asks for; the older generation names the GPUs alone.
     """
-    units = _by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
+    units = _sum_by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
     if units:
-        cores = _by_index(notes.get(CORE_PERCENTAGE, ""))
+        cores = _sum_by_index(notes.get(CORE_PERCENTAGE, ""))
         return {index: Share(units[index], cores.get(index, 0)) for index in units}
     listed = notes.get(MEM_IDX, "").split(",")
     if not all(map(_INDEX.fullmatch, listed)):
@@ -82,7 +87,7 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
     return dict.fromkeys(map(int, listed), each)
 
 
-def _by_index(text: str) -> dict[int, int]:
+def _sum_by_index(text: str) -> dict[int, int]:
     """Sum ``{"<container>":{"<GPU>":<amount>}}`` by GPU; empty for anything else."""
     try:
         content = json.loads(text) if text else {}
@@ -93,10 +98,10 @@ def _by_index(text: str) -> dict[int, int]:
         if not isinstance(parts, dict) or not all(map(_INDEX.fullmatch, parts)):
             return {}
         for index, amount in parts.items():
-            sums[int(index)] = sums.get(int(index), 0) + _count(amount)
+            sums[int(index)] = sums.get(int(index), 0) + _to_amount(amount)
     return sums
 
 
-def _count(value: object) -> int:
+def _to_amount(value: object) -> int:
     """An amount, or 0 where it is none."""
     return value if type(value) is int and 0 < value < _MOST else 0

@@ -13,7 +13,7 @@ _LARGEST = (1 << 63) - 1  # that the API server stores
 _POWERS = {"m": -3, "": 0, "k": 3}
 
 
-def whole(value: object) -> int | None:
+def parse_quantity(value: object) -> int | None:
     """Return a quantity as a whole number; None if it is not one.
 
     >>> whole("3"), whole("3e0"), whole("2k"), whole("1.5"), whole("8Gi")

@@ -29,7 +29,7 @@ _KIND = "nvidia.com/gpu"
 def driver_directory(sonames: tuple[str, ...]) -> str | None:
     """The directory of the host that holds all of ``sonames``, by the first specification."""
     for path in SPECIFICATIONS:
-        for source in _mounted(path):
+        for source in _read_mounts(path):
             folder, name = os.path.split(source)
             if is_version(name, sonames[0]) and all(
                 os.path.exists(f"{folder}/{soname}") for soname in sonames
@@ -38,24 +38,24 @@ def driver_directory(sonames: tuple[str, ...]) -> str | None:
     return None
 
 
-def _mounted(path: str) -> Iterator[str]:
+def _read_mounts(path: str) -> Iterator[str]:
     """The files of the host that a specification mounts; none if it is not one of NVIDIA's."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
         if path.endswith(".yaml"):
-            yield from _in_yaml(text)
+            yield from _parse_yaml(text)
             return
         spec = jsontext.loads(text)
         if spec["kind"] == _KIND:
             devices = spec.get("devices") or []
             edits = [spec.get("containerEdits"), *(d.get("containerEdits") for d in devices)]
-            yield from [source for edit in edits for source in _sources(edit or {})]
+            yield from [source for edit in edits for source in _list_sources(edit or {})]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
 
 
-def _in_yaml(text: str) -> list[str]:
+def _parse_yaml(text: str) -> list[str]:
     pairs = [line.partition(":")[::2] for line in text.splitlines()]
     plain = [(key.rstrip(), value.strip().strip("'\"")) for key, value in pairs]
     if ("kind", _KIND) not in plain:
@@ -63,6 +63,6 @@ def _in_yaml(text: str) -> list[str]:
     return [value for key, value in plain if key.lstrip(" -") == "hostPath" and value[:1] == "/"]
 
 
-def _sources(edit: dict[str, Any]) -> list[str]:
+def _list_sources(edit: dict[str, Any]) -> list[str]:
     sources = [mount.get("hostPath") for mount in edit.get("mounts") or []]
     return [source for source in sources if isinstance(source, str) and source.startswith("/")]

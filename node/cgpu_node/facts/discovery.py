@@ -23,7 +23,7 @@ _PROBE = Path(__file__).with_name("probe.py")
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
-def discover(
+def discover_facts(
     state_dir: str, folder: str, identity: dict[str, Any], *, refresh: bool = False
 ) -> dict[str, Any]:
     """Ask the driver in ``folder`` and keep the answer as ``node.json``.
@@ -39,15 +39,15 @@ def discover(
         known = read_facts(path)
         if known is not None and known["identity"] == identity and not refresh:
             return known
-        facts = ask(folder, identity, known)
+        facts = ask_driver(folder, identity, known)
         try:
             write_atomically(path, json.dumps(facts, indent=1).encode())
         except OSError as error:
-            raise lock.sentence(error) from None
+            raise lock.to_cgpu_error(error) from None
         return facts
 
 
-def ask(
+def ask_driver(
     folder: str, identity: dict[str, Any], before: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Ask the driver in ``folder`` and return its facts in the form of ``node.json``.
@@ -62,12 +62,12 @@ def ask(
         CgpuError: it does not answer, or we are root and others could change it.
     """
     driver.check_trust(folder)
-    libraries = driver.libraries(folder)
-    facts, error = _probe("facts", folder)
+    libraries = driver.find_libraries(folder)
+    facts, error = _run_probe("facts", folder)
     if facts is None:
         what, _, hint = error.partition("; ")
         raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {what}", hint=hint)
-    known = _known(before, identity)
+    known = _list_known_gpus(before, identity)
     notes: list[str] = []
     costs, order = {}, None
     if before is not None and before["identity"] == identity:
@@ -75,11 +75,11 @@ def ask(
         costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
     is_ordered = order or (order == [] and facts["lost"])  # while one is lost, nobody knows it
     if not is_ordered or not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
-        contexts, notes = _contexts(folder)
+        contexts, notes = _probe_contexts(folder)
         costs |= contexts["costs"]
         order = contexts["order"] or order or []
     version = facts["driver_version"]
-    manifest = _manifest(folder)
+    manifest = _read_manifest(folder)
     gpus = []
     for gpu in facts["gpus"]:
         minor = gpu.pop("minor")
@@ -90,18 +90,18 @@ def ask(
         "identity": identity,
         "driver_version": version,
         "libraries": libraries,
-        "companions": driver.companions(folder, version),
+        "companions": driver.find_companions(folder, version),
         "gpus": gpus,
         "cuda_order": order,
-        "lost": [_lost(gpu, known, gpus, folder, manifest) for gpu in facts["lost"]],
+        "lost": [_describe_lost_gpu(gpu, known, gpus, folder, manifest) for gpu in facts["lost"]],
         "device_nodes": _common_nodes(folder, manifest),
         "notes": notes,
     }
 
 
-def _contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
+def _probe_contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
     """Return CUDA's facts about the GPUs, and a sentence for each that is unknown."""
-    found, error = _probe("contexts", folder)
+    found, error = _run_probe("contexts", folder)
     unknown = "what a CUDA context costs {}is not known, so none is charged{}: {}"
     if found is None:
         return {"costs": {}, "order": []}, [unknown.format("", "", error)]
@@ -109,14 +109,16 @@ def _contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
     return found, [unknown.format(f"on {uuid} ", " there", why) for uuid, why in failed]
 
 
-def _known(before: dict[str, Any] | None, identity: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_known_gpus(
+    before: dict[str, Any] | None, identity: dict[str, Any]
+) -> list[dict[str, Any]]:
     """The GPUs that earlier facts describe, if they are of this boot."""
     if before is None or before["identity"]["boot"] != identity["boot"]:
         return []
     return [*before["gpus"], *before.get("lost", ())]
 
 
-def _lost(
+def _describe_lost_gpu(
     gpu: dict[str, Any],
     known: list[dict[str, Any]],
     answering: list[dict[str, Any]],
@@ -147,13 +149,13 @@ def compute_modes(folder: str) -> dict[str, int]:
     Raises:
         CgpuError: the driver does not answer, or we are root and others could change it.
     """
-    modes, error = _probe("modes", folder)
+    modes, error = _run_probe("modes", folder)
     if modes is None:
         raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
     return modes
 
 
-def holders(folder: str) -> dict[str, dict[int, int | None]]:
+def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
     """By UUID of a GPU, how much each process holds, for a command that looks once.
 
     Empty if the driver in ``folder`` does not answer soon; None for what it does not report.
@@ -181,7 +183,7 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
         OSError: it cannot be started.
     """
     folder = driver.check_trust(folder)
-    held = driver.hold(folder)  # and the probe holds them as long as it runs
+    held = driver.hold_libraries(folder)  # and the probe holds them as long as it runs
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
     # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
     environment = {"LD_LIBRARY_PATH": folder, "LC_ALL": "C"}
@@ -196,10 +198,10 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
             pass_fds=held,
         )
     finally:
-        driver.release(held)
+        driver.release_libraries(held)
 
 
-def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
+def _run_probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
     """Run the probe and return its output, or None and the reason."""
     process = start_probe(what, folder, subprocess.DEVNULL)
     try:
@@ -217,7 +219,7 @@ def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
     return json.loads(out), ""
 
 
-def _manifest(folder: str) -> dict[str, Any] | None:
+def _read_manifest(folder: str) -> dict[str, Any] | None:
     """The device nodes that ``driver.json`` in a driver directory names, if it is there."""
     path = Path(folder, "driver.json")
     if not path.exists():
@@ -233,13 +235,13 @@ def _manifest(folder: str) -> dict[str, Any] | None:
     return nodes
 
 
-def _pairs(folder: str, entries: list[dict[str, str]]) -> list[list[str]]:
+def _pair_nodes(folder: str, entries: list[dict[str, str]]) -> list[list[str]]:
     return [[os.path.join(folder, entry["host"]), entry["container"]] for entry in entries]
 
 
 def _common_nodes(folder: str, manifest: dict[str, Any] | None) -> list[list[str]]:
     if manifest is not None:
-        return _pairs(folder, manifest["common"])
+        return _pair_nodes(folder, manifest["common"])
     return [[node, node] for node in _COMMON_NODES if Path(node).exists()]
 
 
@@ -248,7 +250,7 @@ def _gpu_nodes(
 ) -> list[list[str]]:
     if manifest is None:
         return [[f"/dev/nvidia{minor}", f"/dev/nvidia{minor}"]]
-    withheld = driver.withheld(folder, is_simulated=True)
-    pairs = [_pairs(folder, nodes) for nodes in manifest["gpus"]]
+    withheld = driver.list_withheld_nodes(folder, is_simulated=True)
+    pairs = [_pair_nodes(folder, nodes) for nodes in manifest["gpus"]]
     counted = [each for each in pairs if not any(host in withheld for host, _ in each)]
     return counted[index] if index < len(counted) else []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
-from cgpu_node.paths import inside
+from cgpu_env.errors import LONGEST_PATH, CgpuError, printable
+from cgpu_node.paths import make_nested_error
 from cgpu_node.trust import check_source
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def find_driver_dir() -> str:
     raise CgpuError("no NVIDIA driver found on this machine", hint=_WHERE)
 
 
-def withheld(folder: str, *, is_simulated: bool) -> list[str]:
+def list_withheld_nodes(folder: str, *, is_simulated: bool) -> list[str]:
     """The device nodes of GPUs that this process may not open, by its control group or their mode.
 
     Args:
@@ -126,7 +126,7 @@ def check_trust(driver_dir: str) -> str:
     return real
 
 
-def hold(driver_dir: str) -> list[int]:
+def hold_libraries(driver_dir: str) -> list[int]:
     """Descriptors of the two libraries: while these are open, nobody makes a reader of them wait.
 
     A container has the libraries, and root in it owns them. So it can take a lease on one that
@@ -137,20 +137,20 @@ def hold(driver_dir: str) -> list[int]:
     """
     held: list[int] = []
     try:
-        held.extend(_open(f"{driver_dir}/{soname}") for soname in PROXIED)
+        held.extend(_open_library(f"{driver_dir}/{soname}") for soname in PROXIED)
     except CgpuError:
-        release(held)
+        release_libraries(held)
         raise
     return held
 
 
-def release(held: Sequence[int]) -> None:
-    """Close what ``hold`` has opened."""
+def release_libraries(held: Sequence[int]) -> None:
+    """Close what ``hold_libraries`` has opened."""
     for fd in held:
         os.close(fd)
 
 
-def _open(path: str) -> int:
+def _open_library(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except BlockingIOError:
@@ -162,7 +162,7 @@ def _open(path: str) -> int:
         raise CgpuError(f"{path}: {error.strerror}: {REPAIR}") from None
 
 
-def check(driver_dir: str) -> None:
+def check_driver_dir(driver_dir: str) -> None:
     """Refuse a named directory that has no driver.
 
     Raises:
@@ -170,34 +170,35 @@ def check(driver_dir: str) -> None:
     """
     for soname in PROXIED:
         if not os.path.exists(f"{driver_dir}/{soname}"):
-            raise missing(driver_dir, soname)
+            raise make_missing_error(driver_dir, soname)
 
 
-def missing(driver_dir: str, soname: str) -> CgpuError:
+def make_missing_error(driver_dir: str, soname: str) -> CgpuError:
     """The sentence for a named directory that has no ``soname``."""
     what = f"no {soname} there" if os.path.isdir(driver_dir) else "there is no such directory"
     return CgpuError(f"driver directory {driver_dir}: {what}", hint=_WHERE)
 
 
-def refusal(error: str, given: str | None) -> str:
+def format_refusal(error: str, given: str | None) -> str:
     """The sentence of a refusal, which names the command's directory if that is not there."""
-    if not given or os.path.isdir(given) or error == str(missing(given, CUDA)):
+    if not given or os.path.isdir(given) or error == str(make_missing_error(given, CUDA)):
         return error
-    return f"{error}; there is no directory {shown(given, LONGEST_PATH)}"
+    return f"{error}; there is no directory {printable(given, LONGEST_PATH)}"
 
 
-def another(state_dir: str, own: str, given: str) -> CgpuError:
+def make_other_driver_error(state_dir: str, own: str, given: str) -> CgpuError:
     """The sentence for a command that names a driver other than the server's.
 
     The server does not look whether it is there: a guest's path could hang it.
     """
     return CgpuError(
-        f"the server of {state_dir} shares the GPUs of {own}, not of {shown(given, LONGEST_PATH)}",
+        f"the server of {state_dir} shares the GPUs of {own}, not of"
+        f" {printable(given, LONGEST_PATH)}",
         hint=_ANOTHER,
     )
 
 
-def libraries(driver_dir: str) -> dict[str, str]:
+def find_libraries(driver_dir: str) -> dict[str, str]:
     """SONAME -> the file behind it, for the two libraries that get a proxy.
 
     Raises:
@@ -207,14 +208,14 @@ def libraries(driver_dir: str) -> dict[str, str]:
     for soname in PROXIED:
         path = os.path.realpath(f"{driver_dir}/{soname}")
         if not os.path.isfile(path):
-            raise missing(driver_dir, soname)
+            raise make_missing_error(driver_dir, soname)
         if _is_proxy(path, soname):
-            raise inside()
+            raise make_nested_error()
         found[soname] = path
     return found
 
 
-def companions(driver_dir: str, version: str) -> dict[str, str]:
+def find_companions(driver_dir: str, version: str) -> dict[str, str]:
     """SONAME -> file of the libraries that the driver loads when it needs them."""
     names = [name.format(version) for name in _COMPANIONS]
     paths = {name: os.path.realpath(f"{driver_dir}/{name}") for name in names}
@@ -225,5 +226,5 @@ def _is_proxy(path: str, soname: str) -> bool:
     """Return whether ``path`` loads a real library from a base directory: only proxies do."""
     if os.stat(path).st_size > _LARGEST_PROXY:
         return False
-    with open(_open(path), "rb") as file:
+    with open(_open_library(path), "rb") as file:
         return f"/real/{soname}\0".encode() in file.read()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from cgpu_env.devices import Gpu, GpuLostError
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
@@ -63,7 +63,7 @@ class NodeGpu(NamedTuple):
     lost: str = ""
 
     @property
-    def asked(self) -> Gpu:
+    def as_gpu(self) -> Gpu:
         """The GPU as a request names it."""
         return Gpu(self.index, self.uuid, self.total_bytes, self.lost)
 
@@ -102,7 +102,7 @@ class Node(NamedTuple):
     cuda_order: tuple[str, ...] = ()
 
     @property
-    def lost(self) -> tuple[NodeGpu, ...]:
+    def lost_gpus(self) -> tuple[NodeGpu, ...]:
         """The GPUs that do not answer."""
         return tuple(gpu for gpu in self.gpus if gpu.lost)
 
@@ -130,21 +130,21 @@ def load_node(
     config = load_config() if config is None else config
     folder = driver_folder(driver_dir, config)
     path = f"{state_dir}/node.json"
-    identity = _identity(folder)
+    identity = _read_identity(folder)
     facts = None if refresh else read_facts(path)
     if facts is None or facts["identity"] != identity:
-        from cgpu_node.facts.discovery import ask, discover  # rare, and heavy
+        from cgpu_node.facts.discovery import ask_driver, discover_facts  # rare, and heavy
 
         facts = (
-            discover(state_dir, folder, identity, refresh=refresh)
+            discover_facts(state_dir, folder, identity, refresh=refresh)
             if keep
-            else ask(folder, identity, read_facts(path))
+            else ask_driver(folder, identity, read_facts(path))
         )
     check_release(facts["driver_version"], folder)
-    return _node(facts, config)
+    return _parse_node(facts, config)
 
 
-def unless_lost(make: _Maker[Made_co]) -> Made_co:
+def refresh_if_lost(make: _Maker[Made_co]) -> Made_co:
     """Return ``make`` of the known facts, or of new ones if these know a GPU as lost.
 
     Args:
@@ -168,7 +168,8 @@ def check_release(version: str, folder: str) -> None:
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < OLDEST_DRIVER:
         raise CgpuError(
-            f"driver {shown(version)} in {folder}: expected {OLDEST_DRIVER} (CUDA 10.1) or later",
+            f"driver {printable(version)} in {folder}: expected {OLDEST_DRIVER} (CUDA 10.1) or"
+            " later",
             hint="install a newer driver",
         )
 
@@ -192,23 +193,23 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
         raise CgpuError(f"{error}; {what}", hint=hint) from None
 
 
-def _identity(folder: str) -> dict[str, Any]:
+def _read_identity(folder: str) -> dict[str, Any]:
     """Return what the facts are valid for: the boot, and the files behind the names.
 
     A job of Slurm may be allowed some of the GPUs only. The driver shows it no others.
     """
     with open(BOOT_ID) as file:
         boot = file.read().strip()
-    files = {name: _file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
+    files = {name: _stat_file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
     for name in driver.PROXIED:
         if files[name] is None:
-            raise driver.missing(folder, name)
+            raise driver.make_missing_error(folder, name)
     identity = {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
-    withheld = driver.withheld(folder, is_simulated=files["driver.json"] is not None)
+    withheld = driver.list_withheld_nodes(folder, is_simulated=files["driver.json"] is not None)
     return {**identity, "withheld": withheld} if withheld else identity
 
 
-def _file(path: str) -> list[int] | None:
+def _stat_file(path: str) -> list[int] | None:
     try:
         facts = os.stat(path)
     except OSError:
@@ -234,7 +235,7 @@ def _device_nodes(pairs: list[list[str]]) -> tuple[DeviceNode, ...]:
     return tuple(DeviceNode(*pair) for pair in pairs)
 
 
-def _gpu(fields: dict[str, Any]) -> NodeGpu:
+def _parse_gpu(fields: dict[str, Any]) -> NodeGpu:
     return NodeGpu(
         index=fields["index"],
         uuid=fields["uuid"],
@@ -246,9 +247,9 @@ def _gpu(fields: dict[str, Any]) -> NodeGpu:
     )
 
 
-def _node(facts: dict[str, Any], config: Config) -> Node:
+def _parse_node(facts: dict[str, Any], config: Config) -> Node:
     # Those that are lost are apart: releases that do not know of them find the others.
-    gpus = [_gpu(fields) for fields in (*facts["gpus"], *facts.get("lost", ()))]
+    gpus = [_parse_gpu(fields) for fields in (*facts["gpus"], *facts.get("lost", ()))]
     return Node(
         driver_version=facts["driver_version"],
         driver_dir=facts["identity"]["driver_dir"],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     Fields = dict[str, object]
+    Handle = ctypes.c_void_p
 
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
@@ -136,25 +137,23 @@ class _Library:
         words.restype = ctypes.c_char_p
         raise _FailedError(name, status, f"{words(status).decode()} (error {status})")
 
-    def status(self, name: str, *arguments: object) -> int:
+    def try_call(self, name: str, *arguments: object) -> int:
         """Call the driver and return its status, also if it has no such function."""
         function = getattr(self._library, name, None)
         return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
 
-    def newest(self, name: str, *suffixes: str) -> str:
+    def find_newest(self, name: str, *suffixes: str) -> str:
         """``name`` with the first of ``suffixes`` that this driver has, else as it is."""
         names = (name + suffix for suffix in suffixes)
         return next((each for each in names if hasattr(self._library, each)), name)
 
-    def text(self, name: str, *arguments: object) -> str:
+    def read_text(self, name: str, *arguments: object) -> str:
         buffer = ctypes.create_string_buffer(96)
         self.call(name, *arguments, buffer, ctypes.c_uint(96))
         return buffer.value.decode()
 
 
-def _each(
-    nvml: _Library, read: Callable[[ctypes.c_void_p, str], Fields]
-) -> dict[str, list[Fields]]:
+def _read_gpus(nvml: _Library, read: Callable[[Handle, str], Fields]) -> dict[str, list[Fields]]:
     """Call ``read`` for each GPU, with its handle and UUID, and return the results.
 
     A GPU that does not answer stops no other one: it is among the ``lost``.
@@ -167,7 +166,7 @@ def _each(
         handle, uuid = ctypes.c_void_p(), ""
         try:
             nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            uuid = nvml.text("nvmlDeviceGetUUID", handle)
+            uuid = nvml.read_text("nvmlDeviceGetUUID", handle)
             gpus.append({"index": index, "uuid": uuid, **read(handle, uuid)})
         except _FailedError as error:
             if error.status in _OF_CALLS:
@@ -177,61 +176,63 @@ def _each(
     return {"gpus": gpus, "lost": lost}
 
 
-def _memory(nvml: _Library, handle: ctypes.c_void_p) -> _Memory:
+def _read_memory(nvml: _Library, handle: Handle) -> _Memory:
     memory = _Memory()
     nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
     return memory
 
 
-def _facts(nvml: _Library) -> Fields:
-    def read(handle: ctypes.c_void_p, _: str) -> Fields:
+def _read_facts(nvml: _Library) -> Fields:
+    def read(handle: Handle, _: str) -> Fields:
         minor = ctypes.c_uint()
         nvml.call("nvmlDeviceGetMinorNumber", handle, ctypes.byref(minor))
-        return {**_named(nvml, handle), "minor": minor.value}
+        return {**_read_product(nvml, handle), "minor": minor.value}
 
-    return {"driver_version": nvml.text("nvmlSystemGetDriverVersion"), **_each(nvml, read)}
-
-
-def _named(nvml: _Library, handle: ctypes.c_void_p) -> Fields:
-    name = nvml.text("nvmlDeviceGetName", handle)
-    return {"name": name, "memory_bytes": _memory(nvml, handle).total}
+    version = nvml.read_text("nvmlSystemGetDriverVersion")
+    return {"driver_version": version, **_read_gpus(nvml, read)}
 
 
-def _modes(nvml: _Library) -> Fields:
+def _read_product(nvml: _Library, handle: Handle) -> Fields:
+    name = nvml.read_text("nvmlDeviceGetName", handle)
+    return {"name": name, "memory_bytes": _read_memory(nvml, handle).total}
+
+
+def _read_modes(nvml: _Library) -> Fields:
     """UUID -> compute mode as NVML numbers it, of the GPUs that have one."""
 
-    def read(handle: ctypes.c_void_p, _: str) -> Fields:
+    def read(handle: Handle, _: str) -> Fields:
         mode = ctypes.c_int()
-        failed = nvml.status("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode))
+        failed = nvml.try_call("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode))
         return {} if failed else {"mode": mode.value}
 
-    return {str(gpu["uuid"]): gpu["mode"] for gpu in _each(nvml, read)["gpus"] if "mode" in gpu}
+    gpus = _read_gpus(nvml, read)["gpus"]
+    return {str(gpu["uuid"]): gpu["mode"] for gpu in gpus if "mode" in gpu}
 
 
-def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
+def _own_bytes(nvml: _Library, handle: Handle) -> int:
     """Return the memory that this process holds, by NVML's figure; 0 if there is none."""
-    return _holders(nvml, handle).get(os.getpid()) or 0
+    return _read_holders(nvml, handle).get(os.getpid()) or 0
 
 
-def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
+def _read_holders(nvml: _Library, handle: Handle) -> dict[int, int | None]:
     """Process of the host -> bytes that it holds; None if NVML does not report how much."""
     found: dict[int, int | None] = {}
     for kind in (_COMPUTE, *_OTHERS):
-        for each in _listed(nvml, kind, handle):
+        for each in _list_processes(nvml, kind, handle):
             known = found.get(each.pid, 0)
             given = each.used != _NOT_AVAILABLE and known is not None
             found[each.pid] = max(known or 0, each.used) if given else None
     return found
 
 
-def _listed(nvml: _Library, kind: str, handle: ctypes.c_void_p) -> Sequence[_Process | _ProcessV1]:
+def _list_processes(nvml: _Library, kind: str, handle: Handle) -> Sequence[_Process | _ProcessV1]:
     """One list of any length: a process that makes it long must not hide the others."""
-    name = nvml.newest(kind, "_v3", "_v2")  # v3 came with driver 510, v2 with 450
+    name = nvml.find_newest(kind, "_v3", "_v2")  # v3 came with driver 510, v2 with 450
     entry = _ProcessV1 if name == kind else _Process
     room, status = _FEW_PROCESSES, _INSUFFICIENT_SIZE
     while status == _INSUFFICIENT_SIZE and room <= _MANY_PROCESSES:
         processes, count = (entry * room)(), ctypes.c_uint(room)
-        status = nvml.status(name, handle, ctypes.byref(count), processes)
+        status = nvml.try_call(name, handle, ctypes.byref(count), processes)
         room *= 4
     if status in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND} and kind != _COMPUTE:
         return []
@@ -240,18 +241,18 @@ def _listed(nvml: _Library, kind: str, handle: ctypes.c_void_p) -> Sequence[_Pro
     return processes[: count.value]
 
 
-def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
+def _read_used_bytes(nvml: _Library, handle: Handle) -> int:
     """Bytes in use without what the driver keeps, which drivers before 510 never count."""
     memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
-    status = nvml.status("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    status = nvml.try_call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
     if status == _FUNCTION_NOT_FOUND:
-        return int(_memory(nvml, handle).used)
+        return int(_read_memory(nvml, handle).used)
     if status != 0:
         nvml.fail("nvmlDeviceGetMemoryInfo_v2", status)
     return int(memory.used)
 
 
-def _holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
+def _read_holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
     """Return each GPU's memory in use, without the driver's own, its holders, and how busy it is.
 
     Args:
@@ -259,37 +260,37 @@ def _holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
         wanted: UUIDs of the GPUs of which also the processes' utilisation is wanted.
     """
 
-    def read(handle: ctypes.c_void_p, uuid: str) -> Fields:
-        busy = _busy(nvml, handle) if uuid in wanted else None
+    def read(handle: Handle, uuid: str) -> Fields:
+        busy = _read_busy_processes(nvml, handle) if uuid in wanted else None
         return {
-            "used_bytes": _in_use(nvml, handle),
-            "holders": [*_holders(nvml, handle).items()],
-            "utilisation": _utilisation(nvml, handle),
+            "used_bytes": _read_used_bytes(nvml, handle),
+            "holders": [*_read_holders(nvml, handle).items()],
+            "utilisation": _read_utilisation(nvml, handle),
             "busy": None if busy is None else [*busy.items()],
         }
 
-    return _each(nvml, read)
+    return _read_gpus(nvml, read)
 
 
-def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
+def _read_utilisation(nvml: _Library, handle: Handle) -> int | None:
     """In percent; None if the driver does not report it, as for a GPU divided by MIG."""
     rates = _Rates()
-    status = nvml.status("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
+    status = nvml.try_call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
     return min(rates.gpu, 100) if status == 0 else None
 
 
-def _busy(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int] | None:
+def _read_busy_processes(nvml: _Library, handle: Handle) -> dict[int, int] | None:
     """Process -> percent of its last second or less; idle ones are absent. None: not known."""
     found, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
     since = time.time_ns() // 1000 - _WINDOW_US
     name = "nvmlDeviceGetProcessUtilization"
-    status = nvml.status(name, handle, found, ctypes.byref(count), ctypes.c_uint64(since))
+    status = nvml.try_call(name, handle, found, ctypes.byref(count), ctypes.c_uint64(since))
     samples: Sequence[_Sample | _Usage] = found[: count.value if status == 0 else 0]
     if not any(each.sm for each in samples):  # of some GPUs only the newer call has figures
         usages = (_Usage * _FEW_PROCESSES)()
         version = ctypes.sizeof(_Usages) | 1 << 24
         all_ = _Usages(version, _FEW_PROCESSES, since, usages)
-        newer = nvml.status("nvmlDeviceGetProcessesUtilizationInfo", handle, ctypes.byref(all_))
+        newer = nvml.try_call("nvmlDeviceGetProcessesUtilizationInfo", handle, ctypes.byref(all_))
         if newer in {0, _NOT_FOUND}:
             status, samples = newer, usages[: all_.count if newer == 0 else 0]
     if status not in {0, _NOT_FOUND}:  # it is "not found" if all were idle
@@ -298,7 +299,7 @@ def _busy(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int] | None:
     return {each.pid: each.sm for each in sorted(valid, key=lambda each: each.at_us)}
 
 
-def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
+def _list_devices(cuda: _Library) -> dict[str, ctypes.c_int]:
     cuda.call("cuInit", ctypes.c_uint(0))
     count = ctypes.c_int()
     cuda.call("cuDeviceGetCount", ctypes.byref(count))
@@ -311,7 +312,7 @@ def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
     return found
 
 
-def _contexts(nvml: _Library, cuda: str) -> Fields:
+def _measure_contexts(nvml: _Library, cuda: str) -> Fields:
     """Return CUDA's facts about the GPUs.
 
     Returns:
@@ -319,25 +320,25 @@ def _contexts(nvml: _Library, cuda: str) -> Fields:
         gives one. ``failed``: UUID -> why that is not known. ``order``: UUIDs as CUDA numbers the
         GPUs by default; empty if that is not known of all.
     """
-    found = _each(nvml, lambda *_: {})
+    found = _read_gpus(nvml, lambda *_: {})
     if found["lost"]:  # it is not known what CUDA does about a GPU that is lost
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu["uuid"]) for gpu in found["gpus"])
     library = _Library(cuda)
-    devices = _devices(library)
+    devices = _list_devices(library)
 
-    def read(handle: ctypes.c_void_p, uuid: str) -> Fields:
-        device = devices.get(_digits(uuid))
+    def read(handle: Handle, uuid: str) -> Fields:
+        device = devices.get(_uuid_digits(uuid))
         if device is None:
             return {}
         try:
-            return {"cost": _cost(nvml, handle, library, device)}
+            return {"cost": _measure_cost(nvml, handle, library, device)}
         except _FailedError as error:
             if error.status:  # NVML's: the GPU is lost
                 raise
             return {"failed": f"{error.name}: {error.words}"}
 
-    gpus = _each(nvml, read)["gpus"]
-    uuids = {_digits(str(gpu["uuid"])): str(gpu["uuid"]) for gpu in found["gpus"]}
+    gpus = _read_gpus(nvml, read)["gpus"]
+    uuids = {_uuid_digits(str(gpu["uuid"])): str(gpu["uuid"]) for gpu in found["gpus"]}
     is_known = not found["lost"] and uuids.keys() <= devices.keys()
     return {
         "costs": {str(gpu["uuid"]): gpu["cost"] for gpu in gpus if "cost" in gpu},
@@ -346,51 +347,51 @@ def _contexts(nvml: _Library, cuda: str) -> Fields:
     }
 
 
-def _digits(uuid: str) -> str:
+def _uuid_digits(uuid: str) -> str:
     return uuid.removeprefix("GPU-").replace("-", "")
 
 
-def _cost(nvml: _Library, handle: ctypes.c_void_p, cuda: _Library, device: ctypes.c_int) -> int:
-    before = _memory(nvml, handle).used
+def _measure_cost(nvml: _Library, handle: Handle, cuda: _Library, device: ctypes.c_int) -> int:
+    before = _read_memory(nvml, handle).used
     context = ctypes.c_void_p()
     cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     cuda.call("cuCtxSetCurrent", context)
     cuda.call("cuCtxSynchronize")
     time.sleep(_CONTEXT_SECONDS)
-    after = _memory(nvml, handle).used
+    after = _read_memory(nvml, handle).used
     cost = _own_bytes(nvml, handle) or max(0, after - before)
-    cuda.call(cuda.newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450
+    cuda.call(cuda.find_newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450
     return int(cost)
 
 
 def main(what: str, driver_dir: str) -> None:
     """Print what is asked of the driver in ``driver_dir`` as JSON."""
     try:
-        _print(what, driver_dir)
+        _print_answer(what, driver_dir)
     except _FailedError as error:
         advice = f"; {_ADVICE[error.status]}" if error.status in _ADVICE else ""
         sys.exit(f"{error.name}: {error.words}{advice}")
 
 
-def _print(what: str, driver_dir: str) -> None:
+def _print_answer(what: str, driver_dir: str) -> None:
     from cgpu_node.jsontext import dumps
 
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
     if what == "holdings":
         for line in sys.stdin:
-            print(dumps(_holdings(nvml, line.split())), flush=True)  # noqa: T201
+            print(dumps(_read_holdings(nvml, line.split())), flush=True)  # noqa: T201
         return
     if what == "gpus":
         for _line in sys.stdin:
-            print(dumps(_facts(nvml)), flush=True)  # noqa: T201
+            print(dumps(_read_facts(nvml)), flush=True)  # noqa: T201
         return
     if what == "facts":
-        answer = _facts(nvml)
+        answer = _read_facts(nvml)
     elif what == "modes":
-        answer = _modes(nvml)
+        answer = _read_modes(nvml)
     else:
-        answer = _contexts(nvml, f"{driver_dir}/libcuda.so.1")
+        answer = _measure_contexts(nvml, f"{driver_dir}/libcuda.so.1")
     print(dumps(answer))  # noqa: T201 (its parent reads it)
 
 

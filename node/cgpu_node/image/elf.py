@@ -23,7 +23,7 @@ _NULL, _STRTAB, _SONAME = 0, 5, 14
 _MOST_SEGMENTS, _MOST_DYNAMIC, _LONGEST = 128, 1 << 16, 256
 
 
-def soname(read: Read) -> str:
+def read_soname(read: Read) -> str:
     """The SONAME in a file; empty if it is no library with one."""
     head = read(0, _HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(_IDENT):
@@ -37,7 +37,7 @@ def soname(read: Read) -> str:
     dynamic = next((each for each in reversed(segments) if each[0] == _DYNAMIC), None)
     if dynamic is None:
         return ""
-    tags = _tags(read(dynamic[1], min(dynamic[3], _MOST_DYNAMIC)))
+    tags = _parse_tags(read(dynamic[1], min(dynamic[3], _MOST_DYNAMIC)))
     if _SONAME not in tags or _STRTAB not in tags:
         return ""
     address = tags[_STRTAB] + tags[_SONAME]
@@ -47,7 +47,7 @@ def soname(read: Read) -> str:
     return ""
 
 
-def _tags(table: bytes) -> dict[int, int]:
+def _parse_tags(table: bytes) -> dict[int, int]:
     found = {}
     for tag, value in _ENTRY.iter_unpack(table[: len(table) // _ENTRY.size * _ENTRY.size]):
         if tag == _NULL:

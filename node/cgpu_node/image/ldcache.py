@@ -18,22 +18,22 @@ _OLD_ENTRY, _NEW_ENTRY = struct.Struct("<III"), struct.Struct("<III12x")  # flag
 _LONGEST = 4096
 
 
-def paths(data: bytes, stems: tuple[str, ...]) -> list[str]:
+def find_by_stems(data: bytes, stems: tuple[str, ...]) -> list[str]:
     """The files that the loader finds under names that begin with one of ``stems``."""
-    keys = {at for stem in stems for at in _occurrences(data, stem.encode())}
+    keys = {at for stem in stems for at in _find_occurrences(data, stem.encode())}
     if not keys:
         return []
     found = {
         value: None
-        for base, entries in _tables(data)
+        for base, entries in _read_tables(data)
         for _, key, value in entries
         if key + base in keys
         for value in [value + base]
     }
-    return list(dict.fromkeys(filter(None, (_string(data, at) for at in found))))
+    return list(dict.fromkeys(filter(None, (_read_path(data, at) for at in found))))
 
 
-def files(data: bytes, names: set[str]) -> list[str]:
+def find_by_names(data: bytes, names: set[str]) -> list[str]:
     """The files that the loader finds under exactly these names, in one pass."""
     wanted = {os.fsencode(name) for name in names}
     if not any(name in data for name in wanted):
@@ -41,21 +41,21 @@ def files(data: bytes, names: set[str]) -> list[str]:
     longest = max(map(len, wanted)) + 1
     found = {
         value + base: None
-        for base, entries in _tables(data)
+        for base, entries in _read_tables(data)
         for _, key, value in entries
         if data[key + base : key + base + longest].partition(b"\0")[0] in wanted
     }
-    return list(dict.fromkeys(filter(None, (_string(data, at) for at in found))))
+    return list(dict.fromkeys(filter(None, (_read_path(data, at) for at in found))))
 
 
-def _occurrences(data: bytes, text: bytes) -> Iterator[int]:
+def _find_occurrences(data: bytes, text: bytes) -> Iterator[int]:
     at = data.find(text)
     while at >= 0:
         yield at
         at = data.find(text, at + 1)
 
 
-def _tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]:
+def _read_tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]:
     """Each table: the base of its string offsets, and its entries.
 
     The new format may follow the old one, which older loaders read; both are yielded.
@@ -74,7 +74,7 @@ def _tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]
             yield start, _NEW_ENTRY.iter_unpack(data[first:end])
 
 
-def _string(data: bytes, at: int) -> str:
+def _read_path(data: bytes, at: int) -> str:
     """The absolute path that begins at ``at``; empty if there is none."""
     end = data.find(b"\0", at, at + _LONGEST)
     return os.fsdecode(data[at:end]) if end > at and data[at : at + 1] == b"/" else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,23 +28,23 @@ _LOADER_DIRECTORIES = (
 _CACHED = _LOADER_DIRECTORIES[2:]  # ldconfig always puts what is there into the cache
 
 
-def stem(soname: str) -> str:
+def strip_version(soname: str) -> str:
     """The common beginning of the names of all versions of ``soname``, such as libcuda.so."""
     return soname[: soname.index(".so") + len(".so")]
 
 
 def is_version(name: str, soname: str) -> bool:
     """Return whether a file ``name`` is a version of ``soname``, such as libcuda.so.535.54."""
-    start = stem(soname)
+    start = strip_version(soname)
     return name == start or name.startswith(start + ".")
 
 
-def versions(paths: Iterable[str], soname: str) -> list[str]:
+def select_versions(paths: Iterable[str], soname: str) -> list[str]:
     """Those of ``paths`` whose file name is some version of ``soname``."""
     return [path for path in paths if is_version(os.path.basename(path), soname)]
 
 
-def _pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
+def _find_loader_pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
     """The pairs of directories that the image's glibc searches by default: where it is installed.
 
     Empty for an image without glibc; the driver's libraries cannot be loaded there.
@@ -52,33 +52,37 @@ def _pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
     return [
         names
         for names in _LOADER_DIRECTORIES
-        if any(rootfs.kind(f"{name}/libc.so.6") in ("file", "link") for name in names)
+        if any(rootfs.get_kind(f"{name}/libc.so.6") in ("file", "link") for name in names)
     ]
 
 
 def loader_directories(rootfs: RootfsView) -> list[str]:
     """The directories for our libraries, which the image's glibc searches by default."""
-    pairs = _pairs(rootfs)
-    return [d for names in pairs for d in [n for n in names if rootfs.kind(n) == "directory"][:1]]
+    pairs = _find_loader_pairs(rootfs)
+    return [
+        d for names in pairs for d in [n for n in names if rootfs.get_kind(n) == "directory"][:1]
+    ]
 
 
-def searched_by_default(rootfs: RootfsView) -> list[str]:
+def default_directories(rootfs: RootfsView) -> list[str]:
     """All directories that the image's glibc may search by default, before ours or after."""
-    own = _pairs(rootfs)
+    own = _find_loader_pairs(rootfs)
     return [name for names in dict.fromkeys((*own, *_CACHED)) for name in names if own]
 
 
-def files(rootfs: RootfsView, directories: Iterable[str], soname: str) -> list[str]:
+def find_library_files(rootfs: RootfsView, directories: Iterable[str], soname: str) -> list[str]:
     """The image's own files that are some version of ``soname``."""
     return [
         path
         for directory in directories
-        for path in versions((f"{directory}/{n}" for n in rootfs.names(directory)), soname)
-        if rootfs.kind(path) == "file"
+        for path in select_versions(
+            (f"{directory}/{n}" for n in rootfs.list_names(directory)), soname
+        )
+        if rootfs.get_kind(path) == "file"
     ]
 
 
-def to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
+def paths_to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
     """The paths to cover so that the loader finds ours as ``directory/soname``.
 
     An image that once ran with a driver has a link left there, to a file beside it: that file is
@@ -90,20 +94,23 @@ def to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
     Raises:
         CgpuError: the image has something there that cannot be covered safely.
     """
-    present = files(rootfs, [directory], soname)
-    short = stem(soname)
-    if soname.removeprefix(f"{short}.").isdecimal() and rootfs.kind(f"{directory}/{short}") is None:
+    present = find_library_files(rootfs, [directory], soname)
+    short = strip_version(soname)
+    if (
+        soname.removeprefix(f"{short}.").isdecimal()
+        and rootfs.get_kind(f"{directory}/{short}") is None
+    ):
         present.append(f"{directory}/{short}")
     path = f"{directory}/{soname}"
-    kind = rootfs.kind(path)
+    kind = rootfs.get_kind(path)
     if kind is None:
         return [path, *present]
     if kind == "link":
-        text = rootfs.link(path)
+        text = rootfs.read_link(path)
         if f"{directory}/{text}" in present:
             return present
         raise CgpuError(
-            f"the image has a symbolic link {path} -> {shown(text)}, "
+            f"the image has a symbolic link {path} -> {printable(text)}, "
             "where the driver's library has to be mounted: expected a file, or nothing"
         )
     if kind != "file":

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
-from cgpu_node.image.libraries import is_version, searched_by_default, stem
-from cgpu_node.image.rootfs import resolved
+from cgpu_env.errors import CgpuError, printable
+from cgpu_node.image.libraries import default_directories, is_version, strip_version
+from cgpu_node.image.rootfs import resolve_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LibraryFinder:
 
     def __init__(self, view: RootfsView, sonames: Iterable[str]) -> None:
         self._view = view
-        self._stems = {soname: stem(soname) for soname in sonames}
+        self._stems = {soname: strip_version(soname) for soname in sonames}
         self._prefixes = tuple(self._stems.values())
         self._seen: set[str] = set()
         self._looked = 0
@@ -70,7 +70,7 @@ class LibraryFinder:
         self._examined: set[str] = set()
         self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
 
-    def look(
+    def search(
         self,
         environment: Mapping[str, str],
         cwd: str,
@@ -91,95 +91,99 @@ class LibraryFinder:
         Raises:
             CgpuError: there is more to look at than in any real image, or it cannot be seen.
         """
-        searched = list(_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
-        preloaded, self._plain = _preloaded(self._view, environment, cwd)
+        searched = list(_split_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
+        preloaded, self._plain = _read_preloads(self._view, environment, cwd)
         if follow_origin:
             self._follow_origin(searched + preloaded, ["/", *mounts])
         for folder in searched:
-            self._directory(folder)
+            self._search_directory(folder)
         for path in preloaded:
-            self._library(path)
-        self._look_into_cache()
-        configured = (_absolute(folder, cwd) for folder in _configured(self._view))
-        for folder in (*usual, *searched_by_default(self._view), *configured):
-            self._directory(folder)
-        self._toolkits()
+            self._examine_library(path)
+        self._search_cache()
+        configured = (_make_absolute(folder, cwd) for folder in _read_configuration(self._view))
+        for folder in (*usual, *default_directories(self._view), *configured):
+            self._search_directory(folder)
+        self._search_toolkits()
         for point in mounts:
             for below in _BELOW_A_MOUNT:
-                if any(self._view.kind(f"{point}{below}/{name}") for name in self._usual_names()):
-                    self._directory(f"{point}{below}")
+                folder = f"{point}{below}"
+                if any(self._view.get_kind(f"{folder}/{name}") for name in self._usual_names()):
+                    self._search_directory(folder)
 
     def _usual_names(self) -> list[str]:
         """Names that programs load: tells whether a mount has a driver without listing it."""
         return [*self._stems, *self._stems.values()]
 
-    def _look_into_cache(self) -> None:
+    def _search_cache(self) -> None:
         """Look at what the cache has under a driver's or a preloaded name, whatever the file's."""
-        data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
+        data = self._view.read(resolve_path(self._view, _CACHE), _MOST_CACHED) or b""
         names = [*self._prefixes, *self._plain]
         if not any(os.fsencode(name) in data for name in names):
             return
         from cgpu_node.image import ldcache  # rare: most images name no driver
 
         for soname, start in self._stems.items():
-            for path in ldcache.paths(data, (start,)):
-                self._found(soname, path)
-        for path in ldcache.files(data, self._plain):
-            self._library(path)
+            for path in ldcache.find_by_stems(data, (start,)):
+                self._add_file(soname, path)
+        for path in ldcache.find_by_names(data, self._plain):
+            self._examine_library(path)
 
     def _follow_origin(self, paths: list[str], roots: list[str]) -> None:
         """If one of ``paths`` begins at the program: look into every directory below ``roots``."""
         if not any(word in path for path in paths for word in _ORIGIN):
             return
         self._most = _MOST_ANYWHERE
-        todo = [resolved(self._view, root) for root in roots]
+        todo = [resolve_path(self._view, root) for root in roots]
         known = {*_KERNELS}
         while todo:
             path = todo.pop()
             if path in known:
                 continue
             known.add(path)
-            self._entries += len(self._directory(path))
-            todo += [f"{path.rstrip('/')}/{name}" for name in self._view.folders(path)]
+            self._entries += len(self._search_directory(path))
+            todo += [f"{path.rstrip('/')}/{name}" for name in self._view.list_folders(path)]
             if len(known) + len(todo) > _MOST_ANYWHERE or self._entries > _MOST_NAMES:
-                raise self._too_many()
+                raise self._make_limit_error()
 
-    def _toolkits(self) -> None:
-        for name in self._view.names(_TOOLKITS):
+    def _search_toolkits(self) -> None:
+        for name in self._view.list_names(_TOOLKITS):
             if name.startswith(_TOOLKIT):
-                self._tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
+                self._search_tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
 
-    def _tree(self, path: str, depth: int) -> None:
+    def _search_tree(self, path: str, depth: int) -> None:
         """Look into a directory and all below it: scripts of images may link to any of them."""
-        names = self._directory(path)
+        names = self._search_directory(path)
         if names and depth >= _DEEPEST:
             raise CgpuError(
-                f"the image's {shown(path)} is more than {_DEEPEST} directories below compat"
+                f"the image's {printable(path)} is more than {_DEEPEST} directories below compat"
             )
         for name in names:
             below = f"{path}/{name}"
-            if ".so" not in name and self._view.kind(resolved(self._view, below)) == "directory":
-                self._tree(below, depth + 1)
+            if (
+                ".so" not in name
+                and self._view.get_kind(resolve_path(self._view, below)) == "directory"
+            ):
+                self._search_tree(below, depth + 1)
 
-    def _directory(self, path: str) -> list[str]:
+    def _search_directory(self, path: str) -> list[str]:
         """Look into one directory. Returns its names; none if it was looked into before."""
-        real = resolved(self._view, path)
-        if real in self._seen or self._view.kind(real) != "directory":
+        real = resolve_path(self._view, path)
+        if real in self._seen or self._view.get_kind(real) != "directory":
             return []
         self._seen.add(real)
         if len(self._seen) > self._most:
-            raise self._too_many()
-        names = self._view.names(real)
+            raise self._make_limit_error()
+        names = self._view.list_names(real)
         for name in names:
             if name in self._plain:
-                self._library(f"{real}/{name}")
+                self._examine_library(f"{real}/{name}")
             elif name.startswith(self._prefixes):
-                self._file(f"{real}/{name}")
+                self._examine_name(f"{real}/{name}")
             elif name in _HARDWARE:
-                self._directory(f"{real}/{name}")
+                self._search_directory(f"{real}/{name}")
         return names
 
-    def _too_many(self) -> CgpuError:
+    def _make_limit_error(self) -> CgpuError:
         if self._most == _MOST_ANYWHERE:
             return CgpuError(
                 "$ORIGIN in LD_LIBRARY_PATH or LD_PRELOAD may lead to any directory, and the image"
@@ -191,27 +195,27 @@ class LibraryFinder:
             " libraries, which is too many to search for a driver: use fewer"
         )
 
-    def _file(self, path: str) -> None:
+    def _examine_name(self, path: str) -> None:
         """Look at a file by its name."""
         for soname in self.files:
             if is_version(os.path.basename(path), soname):
-                self._found(soname, path)
+                self._add_file(soname, path)
 
-    def _library(self, path: str) -> None:
+    def _examine_library(self, path: str) -> None:
         """Look at a file that every program loads: it may be a driver by another name."""
-        self._count()
-        self._file(path)
-        real = resolved(self._view, path)
-        if real not in self._examined and self._view.kind(real) == "file":
+        self._count_file()
+        self._examine_name(path)
+        real = resolve_path(self._view, path)
+        if real not in self._examined and self._view.get_kind(real) == "file":
             from cgpu_node.image import elf  # rare: few images preload anything
 
             self._examined.add(real)
-            own = elf.soname(lambda start, most: self._view.part(real, start, most))
+            own = elf.read_soname(lambda start, most: self._view.read_part(real, start, most))
             for soname in self.files:
                 if is_version(own, soname):
-                    self._found(soname, real)
+                    self._add_file(soname, real)
 
-    def _count(self) -> None:
+    def _count_file(self) -> None:
         self._looked += 1
         if self._looked > _MOST_FILES:
             raise CgpuError(
@@ -219,15 +223,15 @@ class LibraryFinder:
                 " driver's library, which is too many to examine: remove some"
             )
 
-    def _found(self, soname: str, path: str) -> None:
+    def _add_file(self, soname: str, path: str) -> None:
         """The loader may take the file for SONAME."""
-        self._count()
-        real = resolved(self._view, path)
-        if real not in self.files[soname] and self._view.kind(real) == "file":
+        self._count_file()
+        real = resolve_path(self._view, path)
+        if real not in self.files[soname] and self._view.get_kind(real) == "file":
             self.files[soname].append(real)
 
 
-def _search_path(text: str | None, cwd: str) -> Iterator[str]:
+def _split_search_path(text: str | None, cwd: str) -> Iterator[str]:
     """The directories of a search path; an empty entry is the working directory."""
     if not text:
         return
@@ -236,7 +240,7 @@ def _search_path(text: str | None, cwd: str) -> Iterator[str]:
         raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries: use fewer")
     looked = 0
     for entry in entries:
-        folders = _expanded(entry)
+        folders = _expand_tokens(entry)
         looked += len(folders)
         if looked > _MOST_ENTRIES:
             raise CgpuError(
@@ -244,14 +248,14 @@ def _search_path(text: str | None, cwd: str) -> Iterator[str]:
                 " $PLATFORM: use fewer of these"
             )
         for folder in folders:
-            yield _absolute(folder, cwd)
+            yield _make_absolute(folder, cwd)
 
 
-def _absolute(path: str, cwd: str) -> str:
+def _make_absolute(path: str, cwd: str) -> str:
     return path if path.startswith("/") else f"{cwd}/{path}"
 
 
-def _expanded(entry: str) -> list[str]:
+def _expand_tokens(entry: str) -> list[str]:
     """The paths that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``.
 
     Raises:
@@ -266,11 +270,11 @@ def _expanded(entry: str) -> list[str]:
     for token, words in _TOKENS.items():
         for form in (f"${{{token}}}", f"${token}"):
             if form in entry:
-                found = [each for text in found for each in _replaced(text, form, words)]
+                found = [each for text in found for each in _replace_token(text, form, words)]
     return found
 
 
-def _replaced(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
+def _replace_token(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
     """``text`` with each of ``words`` in place of a token, as releases of glibc do it.
 
     ``$LIB`` is a token before a slash and at the end, for newer releases also before any other
@@ -280,18 +284,18 @@ def _replaced(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
     first, *rest = text.split(form)
     has_braces = form.endswith("}")
 
-    def meant(word: str, *, is_new: bool) -> str:
-        def piece(after: str) -> str:
+    def replace_all(word: str, *, is_new: bool) -> str:
+        def replace_before(after: str) -> str:
             following = after[:1]
             ends = following not in _NAME if is_new else following in {"", "/"}
             return (word if has_braces or ends else form) + after
 
-        return first + "".join(map(piece, rest))
+        return first + "".join(map(replace_before, rest))
 
-    return dict.fromkeys(meant(word, is_new=new) for word in words for new in (False, True))
+    return dict.fromkeys(replace_all(word, is_new=new) for word in words for new in (False, True))
 
 
-def _preloaded(
+def _read_preloads(
     view: RootfsView, environment: Mapping[str, str], cwd: str
 ) -> tuple[list[str], set[str]]:
     """The paths that every program loads first, and the plain names among them.
@@ -301,9 +305,9 @@ def _preloaded(
     Raises:
         CgpuError: there are more than are looked at.
     """
-    data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
+    data = view.read(resolve_path(view, _PRELOAD), _MOST_PRELOADED) or b""
     if b"#" in data:  # the loader takes what follows for a comment, but not always the second time
-        data = b" ".join((data, data.replace(b"#", b" "), _uncommented(data)))
+        data = b" ".join((data, data.replace(b"#", b" "), _strip_comments(data)))
     listed = os.fsdecode(data).translate(_BETWEEN_PRELOADED)
     entries = f"{environment.get('LD_PRELOAD', '').replace(':', ' ')} {listed}"
     found: list[str] = []
@@ -312,7 +316,7 @@ def _preloaded(
         if any(word in entry for word in _ORIGIN):
             plain.add(os.path.basename(entry))  # in whatever directory
         if "/" in entry:
-            found += (_absolute(path, cwd) for path in _expanded(entry))
+            found += (_make_absolute(path, cwd) for path in _expand_tokens(entry))
         else:
             plain.add(entry)
         if len(found) + len(plain) > _MOST_FILES:
@@ -323,7 +327,7 @@ def _preloaded(
     return found, plain - {""}
 
 
-def _uncommented(data: bytes) -> bytes:
+def _strip_comments(data: bytes) -> bytes:
     """``data`` as the loader leaves it, which may end the second comment within a name.
 
     It searches the whole file for each comment, but only as far as bytes were left after the last.
@@ -338,7 +342,7 @@ def _uncommented(data: bytes) -> bytes:
     return bytes(found)
 
 
-def _configured(view: RootfsView) -> dict[str, None]:
+def _read_configuration(view: RootfsView) -> dict[str, None]:
     """The directories from which the image's ldconfig makes the cache.
 
     Raises:
@@ -352,16 +356,17 @@ def _configured(view: RootfsView) -> dict[str, None]:
         path, pattern, at = todo.pop()  # the first ``at`` parts of the pattern are in the path
         steps += 1
         if at < len(pattern):
-            names = _matching(view, path, pattern[at])
+            names = _match_names(view, path, pattern[at])
             steps += len(names)
             todo += [(f"{path}/{name}", pattern, at + 1) for name in names[:_MOST_ENTRIES]]
-        elif (real := resolved(view, path)) not in seen:
+        elif (real := resolve_path(view, path)) not in seen:
             seen.add(real)
             data = view.read(real, _MOST_CONFIGURED) or b""
             size += len(data)
-            for entry, is_included in _entries(os.fsdecode(data)):
+            for entry, is_included in _parse_entries(os.fsdecode(data)):
                 if is_included:
-                    todo.append(("", _absolute(entry, os.path.dirname(path)).split("/")[1:], 0))
+                    included = _make_absolute(entry, os.path.dirname(path))
+                    todo.append(("", included.split("/")[1:], 0))
                 else:
                     folders[entry] = None
         if max(steps, len(folders)) > _MOST_ENTRIES or size > _MOST_CONFIGURED:
@@ -373,7 +378,7 @@ def _configured(view: RootfsView) -> dict[str, None]:
     return folders
 
 
-def _entries(text: str) -> Iterator[tuple[str, bool]]:
+def _parse_entries(text: str) -> Iterator[tuple[str, bool]]:
     """Each directory of a file for ldconfig, and each pattern of files that it includes."""
     for line in text.replace("\0", "\n").split("\n"):
         words = line.partition("#")[0].lstrip(_BLANKS)
@@ -384,11 +389,11 @@ def _entries(text: str) -> Iterator[tuple[str, bool]]:
             yield folder, False
 
 
-def _matching(view: RootfsView, folder: str, part: str) -> list[str]:
+def _match_names(view: RootfsView, folder: str, part: str) -> list[str]:
     """The names that may match a part of a shell's pattern: those with the same fixed ends."""
     first = next((at for at, letter in enumerate(part) if letter in "*?[\\"), None)
     if first is None:
         return [part]
     start, end = part[:first], part[max(map(part.rfind, "*?]\\")) + 1 :]
-    names = view.names(resolved(view, folder))
+    names = view.list_names(resolve_path(view, folder))
     return [name for name in names if name.startswith(start) and name.endswith(end)]

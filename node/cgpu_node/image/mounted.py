@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,37 +55,37 @@ class Mounted:
         elif kind not in _WITHOUT_LIBRARIES:
             self._opaque[destination] = str(kind)
 
-    def kind(self, path: str) -> str | None:
-        """As ``View.kind``, also for a mounted file."""
-        point, view, below = self._at(path)
+    def get_kind(self, path: str) -> str | None:
+        """As ``RootfsView.get_kind``, also for a mounted file."""
+        point, view, below = self._find_view(path)
         self._refuse_opaque(point)
-        found = None if view is None else view.kind(below)
+        found = None if view is None else view.get_kind(below)
         if below == "/" and point:
             return "directory" if view is None else found or "file"
         return found
 
-    def names(self, path: str) -> list[str]:
-        """As ``View.names``, without mount points that the runtime will create."""
-        point, view, below = self._at(path)
+    def list_names(self, path: str) -> list[str]:
+        """As ``RootfsView.list_names``, without mount points that the runtime will create."""
+        point, view, below = self._find_view(path)
         self._refuse_opaque(point)
-        return [] if view is None else view.names(below)
+        return [] if view is None else view.list_names(below)
 
-    def folders(self, path: str) -> list[str]:
-        """As ``View.folders``, without mount points that the runtime will create."""
-        point, view, below = self._at(path)
+    def list_folders(self, path: str) -> list[str]:
+        """As ``RootfsView.list_folders``, without mount points that the runtime will create."""
+        point, view, below = self._find_view(path)
         self._refuse_opaque(point)
-        return [] if view is None else view.folders(below)
+        return [] if view is None else view.list_folders(below)
 
-    def link(self, path: str) -> str:
-        """As ``View.link``."""
+    def read_link(self, path: str) -> str:
+        """As ``RootfsView.read_link``."""
         found = self._links.get(path)
         if found is None:
-            _, view, below = self._at(path)
-            found = "" if view is None or below == "/" else view.link(below)
-            self._links[path] = found = self._of_process(path) or found
+            _, view, below = self._find_view(path)
+            found = "" if view is None or below == "/" else view.read_link(below)
+            self._links[path] = found = self._read_process_link(path) or found
         return found
 
-    def _of_process(self, path: str) -> str:
+    def _read_process_link(self, path: str) -> str:
         """Return the target of ``/proc/self/root`` or the like, of any process or thread; else "".
 
         All programs of a container have its root. Their working directory is taken to be the first
@@ -96,22 +96,22 @@ class Mounted:
         return {"root": "/", "cwd": self._cwd}.get(os.path.basename(path), "")
 
     def read(self, path: str, most: int) -> bytes | None:
-        """As ``View.read``."""
-        point, view, below = self._at(path)
+        """As ``RootfsView.read``."""
+        point, view, below = self._find_view(path)
         self._refuse_opaque(point)
         return None if view is None else view.read(below, most)
 
-    def part(self, path: str, start: int, most: int) -> bytes:
-        """As ``View.part``."""
-        point, view, below = self._at(path)
+    def read_part(self, path: str, start: int, most: int) -> bytes:
+        """As ``RootfsView.read_part``."""
+        point, view, below = self._find_view(path)
         self._refuse_opaque(point)
-        return b"" if view is None else view.part(below, start, most)
+        return b"" if view is None else view.read_part(below, start, most)
 
     def on_host(self, source: str) -> RootfsView:
-        """As ``View.on_host``."""
+        """As ``RootfsView.on_host``."""
         return self._image.on_host(source)
 
-    def _at(self, path: str) -> tuple[str, RootfsView | None, str]:
+    def _find_view(self, path: str) -> tuple[str, RootfsView | None, str]:
         point = path
         while len(point) > 1:
             if point in self._views:
@@ -122,8 +122,9 @@ class Mounted:
     def _refuse_opaque(self, point: str) -> None:
         if point in self._opaque:
             raise CgpuError(
-                f"the mount of {shown(self._opaque[point])} at {shown(point)} may contain a driver,"
-                " but its files cannot be seen: mount a directory there, or mount it elsewhere"
+                f"the mount of {printable(self._opaque[point])} at {printable(point)} may contain"
+                " a driver, but its files cannot be seen: mount a directory there, or mount it"
+                " elsewhere"
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_node.exhausted import refuse_exhausted
 
 TYPE_CHECKING = False
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     class RootfsView(Protocol):
         """The file system that a planner looks at; paths are absolute inside it."""
 
-        def kind(self, path: str) -> str | None:
+        def get_kind(self, path: str) -> str | None:
             """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
 
-        def names(self, path: str) -> list[str]:
+        def list_names(self, path: str) -> list[str]:
             """The entries of a directory, sorted; empty if it is none."""
 
-        def folders(self, path: str) -> list[str]:
+        def list_folders(self, path: str) -> list[str]:
             """The names of the directories in a directory, without links to some."""
 
-        def link(self, path: str) -> str:
+        def read_link(self, path: str) -> str:
             """Return the target of a symbolic link; "" if it is none."""
 
         def read(self, path: str, most: int) -> bytes | None:
             """The content of a file; None if there is none."""
 
-        def part(self, path: str, start: int, most: int) -> bytes:
+        def read_part(self, path: str, start: int, most: int) -> bytes:
             """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file."""
 
         def on_host(self, source: str) -> RootfsView:
@@ -70,10 +70,10 @@ class Rootfs:
         """Close it if the caller has not."""
         self.close()
 
-    def kind(self, path: str) -> str | None:
+    def get_kind(self, path: str) -> str | None:
         """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
         folder, name = os.path.split(path)
-        fd = self._directory(folder)
+        fd = self._open_directory(folder)
         if fd is None:
             return None
         try:
@@ -82,18 +82,18 @@ class Rootfs:
             return None
         return _KINDS.get(stat.S_IFMT(mode), "other")
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """The entries of a directory, sorted; empty if it is none."""
         if path not in self._names:
-            self._names[path] = sorted(self._listed(path, os.listdir))
+            self._names[path] = sorted(self._list_directory(path, os.listdir))
         return self._names[path]
 
-    def folders(self, path: str) -> list[str]:
+    def list_folders(self, path: str) -> list[str]:
         """The names of the directories in a directory, without links to some."""
-        return self._listed(path, _folders)
+        return self._list_directory(path, _scan_folders)
 
-    def _listed(self, path: str, listed: Callable[[int], list[str]]) -> list[str]:
-        fd = self._directory(path)
+    def _list_directory(self, path: str, listed: Callable[[int], list[str]]) -> list[str]:
+        fd = self._open_directory(path)
         if fd is None:
             return []
         readable = None
@@ -107,10 +107,10 @@ class Rootfs:
             if readable is not None:
                 os.close(readable)
 
-    def link(self, path: str) -> str:
+    def read_link(self, path: str) -> str:
         """Return the target of a symbolic link; "" if it is none."""
         folder, name = os.path.split(path)
-        fd = self._directory(folder)
+        fd = self._open_directory(folder)
         if fd is None:
             return ""
         try:
@@ -124,7 +124,7 @@ class Rootfs:
         Raises:
             CgpuError: it is larger than ``most``, or a process holds a lease on it.
         """
-        file = self._opened(path)
+        file = self._open_file(path)
         if file is None:
             return None
         try:
@@ -132,20 +132,20 @@ class Rootfs:
             if not stat.S_ISREG(facts.st_mode):
                 return None
             if facts.st_size > most:
-                raise CgpuError(f"the image's {shown(path)} is larger than {most >> 20} MiB")
+                raise CgpuError(f"the image's {printable(path)} is larger than {most >> 20} MiB")
             return os.pread(file, facts.st_size, 0)
         except OSError:
             return None
         finally:
             os.close(file)
 
-    def part(self, path: str, start: int, most: int) -> bytes:
+    def read_part(self, path: str, start: int, most: int) -> bytes:
         """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file.
 
         Raises:
             CgpuError: a process holds a lease on it.
         """
-        file = self._opened(path)
+        file = self._open_file(path)
         if file is None:
             return b""
         try:
@@ -156,16 +156,16 @@ class Rootfs:
         finally:
             os.close(file)
 
-    def _opened(self, path: str) -> int | None:
+    def _open_file(self, path: str) -> int | None:
         folder, name = os.path.split(path)
-        fd = self._directory(folder)
+        fd = self._open_directory(folder)
         if fd is None:
             return None
         try:
             return os.open(name, _READ, dir_fd=fd)
         except BlockingIOError:  # the container will read it, so it may not be passed over
             raise CgpuError(
-                f"the image's '{shown(path)}': another process holds a lease on it",
+                f"the image's '{printable(path)}': another process holds a lease on it",
                 hint="end the container that shares this file and holds the lease",
             ) from None
         except OSError as error:
@@ -176,7 +176,7 @@ class Rootfs:
         """The tree below ``source``; links in ``source`` are followed, as the runtime does."""
         return Rootfs(os.path.join(self.bundle, source))
 
-    def _directory(self, path: str) -> int | None:
+    def _open_directory(self, path: str) -> int | None:
         """Open a directory whose path has no link, and keep it open; None if there is none.
 
         Raises:
@@ -186,20 +186,20 @@ class Rootfs:
             return self._open[path]
         parts = [part for part in path.split("/") if part]
         if len(parts) > _DEEPEST:
-            raise CgpuError(f"the path {shown(path)} has more than {_DEEPEST} directories")
+            raise CgpuError(f"the path {printable(path)} has more than {_DEEPEST} directories")
         if len(self._open) > _MOST_OPEN:
             self.close()
         reached = ""
-        fd = self._step(reached, self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None)
+        fd = self._open_step(reached, self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None)
         for part in parts:
             if fd is None:
                 break
             reached = f"{reached}/{part}"
-            fd = self._step(reached, part, _DIRECTORY, fd)
+            fd = self._open_step(reached, part, _DIRECTORY, fd)
         self._open[path] = fd
         return fd
 
-    def _step(self, reached: str, name: str, flags: int, above: int | None) -> int | None:
+    def _open_step(self, reached: str, name: str, flags: int, above: int | None) -> int | None:
         if reached not in self._open:
             try:
                 self._open[reached] = os.open(name, flags, dir_fd=above)
@@ -215,7 +215,7 @@ class Rootfs:
         self._open.clear()
 
 
-def _folders(fd: int) -> list[str]:
+def _scan_folders(fd: int) -> list[str]:
     with os.scandir(fd) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -228,7 +228,7 @@ def _refuse_exhausted(error: OSError) -> None:
     )
 
 
-def resolved(view: RootfsView, path: str) -> str:
+def resolve_path(view: RootfsView, path: str) -> str:
     """Resolve ``path`` inside the root; follow its symbolic links as a runtime does.
 
     A path that does not exist, or a loop, ends where it can be followed no further.
@@ -243,7 +243,7 @@ def resolved(view: RootfsView, path: str) -> str:
         if part == "..":
             del done[-1:]
             continue
-        text = view.link("/" + "/".join([*done, part])) if links < _MOST_LINKS else ""
+        text = view.read_link("/" + "/".join([*done, part])) if links < _MOST_LINKS else ""
         if not text:
             done.append(part)
             continue

@@ -32,18 +32,18 @@ import stat
 import sys
 
 from cgpu_env.devices import MAX_INDEX
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
-from cgpu_env.values import integer
+from cgpu_env.values import parse_integer
 from cgpu_node.settings.rules import (
     DEFAULT_ALLOWED,
     DEFAULT_MEMSIZE,
     DEFAULT_POLICY,
     DEFAULT_PRIO_RATIO,
     RANGES,
-    allowed,
-    default_size,
+    format_allowed,
+    parse_default_size,
     value_of,
 )
 from cgpu_node.trust import check_source
@@ -78,38 +78,38 @@ class Config(NamedTuple):
     kubernetes: Kubernetes | None = None  # whether pods follow decisions, from a file of its own
 
 
-def _rule(name: str) -> Callable[[object], object]:
+def _make_rule_reader(name: str) -> Callable[[object], object]:
     return lambda given: value_of(name, given)
 
 
-def _if(check: Callable[[Any], bool]) -> Callable[[object], object]:
+def _accept_if(check: Callable[[Any], bool]) -> Callable[[object], object]:
     return lambda given: given if check(given) else None
 
 
 _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
-_BOOLEAN = ("true or false", _if(lambda v: isinstance(v, bool)))
+_BOOLEAN = ("true or false", _accept_if(lambda v: isinstance(v, bool)))
 
 # name: (table, what is allowed in words, what reads it: None if it is not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
-    **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
-    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_size),
+    **{name: ("node", format_allowed(name), _make_rule_reader(name)) for name in RANGES},
+    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, parse_default_size),
     **dict.fromkeys(("allow_off", "overcommit"), ("node", *_BOOLEAN)),
     "library_dir": (
         "driver",
         "the absolute path of a directory",
-        _if(lambda v: isinstance(v, str) and v.startswith("/")),
+        _accept_if(lambda v: isinstance(v, str) and v.startswith("/")),
     ),
     "metrics": (
         "server",
         "an address and a port, such as 127.0.0.1:9477",
-        _if(lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal()),
+        _accept_if(lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal()),
     ),
     "dcgm_names": ("server", *_BOOLEAN),
     "interval_seconds": (
         "audit",
         f"a number of seconds from {_SHORTEST} to {_LONGEST}",
-        _if(
+        _accept_if(
             lambda v: (
                 isinstance(v, int | float)
                 and not isinstance(v, bool)
@@ -120,7 +120,7 @@ _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     "action": (
         "audit",
         f"one of {', '.join(_ACTIONS)}",
-        _if(lambda v: isinstance(v, str) and v in _ACTIONS),
+        _accept_if(lambda v: isinstance(v, str) and v in _ACTIONS),
     ),
 }
 _GPU = "gpu"
@@ -136,13 +136,13 @@ def load_config(path: str = CONFIG_PATH) -> Config:
         CgpuError: one sentence that names the file, the key, the value and what is allowed, or says
             that others could change the file.
     """
-    config = _configured(path)
+    config = _read_config(path)
     beside = f"{os.path.dirname(path)}/{KUBERNETES}"
     if not os.path.lexists(beside):  # as on most nodes, which need no more modules then
         return config
     from cgpu_node.settings import kubernetes
 
-    setting = kubernetes.read(beside)
+    setting = kubernetes.read_setting(beside)
     own = kubernetes.RULES[setting.mode] if setting else {}
     gpus = {
         gpu: {name: value for name, value in its.items() if name not in own}
@@ -152,9 +152,9 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     return config._replace(**values)
 
 
-def identity(path: str = CONFIG_PATH) -> tuple[object, ...]:
+def identify_config(path: str = CONFIG_PATH) -> tuple[object, ...]:
     """Return a value that changes with the files that ``load_config`` reads."""
-    return _file(path), _file(f"{os.path.dirname(path)}/{KUBERNETES}")
+    return _identify_file(path), _identify_file(f"{os.path.dirname(path)}/{KUBERNETES}")
 
 
 def is_closed(path: str = CONFIG_PATH) -> bool:
@@ -166,7 +166,7 @@ def is_closed(path: str = CONFIG_PATH) -> bool:
     return False
 
 
-def _file(path: str) -> tuple[int, int, int] | None:
+def _identify_file(path: str) -> tuple[int, int, int] | None:
     try:
         facts = os.stat(path)
     except OSError:
@@ -174,20 +174,22 @@ def _file(path: str) -> tuple[int, int, int] | None:
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
-def _configured(path: str) -> Config:
+def _read_config(path: str) -> Config:
     if not _is_there(path):
         return Config()
     check_source(os.path.realpath(path))  # a user who can write it lifts every cap
     values: dict[str, Any] = {}
-    for table, found in _parse(path).items():
+    for table, found in _parse_toml(path).items():
         if table not in _TABLES:
             raise CgpuError(f"{path}: {table}: expected the tables {', '.join(_TABLES)} only")
-        entries = _table(path, table, found)
+        entries = _check_table(path, table, found)
         if table == _GPU:
-            values[table] = {gpu.lower(): _of_gpu(path, gpu, its) for gpu, its in entries.items()}
+            values[table] = {
+                gpu.lower(): _read_gpu_rules(path, gpu, its) for gpu, its in entries.items()
+            }
         else:
             names = [name for name, (where, _, _) in _KEYS.items() if where == table]
-            values |= {key: _read(path, table, names, key, its) for key, its in entries.items()}
+            values |= {key: _read_key(path, table, names, key, its) for key, its in entries.items()}
     return Config(**values)
 
 
@@ -208,21 +210,21 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _table(path: str, name: str, found: object) -> dict[str, Any]:
+def _check_table(path: str, name: str, found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CgpuError(f"{path}: {name}: expected a table, [{name}] on a line of its own")
     return found
 
 
-def _of_gpu(path: str, gpu: str, found: object) -> dict[str, int]:
+def _read_gpu_rules(path: str, gpu: str, found: object) -> dict[str, int]:
     """The rules of one GPU."""
-    table = f"{_GPU}.{shown(gpu)}"
-    if integer(gpu, MAX_INDEX) is None and not _is_uuid(gpu):
+    table = f"{_GPU}.{printable(gpu)}"
+    if parse_integer(gpu, MAX_INDEX) is None and not _is_uuid(gpu):
         raise CgpuError(
             f"{path}: [{table}]: expected the index or the whole UUID of a GPU, such as [{_GPU}.0]"
         )
-    entries = _table(path, table, found)
-    return {key: _read(path, table, RANGES, key, given) for key, given in entries.items()}
+    entries = _check_table(path, table, found)
+    return {key: _read_key(path, table, RANGES, key, given) for key, given in entries.items()}
 
 
 def _is_uuid(text: str) -> bool:
@@ -234,7 +236,7 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _parse(path: str) -> dict[str, Any]:
+def _parse_toml(path: str) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -249,13 +251,13 @@ def _parse(path: str) -> dict[str, Any]:
     return parsed
 
 
-def _read(path: str, table: str, names: Iterable[str], key: str, given: object) -> Any:  # noqa: ANN401
+def _read_key(path: str, table: str, names: Iterable[str], key: str, given: object) -> Any:  # noqa: ANN401
     """The value of a key, one of ``names``."""
     if key not in names:
         raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {', '.join(names)}")
     _, allowed_there, read = _KEYS[key]
     value = read(given)
     if value is None:
-        what = allowed(key, given) if key in RANGES else allowed_there
-        raise CgpuError(f"{path}: {key} = {shown(str(given))}: expected {what}")
+        what = format_allowed(key, given) if key in RANGES else allowed_there
+        raise CgpuError(f"{path}: {key} = {printable(str(given))}: expected {what}")
     return value

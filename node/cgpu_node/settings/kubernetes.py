@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.paths import write_atomically
@@ -48,7 +48,7 @@ class Kubernetes(NamedTuple):
     pass_through: tuple[str, ...] = ()
 
 
-def read(path: str) -> Kubernetes | None:
+def read_setting(path: str) -> Kubernetes | None:
     """Read the setting; None if there is no file.
 
     Raises:
@@ -63,37 +63,41 @@ def read(path: str) -> Kubernetes | None:
     except OSError as error:
         raise CgpuError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise CgpuError(f"{path}: not JSON: {shown(str(error))}") from None
+        raise CgpuError(f"{path}: not JSON: {printable(str(error))}") from None
     if not isinstance(content, dict):
         raise CgpuError(f"{path}: expected a JSON object")
-    return _checked(path, content)
+    return _check_setting(path, content)
 
 
-def _checked(path: str, content: dict[str, Any]) -> Kubernetes:
+def _check_setting(path: str, content: dict[str, Any]) -> Kubernetes:
     for name in content:
         if name not in _FIELDS:
-            raise CgpuError(f"{path}: {shown(name)}: expected the fields {', '.join(_FIELDS)} only")
+            raise CgpuError(
+                f"{path}: {printable(name)}: expected the fields {', '.join(_FIELDS)} only"
+            )
     version, node, mode = (content.get(name) for name in _FIELDS[:3])
     namespaces = content.get("pass_through", [])
     if version != VERSION or isinstance(version, bool):
-        raise CgpuError(f"{path}: version = {shown(str(version))}: expected {VERSION}")
+        raise CgpuError(f"{path}: version = {printable(str(version))}: expected {VERSION}")
     if not isinstance(node, str) or not node:
-        raise CgpuError(f"{path}: node = {shown(str(node))}: expected the node's name")
+        raise CgpuError(f"{path}: node = {printable(str(node))}: expected the node's name")
     if not isinstance(mode, str) or mode not in RULES:
-        raise CgpuError(f"{path}: mode = {shown(str(mode))}: expected one of {', '.join(RULES)}")
+        raise CgpuError(
+            f"{path}: mode = {printable(str(mode))}: expected one of {', '.join(RULES)}"
+        )
     if not isinstance(namespaces, list) or not all(isinstance(n, str) and n for n in namespaces):
         raise CgpuError(f"{path}: pass_through: expected a list of namespaces")
     return Kubernetes(node, mode, tuple(namespaces))
 
 
-def write(path: str, setting: Kubernetes) -> None:
+def write_setting(path: str, setting: Kubernetes) -> None:
     """Put ``setting`` into force for the next container; it outlives a loss of power.
 
     Raises:
-        CgpuError: ``read`` would refuse it.
+        CgpuError: ``read_setting`` would refuse it.
         OSError: it cannot be written; what was there before holds.
     """
     content = {"version": VERSION, **setting._asdict(), "pass_through": [*setting.pass_through]}
-    _checked(path, content)
+    _check_setting(path, content)
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     write_atomically(path, jsontext.dumps(content).encode(), 0o644, durable=True)

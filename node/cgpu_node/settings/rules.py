@@ -8,7 +8,7 @@ long as a container is on the GPU. The cap of containers that name none is kept 
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown, suggestion
+from cgpu_env.errors import CgpuError, format_suggestion, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
 from cgpu_env.values import (
@@ -19,8 +19,8 @@ from cgpu_env.values import (
     LEAST_BYTES,
     MIB,
     Size,
-    integer,
-    size,
+    parse_integer,
+    parse_size,
 )
 from cgpu_node import jsontext
 from cgpu_node.paths import write_atomically
@@ -113,22 +113,22 @@ class Defaults(NamedTuple):
     common: Rules = Rules()
     own: Mapping[str, Rules] = {}
 
-    def of(self, uuid: str) -> Rules:
+    def for_gpu(self, uuid: str) -> Rules:
         """Those of one GPU."""
         return self.own.get(uuid, self.common)
 
 
-def expected(least: int, most: int) -> str:
+def format_range(least: int, most: int) -> str:
     """Return the allowed values, in words."""
     return f"a whole number from {least} to {most}"
 
 
-def allowed(name: str, given: object = None) -> str:
+def format_allowed(name: str, given: object = None) -> str:
     """Return a rule's allowed values in words, and for a misspelt policy the likely one."""
     if name != _POLICY:
-        return expected(*RANGES[name])
-    meant = suggestion(_as_typed(given), POLICIES) if isinstance(given, str) else ""
-    return f"{expected(*RANGES[name])}, or one of {', '.join(POLICIES)}{meant}"
+        return format_range(*RANGES[name])
+    meant = format_suggestion(_normalise_name(given), POLICIES) if isinstance(given, str) else ""
+    return f"{format_range(*RANGES[name])}, or one of {', '.join(POLICIES)}{meant}"
 
 
 def value_of(name: str, given: object) -> int | None:
@@ -139,15 +139,15 @@ def value_of(name: str, given: object) -> int | None:
 
 def policy_of(word: str) -> int | None:
     """The policy that is meant by its number or by its name, such as ``Weighted fair``."""
-    name = _as_typed(word)
-    return POLICIES.index(name) if name in POLICIES else integer(word, len(POLICIES) - 1)
+    name = _normalise_name(word)
+    return POLICIES.index(name) if name in POLICIES else parse_integer(word, len(POLICIES) - 1)
 
 
-def _as_typed(word: str) -> str:
+def _normalise_name(word: str) -> str:
     return word.strip().lower().replace(" ", "-").replace("_", "-")
 
 
-def checked_rule(name: str, given: object) -> int:
+def check_rule(name: str, given: object) -> int:
     """Return the value of a rule.
 
     Raises:
@@ -155,18 +155,18 @@ def checked_rule(name: str, given: object) -> int:
     """
     value = value_of(name, given)
     if value is None:
-        raise CgpuError(f"{name}={shown(str(given))}: expected {allowed(name, given)}")
+        raise CgpuError(f"{name}={printable(str(given))}: expected {format_allowed(name, given)}")
     return value
 
 
-def checked(name: str, value: object, least: int, most: int) -> int:
+def check_number(name: str, value: object, least: int, most: int) -> int:
     """``value`` if it is a whole number in the range.
 
     Raises:
         CgpuError: one sentence that names it, the value and what is allowed.
     """
     if not _is_whole(value, least, most):
-        raise CgpuError(f"{name}={shown(str(value))}: expected {expected(least, most)}")
+        raise CgpuError(f"{name}={printable(str(value))}: expected {format_range(least, most)}")
     return value
 
 
@@ -174,67 +174,67 @@ def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def amount(value: object) -> Size | None:
+def parse_amount(value: object) -> Size | None:
     """The size that is meant by a number of bytes, or by a text; None where neither is."""
     if _is_whole(value, 0, LARGEST_BYTES):
         return Size(value)
-    return size(value) if isinstance(value, str) else None
+    return parse_size(value) if isinstance(value, str) else None
 
 
-def default_size(value: object) -> int | str | None:
+def parse_default_size(value: object) -> int | str | None:
     """Return a default size in bytes, or a part of each GPU as written; None if it is no size."""
-    given = amount(value)
-    if given is None or (given.part and given.of(GIB) < LEAST_BYTES):
+    given = parse_amount(value)
+    if given is None or (given.part and given.to_bytes(GIB) < LEAST_BYTES):
         return None
     if not given.whole or not given.part:
         return given.part
     return None if given.part > given.whole else str(value).strip(BLANKS)
 
 
-def configured(source: Configured, gpus: Iterable[GpuIdentity]) -> Defaults:
+def make_defaults(source: Configured, gpus: Iterable[GpuIdentity]) -> Defaults:
     """The rules of these GPUs until they are changed; a UUID goes before an index."""
     common = Rules(source.policy, source.max_inst, source.prio_ratio)
     own = {}
     for gpu in gpus if source.gpu else ():
-        by_index, by_uuid = (source.gpu.get(name, {}) for name in _names(gpu))
+        by_index, by_uuid = (source.gpu.get(name, {}) for name in _config_names(gpu))
         own[gpu.uuid] = common._replace(**{**by_index, **by_uuid})
     return Defaults(common, own)
 
 
-def _names(gpu: GpuIdentity) -> tuple[str, str]:
+def _config_names(gpu: GpuIdentity) -> tuple[str, str]:
     """Return the names of a GPU in the configuration."""
     return str(gpu.index), gpu.uuid.lower()
 
 
-def strangers(source: Configured, gpus: Iterable[GpuIdentity]) -> list[str]:
+def find_unknown_gpus(source: Configured, gpus: Iterable[GpuIdentity]) -> list[str]:
     """The GPUs of the configuration that the node does not have."""
-    names = {name for gpu in gpus for name in _names(gpu)}
+    names = {name for gpu in gpus for name in _config_names(gpu)}
     return [name for name in source.gpu if name not in names]
 
 
-def read(state_dir: str) -> Changes:
+def read_changes(state_dir: str) -> Changes:
     """Read the changes, by UUID; none if there is no such file, or a damaged one."""
     try:
-        gpus = _content(state_dir)["gpus"].items()
-        return {uuid: {k: v for k, v in gpu.items() if _fits(k, v)} for uuid, gpu in gpus}
+        gpus = _read_content(state_dir)["gpus"].items()
+        return {uuid: {k: v for k, v in gpu.items() if _is_valid(k, v)} for uuid, gpu in gpus}
     except (TypeError, KeyError, AttributeError):
         return {}
 
 
-def write(state_dir: str, changes: Changes) -> None:
+def write_changes(state_dir: str, changes: Changes) -> None:
     """Keep the changes; the caller holds the registry's lock.
 
     Raises:
         OSError: they cannot be written; the old ones hold.
     """
-    _write(state_dir, changes, read_node(state_dir))
+    _write_content(state_dir, changes, read_node(state_dir))
 
 
 def read_node(state_dir: str) -> dict[str, int | str]:
     """Read the changes of the whole node, by the names of ``NODE_KEYS``."""
     try:
-        node = _content(state_dir)["node"].items()
-        return {name: value for name, value in node if _fits(name, value)}
+        node = _read_content(state_dir)["node"].items()
+        return {name: value for name, value in node if _is_valid(name, value)}
     except (TypeError, KeyError, AttributeError):
         return {}
 
@@ -245,11 +245,11 @@ def write_node(state_dir: str, wanted: Mapping[str, int | str]) -> None:
     Raises:
         OSError: they cannot be written; the old ones hold.
     """
-    _write(state_dir, read(state_dir), {**read_node(state_dir), **wanted})
+    _write_content(state_dir, read_changes(state_dir), {**read_node(state_dir), **wanted})
 
 
 def default_memsize(state_dir: str, configured: int | str) -> int | str:
-    """Cap of a container that names none (``default_size``): as changed, else as configured."""
+    """Cap of a container that names none, by ``parse_default_size``: changed, or configured."""
     return read_node(state_dir).get(DEFAULT_MEMSIZE, configured)
 
 
@@ -286,7 +286,7 @@ def is_foreign(state_dir: str) -> bool:
         return False
 
 
-def _content(state_dir: str) -> dict[str, Any]:
+def _read_content(state_dir: str) -> dict[str, Any]:
     """The file's object; empty if it is not there, damaged, or of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
@@ -296,22 +296,22 @@ def _content(state_dir: str) -> dict[str, Any]:
         return {}
 
 
-def _write(state_dir: str, changes: Changes, node: dict[str, int | str]) -> None:
+def _write_content(state_dir: str, changes: Changes, node: dict[str, int | str]) -> None:
     gpus = {uuid: gpu for uuid, gpu in changes.items() if gpu}
     version = _WITH_PARTS if any(isinstance(value, str) for value in node.values()) else VERSION
     content = {"version": version, "gpus": gpus, **({"node": node} if node else {})}
     write_atomically(f"{state_dir}/{FILE}", jsontext.dumps(content).encode())
 
 
-def of(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
+def resolve(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
     """The rules in force on a GPU; ``inhabited``: whether any container is on it."""
     own = dict(changes.get(uuid, {}))
     brought = own.pop(_BROUGHT, None)
-    rules = defaults.of(uuid)._replace(**own)
+    rules = defaults.for_gpu(uuid)._replace(**own)
     return rules._replace(policy=brought) if brought is not None and inhabited else rules
 
 
-def bring(changes: Changes, uuid: str, policy: int | None) -> bool:
+def bring_policy(changes: Changes, uuid: str, policy: int | None) -> bool:
     """Take the policy that the first container on a GPU brings; None: an earlier one's is removed.
 
     Returns:
@@ -324,7 +324,7 @@ def bring(changes: Changes, uuid: str, policy: int | None) -> bool:
     return before != policy
 
 
-def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
+def change_rules(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
     """Enter checked values; a policy replaces one that a container brought."""
     own = changes.setdefault(uuid, {})
     own.update(wanted)
@@ -332,7 +332,7 @@ def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
         own.pop(_BROUGHT, None)
 
 
-def _fits(name: str, value: object) -> bool:
+def _is_valid(name: str, value: object) -> bool:
     if name == DEFAULT_MEMSIZE:  # earlier releases let it be a few bytes
-        return _is_whole(value, 0, LARGEST_BYTES) or isinstance(default_size(value), str)
+        return _is_whole(value, 0, LARGEST_BYTES) or isinstance(parse_default_size(value), str)
     return _is_whole(value, *RANGES[_POLICY if name == _BROUGHT else name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cgpu_native
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import MEM_CONTAINER, WEIGHT
 from cgpu_env.values import BLANKS, MIB
 
@@ -21,7 +21,7 @@ class AdmissionError(CgpuError):
     """A request is well formed, but there is no room for it on a GPU."""
 
 
-def check(
+def check_request(
     request: Request,
     records: Iterable[Record],
     node: Node,
@@ -42,9 +42,9 @@ def check(
         raise AdmissionError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
     others = list(records)
     check_weight(request, rules)
-    asked = _asked(request)
+    asked = _format_memory_source(request)
     for share in request.gpus:
-        beside = on_gpu(others, share.uuid)
+        beside = records_on_gpu(others, share.uuid)
         most = rules[share.uuid].max_inst
         _check_count(share, beside, most, asked)
         _check_free_weight(request, share, beside, most)
@@ -62,7 +62,7 @@ def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
         most = rules[share.uuid].max_inst
         if request.weight > most:
             raise AdmissionError(
-                f"{WEIGHT}={_weight(request)}: expected a whole number from 1 to {most},"
+                f"{WEIGHT}={_format_weight(request)}: expected a whole number from 1 to {most},"
                 f" the max_inst of GPU {share.index}"
             )
 
@@ -88,7 +88,7 @@ def check_policy(
         if policy == wanted:
             continue
         there = f"--policy {wanted}: GPU {share.index} is under policy {policy}"
-        for record in on_gpu(others, share.uuid):
+        for record in records_on_gpu(others, share.uuid):
             raise AdmissionError(f"{there} while {record.id} runs")
         if is_guest:
             raise AdmissionError(
@@ -96,29 +96,29 @@ def check_policy(
             )
 
 
-def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
+def records_on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
     """Those that have a share of the GPU."""
-    return [record for record in records if _share(record, uuid) is not None]
+    return [record for record in records if _find_share(record, uuid) is not None]
 
 
-def promised(records: Iterable[Record], uuid: str) -> int:
+def sum_promised(records: Iterable[Record], uuid: str) -> int:
     """The bytes of a GPU that these may hold together, or held when their caps were lowered."""
-    return sum(share.cap_bytes for r in records if (share := _share(r, uuid)))
+    return sum(share.cap_bytes for r in records if (share := _find_share(r, uuid)))
 
 
-def owed(records: Iterable[Record], uuid: str) -> int:
+def sum_owed(records: Iterable[Record], uuid: str) -> int:
     """The bytes that these may hold or hold now; exact, but each lowered cap costs a look."""
-    return sum(_owed(r, share) for r in records if (share := _share(r, uuid)))
+    return sum(_read_owed(r, share) for r in records if (share := _find_share(r, uuid)))
 
 
-def _owed(record: Record, share: GpuShare) -> int:
+def _read_owed(record: Record, share: GpuShare) -> int:
     number = record.gpus.index(share)
     try:
         cap = cgpu_native.read_limits(f"{record.directory}/limits").gpus[number].cap_bytes
         if cap >= share.cap_bytes:
             return share.cap_bytes
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            return still_promised(share.cap_bytes, cap, ledger.used(number))
+            return still_promised(share.cap_bytes, cap, ledger.read_used(number))
     except (OSError, cgpu_native.NativeError, IndexError):  # it ends just now, or is ruined
         return share.cap_bytes
 
@@ -139,7 +139,7 @@ def free_weight(weights: Iterable[int], max_inst: int) -> int:
     return max(0, max_inst - sum(weights))
 
 
-def _share(record: Record, uuid: str) -> GpuShare | None:
+def _find_share(record: Record, uuid: str) -> GpuShare | None:
     return next((share for share in record.gpus if share.uuid == uuid), None)
 
 
@@ -151,20 +151,20 @@ def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -
         )
 
 
-def _given(request: Request) -> Mapping[str, str]:
+def _given_variables(request: Request) -> Mapping[str, str]:
     """The variables as the user wrote them, to be quoted."""
     return request.asked.given if request.asked else {}
 
 
-def _weight(request: Request) -> str:
-    return shown(_given(request).get(WEIGHT, str(request.weight)))
+def _format_weight(request: Request) -> str:
+    return printable(_given_variables(request).get(WEIGHT, str(request.weight)))
 
 
-def _asked(request: Request) -> str:
+def _format_memory_source(request: Request) -> str:
     """Return the source of the requested memory: the variable as written, or the node's default."""
-    value = _given(request).get(MEM_CONTAINER, "")
+    value = _given_variables(request).get(MEM_CONTAINER, "")
     if value.strip(BLANKS):
-        return f"{MEM_CONTAINER}={shown(value)}"
+        return f"{MEM_CONTAINER}={printable(value)}"
     size = request.asked.default_memsize if request.asked else 0
     part = f"={size}" if isinstance(size, str) else ""
     return f"the node's default_memsize{part}" if size else MEM_CONTAINER
@@ -179,22 +179,22 @@ def _check_free_weight(
     free = free_weight((record.weight for record in beside), most)
     if request.weight <= free:
         return
-    if request.weight == 1 and WEIGHT not in _given(request):
+    if request.weight == 1 and WEIGHT not in _given_variables(request):
         taken = sum(record.weight for record in beside)
         raise AdmissionError(
             f"no weight is left on GPU {share.index}: its containers have {taken} of"
             f" max_inst={most} together, and one without {WEIGHT} needs 1"
         )
     raise AdmissionError(
-        f"{WEIGHT}={_weight(request)}: GPU {share.index} has {free} of {most} free"
+        f"{WEIGHT}={_format_weight(request)}: GPU {share.index} has {free} of {most} free"
     )
 
 
 def _check_memory(share: GpuShare, beside: list[Record], node: Node, asked: str) -> None:
     total = next(gpu.total_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
-    taken = promised(beside, share.uuid)
+    taken = sum_promised(beside, share.uuid)
     if share.cap_bytes > total - taken:
-        taken = owed(beside, share.uuid)
+        taken = sum_owed(beside, share.uuid)
     if share.cap_bytes > total - taken:
         free = max(0, total - taken) // MIB
         raise AdmissionError(

@@ -11,13 +11,13 @@ import os
 from contextlib import suppress
 
 import cgpu_native
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import MIB, cap_bytes, misstated, slip
+from cgpu_env.values import MIB, compute_cap, describe_slip, format_misstated
 from cgpu_node.paths import write_atomically
 from cgpu_node.settings import rules
 from cgpu_node.shares import compute, record
-from cgpu_node.shares.admission import free_weight, on_gpu, owed
+from cgpu_node.shares.admission import free_weight, records_on_gpu, sum_owed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,18 +70,18 @@ def change_gpus(
     Raises:
         CgpuError: a value is out of range or too small for those that run; nothing was changed.
     """
-    values = {name: rules.checked_rule(name, given) for name, given in wanted.items()}
-    changes = rules.read(registry.state_dir)
+    values = {name: rules.check_rule(name, given) for name, given in wanted.items()}
+    changes = rules.read_changes(registry.state_dir)
     for gpu in gpus:
-        taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
+        taken = sum(entry.weight for entry in records_on_gpu(living, gpu.uuid))
         if values.get("max_inst", taken) < taken:
             raise CgpuError(
                 f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
                 f" {taken} together"
             )
-        rules.change(changes, gpu.uuid, values)
-    rules.write(registry.state_dir, changes)
-    return _publish(registry, living, {gpu.uuid for gpu in gpus}, defaults)
+        rules.change_rules(changes, gpu.uuid, values)
+    rules.write_changes(registry.state_dir, changes)
+    return _publish_rules(registry, living, {gpu.uuid for gpu in gpus}, defaults)
 
 
 def change_container(  # noqa: PLR0913 (what a server knows)
@@ -103,7 +103,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         registry: of the state directory.
         living: all containers.
         entry: the one of them that is changed.
-        wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.amount``).
+        wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.parse_amount``).
         defaults: the rules of an unchanged GPU.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
@@ -130,8 +130,8 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
     try:
         if "memsize" in wanted:
-            new = new._replace(gpus=_promises(entry, caps))
-        record.rewrite(registry.state_dir, new)
+            new = new._replace(gpus=_compute_promises(entry, caps))
+        record.rewrite_record(registry.state_dir, new)
     except OSError:  # the file system is full
         _set_caps(entry, before)
         raise
@@ -139,20 +139,26 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     notes = Notes()
     if "memsize" in wanted:
         chosen = [gpu for gpu in gpus if uuid in (None, gpu.uuid)]
-        notes = Notes(_misstated(chosen, wanted["memsize"]), _excesses(new, caps, uuid))
-        _keep(registry, entry, notes.misstated)
+        notes = Notes(
+            _format_misstated(chosen, wanted["memsize"]), _format_excesses(new, caps, uuid)
+        )
+        _keep_notes(registry, entry, notes.misstated)
     changed = [new if other.id == entry.id else other for other in living]
-    return _publish(registry, changed, {share.uuid for share in new.gpus}, defaults), notes
+    return _publish_rules(registry, changed, {share.uuid for share in new.gpus}, defaults), notes
 
 
-def _misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
+def _format_misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
     """The GPUs whose size differs much from the whole in ``6/80``."""
-    size = rules.amount(wanted)
+    size = rules.parse_amount(wanted)
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus)
-    return misstated(totals, [size] * len(gpus), f"memsize={shown(str(wanted))}") if size else ()
+    return (
+        format_misstated(totals, [size] * len(gpus), f"memsize={printable(str(wanted))}")
+        if size
+        else ()
+    )
 
 
-def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
+def _keep_notes(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
     """Replace the notes on the previous cap."""
     path = f"{entry.directory}/{record.NOTES}"
     with suppress(FileNotFoundError):
@@ -165,7 +171,7 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
             write_atomically(path, record.pack_notes(notes), temporary=temporary)
 
 
-def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
+def _format_excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
     """Return a sentence for each GPU, or ``uuid`` alone, on which it exceeds its cap."""
     held = [-(-share.cap_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
     return tuple(
@@ -186,10 +192,10 @@ def _with_terms(
     """The container with the weight and priority that are wanted."""
     weight, high = entry.weight, int(entry.high_priority)
     if "weight" in wanted:
-        changes = rules.read(registry.state_dir)
+        changes = rules.read_changes(registry.state_dir)
         weight = _checked_weight(entry, wanted["weight"], others, changes, defaults)
     if "highprio" in wanted:
-        high = rules.checked("highprio", wanted["highprio"], *PRIORITIES)
+        high = rules.check_number("highprio", wanted["highprio"], *PRIORITIES)
     return entry._replace(weight=weight, high_priority=bool(high))
 
 
@@ -198,20 +204,20 @@ def _checked_weight(
 ) -> int:
     weight = 1
     for share in entry.gpus:
-        most = rules.of(share.uuid, changes, defaults, inhabited=True).max_inst
-        weight = rules.checked("weight", value, 1, most)
-        free = free_weight((other.weight for other in on_gpu(others, share.uuid)), most)
+        most = rules.resolve(share.uuid, changes, defaults, inhabited=True).max_inst
+        weight = rules.check_number("weight", value, 1, most)
+        free = free_weight((other.weight for other in records_on_gpu(others, share.uuid)), most)
         if weight > free:
             raise CgpuError(f"weight={weight}: GPU {share.index} has {free} of {most} free")
     return weight
 
 
-def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
+def _compute_promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
     """Return the memory to reserve: the cap, or more while the container still holds more.
 
     It can hold what it was promised so far, and its ledger can claim that it holds any amount.
     """
-    shares = zip(entry.gpus, caps, _held(entry), strict=True)
+    shares = zip(entry.gpus, caps, _read_held(entry), strict=True)
     return tuple(
         share._replace(cap_bytes=max(cap, min(held, share.cap_bytes)))
         for share, cap, held in shares
@@ -221,29 +227,31 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 def _checked_memory(
     gpu: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), gpu.index, gpu.total_bytes)
-    free = gpu.total_bytes - owed(others, gpu.uuid)
+    cap = compute_cap(
+        "memsize", str(wanted), rules.parse_amount(wanted), gpu.index, gpu.total_bytes
+    )
+    free = gpu.total_bytes - sum_owed(others, gpu.uuid)
     if cap > max(free, gpu.cap_bytes) and not overcommit:
         raise CgpuError(
-            f"memsize={shown(str(wanted))}: GPU {gpu.index} has {max(free, 0) // MIB}MiB of"
+            f"memsize={printable(str(wanted))}: GPU {gpu.index} has {max(free, 0) // MIB}MiB of"
             f" {gpu.total_bytes // MIB}MiB free beside the other containers"
         )
     return cap
 
 
 def _checked_default(name: str, wanted: object) -> int | str:
-    size = rules.default_size(wanted)
+    size = rules.parse_default_size(wanted)
     if size is None:
-        what = f"{slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
-        raise CgpuError(f"{name}={shown(str(wanted))}: {what}")
+        what = f"{describe_slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
+        raise CgpuError(f"{name}={printable(str(wanted))}: {what}")
     return size
 
 
-def _held(entry: Record) -> list[int]:
+def _read_held(entry: Record) -> list[int]:
     """Return the memory held on each of its GPUs; zeros if the container has ruined its ledger."""
     try:
         with cgpu_native.Ledger.observe(f"{entry.directory}/ledger") as ledger:
-            return [ledger.used(number) for number in range(len(entry.gpus))]
+            return [ledger.read_used(number) for number in range(len(entry.gpus))]
     except (OSError, cgpu_native.NativeError):
         return [0] * len(entry.gpus)
 
@@ -272,24 +280,24 @@ def _check_ours(entry: Record) -> None:
         )
 
 
-def _publish(
+def _publish_rules(
     registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults
 ) -> list[Record]:
     """Bring records and limits of all on these GPUs in line with what holds now."""
-    changes = rules.read(registry.state_dir)
-    table = {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
-    new = [_under(entry, table) for entry in living]
+    changes = rules.read_changes(registry.state_dir)
+    table = {uuid: rules.resolve(uuid, changes, defaults, inhabited=True) for uuid in uuids}
+    new = [_apply_policy(entry, table) for entry in living]
     for before, entry in zip(living, new, strict=True):
         if entry.policy != before.policy:
-            record.rewrite(registry.state_dir, entry)
+            record.rewrite_record(registry.state_dir, entry)
         if any(share.uuid in uuids for share in entry.gpus):
             own = {"weight": entry.weight, "high_priority": int(entry.high_priority)}
-            compute.amend(entry, {**own, "policy": entry.policy})
-    compute.spread(new, {u: compute.parts(u, new, its) for u, its in table.items()})
+            compute.amend_container(entry, {**own, "policy": entry.policy})
+    compute.write_parts(new, {u: compute.divide_time(u, new, its) for u, its in table.items()})
     return new
 
 
-def _under(entry: Record, table: Mapping[str, rules.Rules]) -> Record:
+def _apply_policy(entry: Record, table: Mapping[str, rules.Rules]) -> Record:
     """The container under the policy of its first GPU, where ``table`` has that."""
     its = table.get(entry.gpus[0].uuid)
     return entry._replace(policy=its.policy) if its else entry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_native import gate, policies
-from cgpu_node.shares.admission import on_gpu
+from cgpu_node.shares.admission import records_on_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class ComputeShare(NamedTuple):
     limit_ppm: int
 
 
-def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, ComputeShare]:
+def divide_time(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, ComputeShare]:
     """The parts of all that are on a GPU, by container id."""
-    beside = sorted(on_gpu(records, uuid), key=lambda record: record.id)
+    beside = sorted(records_on_gpu(records, uuid), key=lambda record: record.id)
     weights = [record.weight for record in beside]
-    entitled = policies.entitle(rules.policy, weights, rules.max_inst)
+    entitled = policies.entitle_containers(rules.policy, weights, rules.max_inst)
     competing = sum(each.competes for each in entitled) or 1
     found, offset = {}, 0
     for record, each in zip(beside, entitled, strict=True):
@@ -51,10 +51,10 @@ def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Compu
 
 def initial_gate(policy: int) -> int:
     """The gate word of limits that no arbiter has seen: open for good only under policy 5."""
-    return gate.first(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
+    return gate.make_first_word(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
 
 
-def spread(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare]]) -> None:
+def write_parts(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare]]) -> None:
     """Write the parts on the GPUs of ``table`` (by UUID) into the limits of those who live.
 
     Raises:
@@ -67,10 +67,10 @@ def spread(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare
             if share.uuid in table
         }
         if gpus:
-            amend(record, gpus=gpus)
+            amend_container(record, gpus=gpus)
 
 
-def amend(
+def amend_container(
     record: Record,
     own: dict[str, int] | None = None,
     gpus: dict[int, dict[str, int]] | None = None,

@@ -9,7 +9,7 @@ from sys import byteorder
 
 import cgpu_native
 from cgpu_node.exhausted import refuse_exhausted
-from cgpu_node.shares.mountinfo import mounts, origin_of
+from cgpu_node.shares.mountinfo import origin_of, read_mounts
 from cgpu_node.shares.record import guest_of
 
 TYPE_CHECKING = False
@@ -82,10 +82,10 @@ def is_alive(record: Record) -> bool:
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
     """
-    return is_owned(record) or not ended([record])
+    return is_owned(record) or not find_ended([record])
 
 
-def ended(records: Iterable[Record]) -> set[str]:
+def find_ended(records: Iterable[Record]) -> set[str]:
     """The directories of those of which nothing lives: one pass over all processes finds them all.
 
     If the processes' mounts are too many to read, or the ledgers' locks too many to ask about, a
@@ -96,7 +96,7 @@ def ended(records: Iterable[Record]) -> set[str]:
     """
     ownerless = [record for record in records if not is_owned(record)]
     sessions = [record.directory for record in ownerless if record.kind == "session"]
-    dead = {record.directory for record in ownerless} - inhabited(sessions)
+    dead = {record.directory for record in ownerless} - find_inhabited(sessions)
     # those before it must not take all the time at each pass
     first = time.monotonic_ns() % max(len(sessions), 1)
     until = time.thread_time() + LEDGERS_CPU_S
@@ -124,7 +124,7 @@ def _may_be_used(directory: str, until: float) -> bool:
         return True
     try:
         with cgpu_native.Ledger.observe(f"{directory}/ledger") as ledger:
-            return bool(ledger.processes())
+            return bool(ledger.list_processes())
     except OSError as error:
         _refuse_exhausted(error)
         return False
@@ -132,7 +132,7 @@ def _may_be_used(directory: str, until: float) -> bool:
         return False
 
 
-def inhabited(directories: Collection[str]) -> set[str]:
+def find_inhabited(directories: Collection[str]) -> set[str]:
     """Those whose limits are mounted in a namespace that a process lives in.
 
     Namespaces have no lasting name, and their numbers are reused: so the mounts are compared. They
@@ -143,12 +143,12 @@ def inhabited(directories: Collection[str]) -> set[str]:
     wanted = _limits_of(directories)
     found = {directory for directory in {*directories} - {*wanted.values()} if _is_there(directory)}
     until = time.thread_time() + MOUNTS_CPU_S
-    homes = _namespaces() if wanted else {}
+    homes = _list_namespaces() if wanted else {}
     for number, user in enumerate(sorted(homes)):
         now = time.thread_time()
         # ours come first, and may take all of the time
         most = until if user == _OURS else now + (until - now) / (len(homes) - number)
-        for mount in _mounted(homes[user], most):
+        for mount in _read_limits_mounts(homes[user], most):
             if mount is None:
                 found.update(each for each in wanted.values() if _may_be_of(each, user))
             elif mount.origin in wanted:
@@ -156,22 +156,22 @@ def inhabited(directories: Collection[str]) -> set[str]:
     return found
 
 
-def _mounted(folders: Iterable[str], until: float) -> Iterator[MountInfo | None]:
+def _read_limits_mounts(folders: Iterable[str], until: float) -> Iterator[MountInfo | None]:
     """Yield mounts of limits in these processes' namespaces, and None if time is up."""
     for folder in folders:
-        for mount in mounts(folder, until, b"/limits"):
+        for mount in read_mounts(folder, until, b"/limits"):
             yield mount
             if mount is None:
                 return
 
 
-def _namespaces() -> dict[int, list[str]]:
+def _list_namespaces() -> dict[int, list[str]]:
     """By user who made them, a process's folder in /proc for each namespace of mounts but ours."""
     found: dict[int, list[str]] = {}
-    seen = {None, _link("/proc/self/ns/mnt")}
+    seen = {None, _read_link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         folder = folder_of(int(pid))
-        namespace = _link(f"{folder}/ns/mnt")
+        namespace = _read_link(f"{folder}/ns/mnt")
         if namespace not in seen:
             seen.add(namespace)
             found.setdefault(_maker_of(folder), []).append(folder)
@@ -192,13 +192,13 @@ def _maker_of(folder: str) -> int:
     except OSError as error:  # the last one is ours, or the process is gone
         _refuse_exhausted(error)
         _, *spaces = fds or (0,)
-        return _made_by(spaces[-2]) if len(spaces) > 1 else _OURS
+        return _read_maker(spaces[-2]) if len(spaces) > 1 else _OURS
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def _made_by(user_space: int) -> int:
+def _read_maker(user_space: int) -> int:
     try:
         return int.from_bytes(ioctl(user_space, _GET_MAKER, bytes(4)), byteorder)
     except OSError:  # Linux before 4.11 does not say
@@ -220,7 +220,7 @@ def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:
     return found
 
 
-def _link(path: str) -> str | None:
+def _read_link(path: str) -> str | None:
     try:
         return os.readlink(path)
     except OSError as error:

@@ -14,13 +14,13 @@ def bundle_of(runtime_dir: str | None) -> str:
     """Return the bundle that the runtime has the container's configuration from."""
     if runtime_dir is None:
         return ""
-    state = table(read_json(f"{runtime_dir}/state.json"))
-    labels = table(state.get("config")).get("labels") or []
+    state = to_table(read_json(f"{runtime_dir}/state.json"))
+    labels = to_table(state.get("config")).get("labels") or []
     for each in labels:
         key, _, value = str(each).partition("=")
         if key == "bundle":
             return value
-    return str(table(read_json(f"{runtime_dir}/status")).get("bundle", ""))
+    return str(to_table(read_json(f"{runtime_dir}/status")).get("bundle", ""))
 
 
 def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
@@ -29,7 +29,7 @@ def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
         ("state.json", "init_process_pid", "init_process_start"),  # runc
         ("status", "pid", "process-start-time"),  # crun
     ):
-        found = table(read_json(f"{runtime_dir}/{file}"))
+        found = to_table(read_json(f"{runtime_dir}/{file}"))
         if isinstance(found.get(pid), int) and isinstance(found.get(started), int):
             return found[pid], found[started]
     return None
@@ -50,6 +50,6 @@ def read_json(path: str) -> object:
         return None
 
 
-def table(value: object) -> dict[str, Any]:
+def to_table(value: object) -> dict[str, Any]:
     """A JSON object's fields; none if it is something else."""
     return value if isinstance(value, dict) else {}

@@ -33,7 +33,7 @@ class MountInfo(NamedTuple):
     point: bytes
 
 
-def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
+def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
     """The mounts of the process whose folder in /proc it is.
 
     Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
@@ -52,7 +52,9 @@ def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo
                     return
                 number, _, device, root, point, _ = line.split(b" ", 5)
                 if root.endswith(ending):
-                    yield MountInfo(number, Origin(device, _unescaped(root)), _unescaped(point))
+                    yield MountInfo(
+                        number, Origin(device, _unescape_path(root)), _unescape_path(point)
+                    )
     except OSError as error:  # it ended meanwhile, or belongs to another user
         refuse_exhausted(error, "who lives")
 
@@ -77,7 +79,7 @@ def origin_of(directory: str) -> Origin | None:
         return None
     finally:
         os.close(fd)
-    for mount in mounts("/proc/self", float("inf")):
+    for mount in read_mounts("/proc/self", float("inf")):
         if mount is not None and mount.number == number:
             below = os.path.relpath(path, mount.point)
             whole = os.path.normpath(os.path.join(mount.origin.path, below))
@@ -85,6 +87,6 @@ def origin_of(directory: str) -> Origin | None:
     return None
 
 
-def _unescaped(text: bytes) -> bytes:
+def _unescape_path(text: bytes) -> bytes:
     first, *parts = text.split(b"\\")  # no import of re, which takes 5 ms
     return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_node.shares.lowlevel import bundle_of, read_json, table
+from cgpu_node.shares.lowlevel import bundle_of, read_json, to_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,9 @@ def name_of(record: Record) -> str:
     """
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
-    return _name(record.id, record.owner.runtime_dir, int(time.monotonic() / _REMEMBERED_SECONDS))
+    return _find_name(
+        record.id, record.owner.runtime_dir, int(time.monotonic() / _REMEMBERED_SECONDS)
+    )
 
 
 def names_of(records: Iterable[Record]) -> dict[str, str]:
@@ -45,10 +47,10 @@ def names_of(records: Iterable[Record]) -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _name(id_: str, runtime_dir: str | None, _: int) -> str:
+def _find_name(id_: str, runtime_dir: str | None, _: int) -> str:
     bundle = bundle_of(runtime_dir)
-    config = table(read_json(f"{bundle}/config.json"))
-    found = _Found(id_, bundle, config, table(config.get("annotations")))
+    config = to_table(read_json(f"{bundle}/config.json"))
+    found = _Found(id_, bundle, config, to_table(config.get("annotations")))
     return next(filter(None, (ask(found) for ask in _ENGINES)), "")
 
 
@@ -61,7 +63,7 @@ class _Found(NamedTuple):
     annotations: dict[str, Any]
 
 
-def _cri(container: _Found) -> str:
+def _find_cri_name(container: _Found) -> str:
     """Kubernetes, by containerd or CRI-O: namespace/pod/container."""
     for names in _CRI:
         parts = [container.annotations.get(each) for each in names]
@@ -70,40 +72,40 @@ def _cri(container: _Found) -> str:
     return ""
 
 
-def _nerdctl(container: _Found) -> str:
+def _find_nerdctl_name(container: _Found) -> str:
     return str(container.annotations.get("nerdctl/name", ""))
 
 
-def _docker(container: _Found) -> str:
+def _find_docker_name(container: _Found) -> str:
     """Beside the file that docker mounts as /etc/hostname is what it knows of the container."""
     for mount in container.config.get("mounts") or []:
-        if table(mount).get("destination") == "/etc/hostname":
+        if to_table(mount).get("destination") == "/etc/hostname":
             folder = os.path.dirname(str(mount.get("source", "")))
-            known = table(read_json(f"{folder}/config.v2.json"))
+            known = to_table(read_json(f"{folder}/config.v2.json"))
             return str(known.get("Name", "")).lstrip("/")
     return ""
 
 
-def _podman(container: _Found) -> str:
+def _find_podman_name(container: _Found) -> str:
     """Podman's bundle is in its storage, STORAGE/ID/userdata; a list of all is in STORAGE."""
     storage = os.path.dirname(os.path.dirname(container.bundle))
     for file in ("containers.json", "volatile-containers.json"):
         listed = read_json(f"{storage}/{file}")
-        for entry in map(table, listed if isinstance(listed, list) else []):
+        for entry in map(to_table, listed if isinstance(listed, list) else []):
             names = entry.get("names")
             if entry.get("id") == container.id and isinstance(names, list) and names:
                 return str(names[0])
     return ""
 
 
-def _hostname(container: _Found) -> str:
+def _find_host_name(container: _Found) -> str:
     return str(container.config.get("hostname", ""))
 
 
 _ENGINES: tuple[Callable[[_Found], str], ...] = (
-    _cri,
-    _nerdctl,
-    _docker,
-    _podman,
-    _hostname,
+    _find_cri_name,
+    _find_nerdctl_name,
+    _find_docker_name,
+    _find_podman_name,
+    _find_host_name,
 )

@@ -64,7 +64,7 @@ class Record(NamedTuple):
         weight: compute weight.
         high_priority: whether it goes first.
         policy: of its first GPU, for people.
-        command: its program and arguments, for people, ``shortened``.
+        command: its program and arguments, for people; see ``shorten_command``.
         directory: where the record lies.
         version: of the file; another one is another release's, and is not to be written.
     """
@@ -90,7 +90,7 @@ class PodContainer(NamedTuple):
     container: str
 
 
-def shortened(command: Iterable[str]) -> tuple[str, ...]:
+def shorten_command(command: Iterable[str]) -> tuple[str, ...]:
     """A command of ``_LONGEST_COMMAND`` characters at most; a longer one ends with three dots."""
     words = tuple(command)
     if sum(len(word) + 1 for word in words) <= _LONGEST_COMMAND:
@@ -106,14 +106,14 @@ def shortened(command: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
+def pack_record(record: Record, before: dict[str, Any] | None = None) -> bytes:
     """The content of ``record.json``; what others wrote there ``before`` is kept."""
     fields = {**(before or {}), **record._asdict()}
     del fields["directory"]
     return jsontext.dumps(fields).encode()
 
 
-def content(directory: str) -> dict[str, Any] | None:
+def read_content(directory: str) -> dict[str, Any] | None:
     """Return the content of the record in ``directory``; None if there is none, or a damaged one.
 
     Raises:
@@ -137,38 +137,40 @@ def read(directory: str) -> Record | None:
     version, id, kind, owner, gpus (the first three of each) and weight. The rest is for people, or
     has a default. Unknown fields are ignored.
     """
-    fields = content(directory) or {}
+    fields = read_content(directory) or {}
     try:
         return Record(
             str(fields["id"]),
             fields["kind"],
-            _owner(*fields["owner"][:3]),
-            _gpus(fields["gpus"]),
-            _number(fields["weight"], 1, _MOST_WEIGHT),
+            _parse_owner(*fields["owner"][:3]),
+            _parse_gpus(fields["gpus"]),
+            _parse_number(fields["weight"], 1, _MOST_WEIGHT),
             bool(fields.get("high_priority", False)),
-            _number(fields.get("policy", 0)),
-            shortened(map(str, fields.get("command", ()))),
+            _parse_number(fields.get("policy", 0)),
+            shorten_command(map(str, fields.get("command", ()))),
             directory,
-            _number(fields["version"]),
+            _parse_number(fields["version"]),
         )
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
 
 
-def _owner(pid: Any, started: Any, runtime_dir: Any) -> Owner:  # noqa: ANN401
+def _parse_owner(pid: Any, started: Any, runtime_dir: Any) -> Owner:  # noqa: ANN401
     if runtime_dir is not None and b"\0" in fsencode(runtime_dir):
         raise ValueError("no path")
-    return Owner(_number(pid), _number(started), runtime_dir)
+    return Owner(_parse_number(pid), _parse_number(started), runtime_dir)
 
 
-def _gpus(given: list[Any]) -> tuple[GpuShare, ...]:
-    shares = [GpuShare(_number(gpu[0]), str(gpu[1]), _number(gpu[2], 0)) for gpu in given]
+def _parse_gpus(given: list[Any]) -> tuple[GpuShare, ...]:
+    shares = [
+        GpuShare(_parse_number(gpu[0]), str(gpu[1]), _parse_number(gpu[2], 0)) for gpu in given
+    ]
     if not shares:
         raise ValueError("no GPU")
     return tuple(shares)
 
 
-def _number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa: ANN401
+def _parse_number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa: ANN401
     """A whole number that C can hold, too; others come of damage."""
     number = int(given)
     if not least <= number <= most:
@@ -176,7 +178,7 @@ def _number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa:
     return number
 
 
-def rewrite(state_dir: str, record: Record) -> None:
+def rewrite_record(state_dir: str, record: Record) -> None:
     """Replace the file of ``record``, unless it is another release's; the caller holds the lock.
 
     Raises:
@@ -186,11 +188,11 @@ def rewrite(state_dir: str, record: Record) -> None:
         return
     # Not written beside it: what a killed writer leaves in a container's directory would keep it.
     temporary = f"{state_dir}/{FILE}.new"
-    before = content(record.directory)
-    write_atomically(f"{record.directory}/{FILE}", pack(record, before), temporary=temporary)
+    before = read_content(record.directory)
+    write_atomically(f"{record.directory}/{FILE}", pack_record(record, before), temporary=temporary)
 
 
-def notes(directory: str) -> tuple[str, ...]:
+def read_notes(directory: str) -> tuple[str, ...]:
     """Return what was odd about the request, one sentence each, for people."""
     try:
         with open(cgpu_native.open_file(f"{directory}/{NOTES}"), "rb") as file:

@@ -10,7 +10,7 @@ import os
 from time import monotonic, thread_time
 
 import cgpu_native
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import MEM_DEV
 from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.lockfile import LockFile
@@ -19,8 +19,8 @@ from cgpu_node.shares import admission, compute, record
 from cgpu_node.shares.admission import AdmissionError
 from cgpu_node.shares.liveness import (
     MOUNTS_CPU_S,
-    ended,
-    inhabited,
+    find_ended,
+    find_inhabited,
     is_alive,
     is_owned,
     start_time,
@@ -59,7 +59,7 @@ def checked_id(name: str) -> str:
     fits = 0 < len(name) <= _ID_LENGTH and _ID_CHARACTERS.issuperset(name)
     if not fits or name.startswith("."):
         allowed = f"1 to {_ID_LENGTH} letters, digits, _ . or -, the first not a dot"
-        raise CgpuError(f"container id '{shown(name)}': expected {allowed}")
+        raise CgpuError(f"container id '{printable(name)}': expected {allowed}")
     return name
 
 
@@ -108,10 +108,10 @@ class Registry:
             CgpuError: no room, a bad id, or it cannot be made; then nothing of it is left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
-        gone = self.gone()
-        with self.locked(make=True):
+        gone = self.find_gone()
+        with self.lock(make=True):
             living = self._living_beside(name, gone)
-            table = self._admitted(request, living, node, policy, is_guest=guest is not None)
+            table = self._admit_request(request, living, node, policy, is_guest=guest is not None)
             entry = Record(
                 id=name,
                 kind=kind,
@@ -120,10 +120,10 @@ class Registry:
                 weight=request.weight,
                 high_priority=request.high_priority,
                 policy=table[request.gpus[0].uuid].policy,
-                command=record.shortened(command),
+                command=record.shorten_command(command),
                 directory=directory,
             )
-            _add(entry, _beside(request.notes, pod, guest), living, node, table, guest)
+            _add_entry(entry, _pack_files(request.notes, pod, guest), living, node, table, guest)
         return directory
 
     def _living_beside(self, name: str, gone: Gone) -> list[Record]:
@@ -135,7 +135,7 @@ class Registry:
             raise AdmissionError(f"container id {name}: there is one of that name already")
         return living
 
-    def _admitted(
+    def _admit_request(
         self,
         request: Request,
         living: list[Record],
@@ -149,16 +149,16 @@ class Registry:
         A guest brings none: containers that come later would be under it.
         """
         uuids = [share.uuid for share in request.gpus]
-        changes, defaults = rules.read(self.state_dir), rules.configured(node, node.gpus)
-        empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
-        now = {u: rules.of(u, changes, defaults, inhabited=u not in empty) for u in uuids}
-        admission.check(request, living, node, now)
+        changes, defaults = rules.read_changes(self.state_dir), rules.make_defaults(node, node.gpus)
+        empty = [uuid for uuid in uuids if not admission.records_on_gpu(living, uuid)]
+        now = {u: rules.resolve(u, changes, defaults, inhabited=u not in empty) for u in uuids}
+        admission.check_request(request, living, node, now)
         if policy is not None:
             admission.check_policy(request, living, now, policy, is_guest=is_guest)
         brought = None if is_guest else policy
-        if any([rules.bring(changes, uuid, brought) for uuid in empty]):  # noqa: C419 (all of them)
-            rules.write(self.state_dir, changes)
-        return {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
+        if any([rules.bring_policy(changes, uuid, brought) for uuid in empty]):  # noqa: C419 (all of them)
+            rules.write_changes(self.state_dir, changes)
+        return {uuid: rules.resolve(uuid, changes, defaults, inhabited=True) for uuid in uuids}
 
     def remove(self, name: str) -> None:
         """Give back the share of ``name``; no error where there is none, and nothing is made.
@@ -168,7 +168,7 @@ class Registry:
         """
         directory = f"{self._folder}/{checked_id(name)}"
         if os.path.isdir(directory):
-            with self.locked():
+            with self.lock():
                 _remove_tree(directory)
 
     def give_back(self, name: str, pid: int, *, heir: int = 0) -> None:
@@ -188,23 +188,23 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         if not os.path.isdir(directory):
             return
-        with self.locked():
+        with self.lock():
             entry, started = record.read(directory), start_time(heir)
             if entry is None:
                 return
             if entry.owner.pid == pid and started is not None:
                 owner = entry.owner._replace(pid=heir, start_time=started)
-                record.rewrite(self.state_dir, entry._replace(owner=owner))
+                record.rewrite_record(self.state_dir, entry._replace(owner=owner))
             elif entry.owner.pid == pid or not is_alive(entry):
                 _remove_tree(directory)
 
-    def records(self) -> list[Record]:
+    def list_records(self) -> list[Record]:
         """The containers and sessions that live, by id."""
-        entries = [entry for _, entry in self._entries() if entry is not None]
-        dead = ended(entries)
+        entries = [entry for _, entry in self._read_entries() if entry is not None]
+        dead = find_ended(entries)
         return [entry for entry in entries if entry.directory not in dead]
 
-    def _entries(self) -> Iterator[tuple[str, Record | None]]:
+    def _read_entries(self) -> Iterator[tuple[str, Record | None]]:
         """Each directory there is, and its record where it is complete."""
         try:
             names = sorted(os.listdir(self._folder))
@@ -217,7 +217,7 @@ class Registry:
             directory = f"{self._folder}/{name}"
             yield directory, None if name.startswith(".") else record.read(directory)
 
-    def gone(self) -> Gone:
+    def find_gone(self) -> Gone:
         """Find what has ended and only a pass over all processes finds; for ``reap``.
 
         That takes a while, so nobody is to hold the lock for it. If it took too long, because there
@@ -229,12 +229,12 @@ class Registry:
         if monotonic() < self._rests_until:
             return set()
         begun = thread_time()
-        entries = [*self._entries()]
+        entries = [*self._read_entries()]
         records = [entry for _, entry in entries if entry is not None]
         damaged = [each for each, entry in entries if entry is None and _is_damaged(each)]
-        dead = ended(records)
+        dead = find_ended(records)
         found: Gone = {(each.directory, each.owner) for each in records if each.directory in dead}
-        found.update((each, None) for each in {*damaged} - inhabited(damaged))
+        found.update((each, None) for each in {*damaged} - find_inhabited(damaged))
         spent = thread_time() - begun
         if spent > MOUNTS_CPU_S:
             self._rests_until = monotonic() + _REST_TIMES * spent
@@ -247,7 +247,7 @@ class Registry:
             gone: what was found before the lock was taken; who has ended since then still lives.
         """
         living = []
-        for directory, entry in self._entries():
+        for directory, entry in self._read_entries():
             owner = entry.owner if entry is not None else None
             if (directory, owner) not in gone:
                 if entry is not None and (entry.kind == "session" or is_owned(entry)):
@@ -261,8 +261,8 @@ class Registry:
                 continue  # what cannot be removed has no share, and stops no admission
         return living
 
-    def locked(self, *, make: bool = False) -> Lock:
-        """The lock under which containers come and go: ``with registry.locked(): ...``.
+    def lock(self, *, make: bool = False) -> Lock:
+        """The lock under which containers come and go: ``with registry.lock(): ...``.
 
         Args:
             make: whether the lock file may be made; a share is given back where one was admitted.
@@ -278,7 +278,7 @@ class Lock(LockFile):
         """Give it back."""
         super().__exit__(kind, error, trace)
         if isinstance(error, OSError):
-            raise self.sentence(error) from None
+            raise self.to_cgpu_error(error) from None
 
 
 def _is_damaged(directory: str) -> bool:
@@ -287,7 +287,7 @@ def _is_damaged(directory: str) -> bool:
     return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 
 
-def _beside(
+def _pack_files(
     notes: tuple[str, ...], pod: PodContainer | None, guest: SessionUser | None
 ) -> dict[str, bytes]:
     """The files beside a record, by name."""
@@ -299,7 +299,7 @@ def _beside(
     return {name: content for name, content in files.items() if content}
 
 
-def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
+def _add_entry(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
     beside: Mapping[str, bytes],
     living: list[Record],
@@ -309,12 +309,12 @@ def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
 ) -> None:
     """Make a container's directory, and move the parts of the others on its GPUs."""
     everyone = [*living, entry]
-    parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
-    _build(entry, beside, node, table, parts, guest)
-    compute.spread(living, parts)
+    parts = {uuid: compute.divide_time(uuid, everyone, its) for uuid, its in table.items()}
+    _build_directory(entry, beside, node, table, parts, guest)
+    compute.write_parts(living, parts)
 
 
-def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
+def _build_directory(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
     beside: Mapping[str, bytes],
     node: Node,
@@ -326,13 +326,13 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     temporary = f"{folder}/.{name}"
     try:
         os.mkdir(temporary, _PRIVATE)
-        limits = _limits(
+        limits = _pack_limits(
             entry, node, table, parts, is_odd=MEM_DEV.encode() in beside.get(record.NOTES, b"")
         )
-        _write(f"{temporary}/{record.LIMITS}", limits, 0o644)
-        _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
+        _write_file(f"{temporary}/{record.LIMITS}", limits, 0o644)
+        _write_file(f"{temporary}/{record.FILE}", record.pack_record(entry), 0o600)
         for name, content in beside.items():
-            _write(f"{temporary}/{name}", content, 0o600)
+            _write_file(f"{temporary}/{name}", content, 0o600)
         cgpu_native.create_ledger(temporary, record.LEDGER)
         if guest is not None:
             # only its group can pass to the directory, and only the guest may write
@@ -346,14 +346,14 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
         raise
 
 
-def _write(path: str, data: bytes, mode: int) -> None:
+def _write_file(path: str, data: bytes, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with open(fd, "wb") as file:
         os.fchmod(fd, mode)
         file.write(data)
 
 
-def _limits(
+def _pack_limits(
     entry: Record, node: Node, table: dict[str, Rules], parts: Parts, *, is_odd: bool
 ) -> bytes:
     facts = {gpu.uuid: gpu for gpu in node.gpus}
@@ -386,14 +386,14 @@ def _remove_tree(directory: str) -> None:
     """
     for folder, folders, files in os.walk(directory, topdown=False):
         for name in files:
-            _remove(os.unlink, f"{folder}/{name}")
+            _remove_path(os.unlink, f"{folder}/{name}")
         for name in folders:
             path = f"{folder}/{name}"
-            _remove(os.unlink if os.path.islink(path) else os.rmdir, path)
-    _remove(os.rmdir, directory)
+            _remove_path(os.unlink if os.path.islink(path) else os.rmdir, path)
+    _remove_path(os.rmdir, directory)
 
 
-def _remove(how: Callable[[str], None], path: str) -> None:
+def _remove_path(how: Callable[[str], None], path: str) -> None:
     try:
         how(path)
     except FileNotFoundError:

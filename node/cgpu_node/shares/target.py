@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.devices import VENDOR, here
-from cgpu_env.errors import CgpuError, shown, suggestion
+from cgpu_env.devices import VENDOR, format_gpus
+from cgpu_env.errors import CgpuError, format_suggestion, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Target(NamedTuple):
     container: str | None = None
 
 
-def meant(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
+def resolve_target(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
     """Return the meaning of a word: GPUs, a container, or GPU/CONTAINER.
 
     A GPU takes precedence over a container. A short number is always an index: nobody means by
@@ -49,21 +49,21 @@ def meant(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Targ
     if word == EVERY_GPU and there:
         return Target(tuple(there))
     is_index = word.isdecimal() and len(word) < _SHORT and word not in {*names, *names.values()}
-    if is_index or gpus(word, there):
-        return Target((gpu(word, there),))
+    if is_index or match_gpus(word, there):
+        return Target((find_gpu(word, there),))
     before, slash, name = word.partition("/")
-    whole = containers(word, names)  # a pod's name has slashes too
-    if slash and whole and containers(name, names):
+    whole = match_containers(word, names)  # a pod's name has slashes too
+    if slash and whole and match_containers(name, names):
         raise CgpuError(
-            f"'{shown(word)}' may be container {shown(name)!r} on GPU {shown(before)}, and is the"
-            f" name of {whole[0][:_SHORT]}: name one by its id"
+            f"'{printable(word)}' may be container {printable(name)!r} on GPU {printable(before)},"
+            f" and is the name of {whole[0][:_SHORT]}: name one by its id"
         )
     if slash and not whole:
-        return Target((gpu(before, there),), container(name, names))
-    return Target((), container(word, names))
+        return Target((find_gpu(before, there),), find_container(name, names))
+    return Target((), find_container(word, names))
 
 
-def gpus(word: str, there: Mapping[str, int]) -> list[str]:
+def match_gpus(word: str, there: Mapping[str, int]) -> list[str]:
     """The UUIDs that a word may mean of the GPUs ``there``, index by UUID."""
     wanted = word.lower()
     named = [uuid for uuid, index in there.items() if wanted in (str(index), uuid.lower())]
@@ -72,52 +72,55 @@ def gpus(word: str, there: Mapping[str, int]) -> list[str]:
     return [uuid for uuid in there if uuid.lower().startswith(wanted)]
 
 
-def gpu(word: str, there: Mapping[str, int]) -> str:
+def find_gpu(word: str, there: Mapping[str, int]) -> str:
     """The UUID that a word means.
 
     Raises:
         CgpuError: there is none, or more than one; the sentence lists what could be meant.
     """
-    found = gpus(word, there)
+    found = match_gpus(word, there)
     if len(found) == 1:
         return found[0]
     if found:
         listed = ", ".join(f"{uuid} (GPU {there[uuid]})" for uuid in found)
         raise CgpuError(
-            f"'{shown(word)}' is the beginning of {len(found)} UUIDs, write more of one: {listed}"
+            f"'{printable(word)}' is the beginning of {len(found)} UUIDs, write more of one:"
+            f" {listed}"
         )
-    near = suggestion(word, (EVERY_GPU,)) if there else ""
-    what = f"expected index or UUID; {here(there.values())}{near}"
+    near = format_suggestion(word, (EVERY_GPU,)) if there else ""
+    what = f"expected index or UUID; {format_gpus(there.values())}{near}"
     hint = "" if there else "cgpu doctor says why"
-    raise CgpuError(f"'{shown(word)}': no such GPU: {what}", hint=hint)
+    raise CgpuError(f"'{printable(word)}': no such GPU: {what}", hint=hint)
 
 
-def containers(word: str, there: Mapping[str, str]) -> list[str]:
+def match_containers(word: str, there: Mapping[str, str]) -> list[str]:
     """The ids that a word may mean of the containers ``there``, name by id."""
     if word in there or not word:
         return [word] if word else []
     return [id_ for id_, name in there.items() if name == word or id_.startswith(word)]
 
 
-def container(word: str, there: Mapping[str, str]) -> str:
+def find_container(word: str, there: Mapping[str, str]) -> str:
     """The id that a word means.
 
     Raises:
         CgpuError: there is none, or more than one; the sentence lists what could be meant.
     """
-    found = containers(word, there)
+    found = match_containers(word, there)
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CgpuError(f"'{shown(word)}': no such container or session: cgpu get lists them")
-    listed = ", ".join(_described(id_, there[id_], found) for id_ in found[:_LISTED])
+        raise CgpuError(f"'{printable(word)}': no such container or session: cgpu get lists them")
+    listed = ", ".join(_describe_container(id_, there[id_], found) for id_ in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     raise CgpuError(
-        f"'{shown(word)}' means {len(found)} containers: {listed}{more}: name one by its id"
+        f"'{printable(word)}' means {len(found)} containers: {listed}{more}: name one by its id"
     )
 
 
-def _described(id_: str, name: str, beside: list[str]) -> str:
+def _describe_container(id_: str, name: str, beside: list[str]) -> str:
     short = id_[:_SHORT]
     is_clear = sum(other.startswith(short) for other in beside) == 1
-    return shown(short if is_clear else id_, len(id_)) + (f" ({shown(name)})" if name else "")
+    return printable(short if is_clear else id_, len(id_)) + (
+        f" ({printable(name)})" if name else ""
+    )

@@ -18,7 +18,7 @@ SENTENCES = {
 """Mark -> what it means; ``docs/operating.md`` says what to do."""
 
 
-def of(error: Exception) -> str | None:
+def from_error(error: Exception) -> str | None:
     """The mark of a container whose file could not be read; None if it is ending."""
     if isinstance(error, BlockingIOError):
         return LEASE

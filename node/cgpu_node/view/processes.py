@@ -60,18 +60,18 @@ def read_ledger(record: Record) -> LedgerView:
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             look = ledger.look()
-            gpus = [tuple(map(_holding, look.processes(number))) for number in numbers]
+            gpus = [tuple(map(_to_holding, look.list_processes(number))) for number in numbers]
             mark = None if look.is_certain else marks.LOCKS
-            return LedgerView(gpus, [ledger.refused(number) for number in numbers], mark)
+            return LedgerView(gpus, [ledger.read_refused(number) for number in numbers], mark)
     except (OSError, cgpu_native.NativeError) as error:
-        return LedgerView([() for _ in numbers], [0 for _ in numbers], marks.of(error))
+        return LedgerView([() for _ in numbers], [0 for _ in numbers], marks.from_error(error))
 
 
-def _holding(process: cgpu_native.LedgerProcess) -> Holding:
+def _to_holding(process: cgpu_native.LedgerProcess) -> Holding:
     return Holding(UNKNOWN, process.used_bytes, process.pid)
 
 
-def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
+def locate_holdings(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
     """Add ids on the host to holdings, which are each of one container on one GPU.
 
     Containers can have many processes with many mappings: those that are not found in 0.3 s of CPU
@@ -82,20 +82,22 @@ def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holdin
     """
     pids = {each.container_pid for _, own in held for each in own}
     ledgers = ledgers_of(directory for directory, own in held if own)
-    hosts = _hosts(pids, {*ledgers.values()}) if pids else {}
+    hosts = _find_host_pids(pids, {*ledgers.values()}) if pids else {}
     return [
-        tuple(_located(own, {p: [*them] for (of, p), them in hosts.items() if of == ledger}))
+        tuple(_add_host_pids(own, {p: [*them] for (of, p), them in hosts.items() if of == ledger}))
         for ledger, own in ((ledgers.get(directory), own) for directory, own in held)
     ]
 
 
-def _located(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[Holding]:
+def _add_host_pids(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[Holding]:
     for each in own:
         same = hosts.get(each.container_pid)  # those in further namespaces may share an id
         yield each._replace(pid=same.pop(0)) if same else each
 
 
-def _hosts(pids: set[int], ledgers: set[LedgerFile]) -> dict[tuple[LedgerFile, int], list[int]]:
+def _find_host_pids(
+    pids: set[int], ledgers: set[LedgerFile]
+) -> dict[tuple[LedgerFile, int], list[int]]:
     """The processes of the host by ledger and by the id that they know themselves by."""
     found: dict[tuple[LedgerFile, int], list[int]] = {}
     until = time.thread_time() + _ALL_CPU_S

@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 import cgpu_native
-from cgpu_env.devices import silent
+from cgpu_env.devices import format_lost_gpu
 from cgpu_env.errors import CgpuError
 from cgpu_node.facts.node import Node, load_node
 from cgpu_node.paths import open_state
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import Config, load_config
-from cgpu_node.shares.admission import free_weight, on_gpu, still_promised
+from cgpu_node.shares.admission import free_weight, records_on_gpu, still_promised
 from cgpu_node.shares.names import name_of
 from cgpu_node.shares.registry import Registry
 from cgpu_node.view import marks, processes
@@ -36,17 +36,17 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
         CgpuError: no state directory or no driver.
     """
     state = open_state(state_dir)
-    records = Registry(state).records()
-    node = _node(state, driver_dir)
-    changes, defaults = rules.read(state), rules.configured(node, node.gpus)
+    records = Registry(state).list_records()
+    node = _load_node_leniently(state, driver_dir)
+    changes, defaults = rules.read_changes(state), rules.make_defaults(node, node.gpus)
 
     def rules_of(uuid: str) -> Rules:
-        return rules.of(uuid, changes, defaults, inhabited=bool(on_gpu(records, uuid)))
+        return rules.resolve(uuid, changes, defaults, inhabited=bool(records_on_gpu(records, uuid)))
 
-    return usage_of(node, located([*map(use_of, records)]), rules_of)
+    return usage_of(node, locate_processes([*map(use_of, records)]), rules_of)
 
 
-def _node(state: str, driver_dir: str | None) -> Node:
+def _load_node_leniently(state: str, driver_dir: str | None) -> Node:
     """The facts, by the defaults if the configuration is wrong: what others hold is there still."""
     try:
         config = load_config()
@@ -73,20 +73,24 @@ def usage_of(
         utilisation: percent of a GPU's time, by UUID, as the driver says it.
     """
     if node is None:
-        return Usage("", "", (), _shown(uses, visible))
+        return Usage("", "", (), _select_visible(uses, visible))
     totals = {gpu.uuid: gpu.total_bytes for gpu in node.gpus if gpu.total_bytes}
-    bounded = [_bounded(use, totals) for use in uses]
+    bounded = [_bound_use(use, totals) for use in uses]
     busy = utilisation or {}
-    gpus = tuple(_totals(gpu, bounded, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
-    notes = (*node.notes, *(silent(gpu.asked) for gpu in node.lost))
-    return Usage(node.driver_version, node.driver_dir, gpus, _shown(bounded, visible), notes)
+    gpus = tuple(
+        _build_totals(gpu, bounded, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus
+    )
+    notes = (*node.notes, *(format_lost_gpu(gpu.as_gpu) for gpu in node.lost_gpus))
+    return Usage(
+        node.driver_version, node.driver_dir, gpus, _select_visible(bounded, visible), notes
+    )
 
 
-def _shown(uses: Sequence[Use], visible: Collection[str] | None) -> tuple[Use, ...]:
+def _select_visible(uses: Sequence[Use], visible: Collection[str] | None) -> tuple[Use, ...]:
     return tuple(use for use in uses if visible is None or use.id in visible)
 
 
-def _bounded(use: Use, totals: Mapping[str, int]) -> Use:
+def _bound_use(use: Use, totals: Mapping[str, int]) -> Use:
     """Return the use with no more of a GPU than that has: a container can write into its ledger."""
     gpus = (
         gpu._replace(used_bytes=min(gpu.used_bytes, totals.get(gpu.uuid, gpu.used_bytes)))
@@ -95,7 +99,7 @@ def _bounded(use: Use, totals: Mapping[str, int]) -> Use:
     return use._replace(gpus=tuple(gpus))
 
 
-def _totals(
+def _build_totals(
     gpu: NodeGpu,
     uses: Sequence[Use],
     its: Rules,
@@ -115,36 +119,36 @@ def _totals(
         free_weight=free_weight((use.weight for use, _ in beside), its.max_inst),
         policy=its.policy,
         prio_ratio=its.prio_ratio,
-        measured_percent=_measured([each for _, each in beside]),
+        measured_percent=_sum_measured([each for _, each in beside]),
         containers=len(beside),
         weight=sum(use.weight for use, _ in beside),
-        others=_together(hidden) if hidden else None,
+        others=_sum_hidden(hidden) if hidden else None,
         utilisation_percent=utilisation.get(gpu.uuid),
         lost=gpu.lost or None,
     )
 
 
-def _together(hidden: list[tuple[Use, GpuUse]]) -> Others:
+def _sum_hidden(hidden: list[tuple[Use, GpuUse]]) -> Others:
     return Others(
         containers=len(hidden),
         weight=sum(use.weight for use, _ in hidden),
         cap_bytes=sum(each.cap_bytes for _, each in hidden),
         used_bytes=sum(each.used_bytes for _, each in hidden),
-        measured_percent=_measured([each for _, each in hidden]),
+        measured_percent=_sum_measured([each for _, each in hidden]),
     )
 
 
-def _measured(uses: list[GpuUse]) -> float | None:
+def _sum_measured(uses: list[GpuUse]) -> float | None:
     """Return the containers' shares of a GPU together, in percent; None if one is unknown."""
     found = [use.compute and use.compute.measured_percent for use in uses]
     known = [percent for percent in found if percent is not None]
     return round(sum(known), 2) if uses and len(known) == len(found) else None
 
 
-def located(uses: Sequence[Use]) -> list[Use]:
+def locate_processes(uses: Sequence[Use]) -> list[Use]:
     """Add the processes' ids on the host, by one look at all processes."""
     held = [(use.directory, gpu.processes) for use in uses for gpu in use.gpus]
-    found = iter(processes.locate(held))
+    found = iter(processes.locate_holdings(held))
     return [
         use._replace(gpus=tuple(gpu._replace(processes=next(found)) for gpu in use.gpus))
         for use in uses
@@ -153,7 +157,7 @@ def located(uses: Sequence[Use]) -> list[Use]:
 
 def use_of(record: Record) -> Use:
     """Return a container's use by its own files, which have no ids of the host."""
-    (limits, closed), now = _limits(record), time.monotonic_ns()
+    (limits, closed), now = _read_limits(record), time.monotonic_ns()
     ledger = processes.read_ledger(record)
     mark = ledger.mark or closed
     return Use(
@@ -191,24 +195,24 @@ def _gpu_use(
         cap_bytes=cap,
         used_bytes=charged + outside,
         processes=held,
-        compute=_compute(limits, now) if limits else None,
+        compute=_build_compute(limits, now) if limits else None,
         refused=ledger.refused[number],
         outside_bytes=outside,
         promised_bytes=still_promised(share.cap_bytes, cap, charged if known else None),
     )
 
 
-def _limits(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
+def _read_limits(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
     """Return the limits of each of the container's GPUs; and a mark if they cannot be read."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:
-        return [None] * len(record.gpus), marks.of(error)
+        return [None] * len(record.gpus), marks.from_error(error)
     except (OSError, cgpu_native.NativeError):  # it ended meanwhile, or is another release's
         return [None] * len(record.gpus), None
 
 
-def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
+def _build_compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
     arbitrated = now - gpu.heartbeat_ns < _STALE_NS
     percent = gpu.measured_ppm / _PPM_OF_A_PERCENT if arbitrated and gpu.metered else None
     return Compute(

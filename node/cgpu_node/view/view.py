@@ -1,7 +1,8 @@
 """The description of a node's containers that everything prints from.
 
 ``cgpu get``, ``cgpu-smi``, ``cgpu top``, the control tree and the metrics print from it. ``usage``
-makes it. The server answers with it (``Usage.as_json``), and whoever asked reads that (``parsed``).
+makes it. The server answers with it (``Usage.as_json``), and whoever asked reads that
+(``parse_usage``).
 """
 
 from __future__ import annotations
@@ -229,13 +230,13 @@ class Usage(NamedTuple):
     uses: tuple[Use, ...]
     notes: tuple[str, ...] = ()
 
-    def on(self, uuid: str) -> list[tuple[Use, GpuUse]]:
+    def uses_on_gpu(self, uuid: str) -> list[tuple[Use, GpuUse]]:
         """The containers on one GPU."""
         return [(use, gpu) for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
 
-    def remarks(self) -> list[str]:
+    def list_remarks(self) -> list[str]:
         """The notes, and a sentence for each GPU that is scarce and each mark of a container."""
-        scarce = [_scarce(gpu) for gpu in self.gpus if gpu.is_scarce]
+        scarce = [_format_scarcity(gpu) for gpu in self.gpus if gpu.is_scarce]
         found = {(use.id, gpu.mark): None for use in self.uses for gpu in use.gpus}
         marked = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
         return [*self.notes, *scarce, *marked]
@@ -256,7 +257,7 @@ class Usage(NamedTuple):
         }
 
 
-def _scarce(gpu: GpuTotals) -> str:
+def _format_scarcity(gpu: GpuTotals) -> str:
     held, promised = (gpu.foreign_bytes or 0) // MIB, gpu.promised_bytes // MIB
     return (
         f"GPU {gpu.index}: processes outside these containers hold {held}MiB, and {promised}MiB of"
@@ -264,7 +265,7 @@ def _scarce(gpu: GpuTotals) -> str:
     )
 
 
-def parsed(answer: Mapping[str, Any]) -> Usage:
+def parse_usage(answer: Mapping[str, Any]) -> Usage:
     """The description in an answer, which this release or another one made (``Usage.as_json``).
 
     Raises:
@@ -273,8 +274,8 @@ def parsed(answer: Mapping[str, Any]) -> Usage:
     gpus = tuple(
         GpuTotals(
             **{
-                **_known(GpuTotals, _renamed(each, "total_bytes")),
-                "others": _others(each.get("others")),
+                **_select_known(GpuTotals, _rename_memory(each, "total_bytes")),
+                "others": _parse_others(each.get("others")),
             }
         )
         for each in answer["gpus"]
@@ -282,9 +283,9 @@ def parsed(answer: Mapping[str, Any]) -> Usage:
     uses = tuple(
         Use(
             **{
-                **_known(Use, each),
+                **_select_known(Use, each),
                 "command": tuple(each["command"]),
-                "gpus": tuple(map(_parsed_use, each["gpus"])),
+                "gpus": tuple(map(_parse_use, each["gpus"])),
             }
         )
         for each in answer["containers"]
@@ -292,26 +293,32 @@ def parsed(answer: Mapping[str, Any]) -> Usage:
     return Usage(answer["driver_version"], answer["driver_dir"], gpus, uses, tuple(answer["notes"]))
 
 
-def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _select_known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that this release knows: another one may tell more."""
     return {name: fields[name] for name in kind._fields if name in fields}
 
 
-def _others(fields: Mapping[str, Any] | None) -> Others | None:
-    return None if fields is None else Others(**_known(Others, _renamed(fields, "cap_bytes")))
+def _parse_others(fields: Mapping[str, Any] | None) -> Others | None:
+    return (
+        None
+        if fields is None
+        else Others(**_select_known(Others, _rename_memory(fields, "cap_bytes")))
+    )
 
 
-def _renamed(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _rename_memory(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the fields with ``name``, which a server of release 0.1 calls ``memory_bytes``."""
     return fields if name in fields else {**fields, name: fields["memory_bytes"]}
 
 
-def _parsed_use(fields: Mapping[str, Any]) -> GpuUse:
+def _parse_use(fields: Mapping[str, Any]) -> GpuUse:
     is_seen = fields["limit_percent"] is not None
     return GpuUse(
         **{
-            **_known(GpuUse, _renamed(fields, "cap_bytes")),
-            "processes": tuple(Holding(**_known(Holding, each)) for each in fields["processes"]),
-            "compute": Compute(**_known(Compute, fields)) if is_seen else None,
+            **_select_known(GpuUse, _rename_memory(fields, "cap_bytes")),
+            "processes": tuple(
+                Holding(**_select_known(Holding, each)) for each in fields["processes"]
+            ),
+            "compute": Compute(**_select_known(Compute, fields)) if is_seen else None,
         }
     )

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import cgpu_native
-from cgpu_server.audit.verdict import LedgerAccount, at_most
+from cgpu_server.audit.verdict import LedgerAccount, bound_account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
     Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 
-def accounts_of(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:
+def read_accounts(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:
     """Return the accounts in their ledgers, empty for a ledger that its container ruined."""
-    return {key: each for record in records for key, each in _of(record).items()}
+    return {key: each for record in records for key, each in _read_ledger(record).items()}
 
 
-def _of(record: Record) -> dict[Tenant, LedgerAccount]:
+def _read_ledger(record: Record) -> dict[Tenant, LedgerAccount]:
     found: dict[Tenant, LedgerAccount] = {}
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             look = ledger.look()
-            everyone = dict.fromkeys((each.pid for each in look.processes()), 0)
+            everyone = dict.fromkeys((each.pid for each in look.list_processes()), 0)
             for number, gpu in enumerate(record.gpus):
                 slots = {**everyone}
-                for each in look.processes(number):
+                for each in look.list_processes(number):
                     slots[each.pid] += each.used_bytes
                 account = LedgerAccount(
-                    ledger.total(number), slots, look.shared(number), *look.imports(number)
+                    ledger.read_total(number),
+                    slots,
+                    look.read_shared(number),
+                    *look.read_imports(number),
                 )
                 # no proxy charges more than was promised, whatever the ledger says
-                found[record.directory, number] = at_most(account, gpu.cap_bytes)
+                found[record.directory, number] = bound_account(account, gpu.cap_bytes)
     except (OSError, cgpu_native.NativeError):
         if os.path.exists(f"{record.directory}/limits"):  # else it is ending
             return {(record.directory, n): LedgerAccount(0, {}) for n in range(len(record.gpus))}

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_env import CgpuError
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 from cgpu_env.values import MIB
 from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
-from cgpu_server.audit.accounts import accounts_of
+from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
-from cgpu_server.audit.interfaces import used_by
+from cgpu_server.audit.interfaces import find_interface
 from cgpu_server.audit.lost_gpus import LostGpus
 from cgpu_server.audit.process_owners import HostProcess, OwnerTracker, read_process
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
@@ -32,11 +32,11 @@ from cgpu_server.audit.verdict import (
     Discrepancy,
     ReportedMemory,
     Verdict,
-    excused,
-    explained,
-    judge,
-    larger,
-    steady,
+    excuse_bypasses,
+    intersect_verdicts,
+    judge_container,
+    merge_larger,
+    sum_explained,
 )
 from cgpu_server.journal import log
 from cgpu_server.state.limits import charge_outside, limits_of
@@ -103,19 +103,19 @@ class Audit:
             # A container that ended since the last look may have been the first to meet a lost GPU.
             unseen = self._state.inhabited_at > self._looked_at
             if config.action == "off" or not (watched or unseen):
-                self._rest(lift=config.action == "off")
+                self._release_driver(lift=config.action == "off")
                 due = now + config.interval_seconds
             elif now >= due and now >= self._not_before:
                 self._looked_at = now
                 self._try_audit()
                 due = now + config.interval_seconds
             elif not watched and due - now > _LINGER_SECONDS:
-                self._rest(lift=False)
+                self._release_driver(lift=False)
             left = max(due, self._not_before) - time.monotonic()
             self._ended.wait(min(max(left, 0.0), _NAP_SECONDS))
-        self._rest(lift=False)
+        self._release_driver(lift=False)
 
-    def _rest(self, *, lift: bool) -> None:
+    def _release_driver(self, *, lift: bool) -> None:
         """Release the driver and, if ``lift``, what it charged to containers."""
         if self._probe is not None:
             self._probe.close()
@@ -127,8 +127,8 @@ class Audit:
 
     def _try_audit(self) -> None:
         try:
-            self._audit()
-            self._lost.follow(self._opened().lost)
+            self._audit_once()
+            self._lost.follow(self._open_probe().lost)
             if self._failure is not None:
                 log.info("audit_resumes")
             self._failure = None
@@ -139,18 +139,20 @@ class Audit:
             if str(error) != self._failure:
                 log.error("audit_fails", error=error, do=error.hint or "cgpu doctor")
             self._failure = str(error)
-            self._forget()
+            self._drop_stale()
         except Exception as error:  # noqa: BLE001 (the next one may succeed)
             self._not_before = time.monotonic() + self._back_off
-            log.error("audit_fails", error=f"{error!r} at {location(error)}", do="report this line")
-            self._forget()
+            log.error(
+                "audit_fails", error=f"{error!r} at {locate_error(error)}", do="report this line"
+            )
+            self._drop_stale()
 
-    def _forget(self) -> None:
+    def _drop_stale(self) -> None:
         """Drop what the last snapshot cannot know any more."""
         readable = dict.fromkeys(self.last.readable, False)
         self.last = self.last._replace(readable=readable, utilisation={}, shares={}, used_bytes={})
 
-    def _audit(self) -> None:
+    def _audit_once(self) -> None:
         """Compare several times, and act on what all these and the audit before agree on.
 
         A charge falls only to the most that any of these found: one of them alone may have missed
@@ -162,14 +164,17 @@ class Audit:
             for record in records
             for number, gpu in enumerate(limits_of(record)[0])
         }
-        found = self._compare(records, gpus_to_ask(self.last, records))
+        found = self._compare_once(records, gpus_to_ask(self.last, records))
         most = {key: verdict.outside_bytes for key, verdict in found.items()}
         for _ in range(_READINGS - 1):
             if all(found[key] == CALM and not charged.get(key) for key in found):
                 break
             time.sleep(random.uniform(*_PAUSE_SECONDS))  # noqa: S311 (nothing is gained by guessing it)
-            again = self._compare(records)
-            found = {key: steady(found[key], again[key]) for key in found.keys() & again.keys()}
+            again = self._compare_once(records)
+            found = {
+                key: intersect_verdicts(found[key], again[key])
+                for key in found.keys() & again.keys()
+            }
             most = {key: max(most[key], again[key].outside_bytes) for key in found}
         for record in records:
             for number, gpu in enumerate(limits_of(record)[0]):
@@ -177,18 +182,20 @@ class Audit:
                 if key in found:
                     # the server before us may have charged what is still there
                     before = self._before.get(key, Verdict(gpu.outside_bytes))
-                    verdict = steady(before, found[key])
+                    verdict = intersect_verdicts(before, found[key])
                     least = verdict.outside_bytes
                     outside = max(least, min(gpu.outside_bytes, most[key]))
                     verdict = verdict._replace(outside_bytes=outside)
                     if charge_outside(record, number, gpu, verdict.outside_bytes):
                         self._log_change(record, gpu, verdict)
-                    self._act(record, key, gpu, self._excuse(record, key, gpu, verdict))
+                    self._act_on_findings(
+                        record, key, gpu, self._excuse_findings(record, key, gpu, verdict)
+                    )
         self._before = {**self._before, **found}
         living = {record.directory for record in records}
         self._before = {key: each for key, each in self._before.items() if key[0] in living}
 
-    def _compare(
+    def _compare_once(
         self, records: Sequence[Record], asked: Collection[str] | None = None
     ) -> dict[Tenant, Verdict]:
         """Compare all containers once; those of a GPU without figures of processes are absent.
@@ -198,11 +205,13 @@ class Audit:
         Raises:
             CgpuError: the driver does not answer.
         """
-        probe = self._opened()
-        before = accounts_of(records)
+        probe = self._open_probe()
+        before = read_accounts(records)
         readings = probe.read(asked or ())
-        after = accounts_of(records)
-        accounts = {key: larger(before[key], after[key]) for key in before.keys() & after.keys()}
+        after = read_accounts(records)
+        accounts = {
+            key: merge_larger(before[key], after[key]) for key in before.keys() & after.keys()
+        }
         owners = self._owners_of(readings.values(), records)
         readable, foreign, verdicts = {}, {}, {}
         for uuid, reading in readings.items():
@@ -216,8 +225,8 @@ class Audit:
             if not readable[uuid]:
                 self._log_blind(uuid)
             elif uuid not in self._state.exclusive:
-                foreign[uuid] = self._foreign(uuid, reading, owners)
-                verdicts.update(_verdicts(here, reading, accounts, owners, foreign[uuid]))
+                foreign[uuid] = self._sum_foreign(uuid, reading, owners)
+                verdicts.update(_judge_gpu(here, reading, accounts, owners, foreign[uuid]))
         busy = {u: r.utilisation for u, r in readings.items() if r.utilisation is not None}
         shares = (
             self.last.shares
@@ -225,10 +234,10 @@ class Audit:
             else utilisation_by_container(readings, owners, records)
         )
         used = {uuid: reading.used_bytes for uuid, reading in readings.items()}
-        self.last = Snapshot(readable, foreign, self._counts(accounts), busy, shares, used)
+        self.last = Snapshot(readable, foreign, self._count_bypasses(accounts), busy, shares, used)
         return verdicts
 
-    def _opened(self) -> DriverProbe:
+    def _open_probe(self) -> DriverProbe:
         folder = self._state.driver_dir or self._state.config.library_dir
         folder = folder or driver.find_driver_dir()
         if self._probe is None or self._probe.folder != folder:
@@ -243,9 +252,9 @@ class Audit:
         """The processes that hold memory, with their containers."""
         holders = {pid for reading in readings for pid in reading.holders}
         self._strangers &= holders
-        return self._owners.of(holders, records)
+        return self._owners.find_owners(holders, records)
 
-    def _foreign(
+    def _sum_foreign(
         self, uuid: str, reading: Reading, owners: dict[int, tuple[HostProcess, Record | None]]
     ) -> int:
         """Return the memory that processes outside containers hold; log each of them once."""
@@ -260,7 +269,7 @@ class Audit:
     def _log_foreign(self, uuid: str, pid: int, process: HostProcess | None, used: int) -> None:
         # a user's server knows that user's sessions only; other processes may be in containers
         if pid not in self._strangers and os.geteuid() == 0:
-            program = _program(pid) if process else "-"
+            program = _read_program(pid) if process else "-"
             log.info("memory_foreign", gpu=uuid, pid=pid, program=program, bytes=used)
         self._strangers.add(pid)
 
@@ -268,7 +277,7 @@ class Audit:
         if self.last.readable.get(uuid, True):
             log.warning("audit_blind", gpu=uuid, do="nothing: caps hold for all that use cgpu")
 
-    def _counts(self, tenants: Iterable[Tenant]) -> dict[Tenant, int]:
+    def _count_bypasses(self, tenants: Iterable[Tenant]) -> dict[Tenant, int]:
         return {key: self.last.bypasses.get(key, 0) for key in tenants}
 
     def _log_change(self, record: Record, gpu: cgpu_native.LimitsGpu, verdict: Verdict) -> None:
@@ -278,7 +287,7 @@ class Audit:
         if now != before:
             log.info("memory_outside", container=record.id, gpu=gpu.uuid, bytes=now)
 
-    def _excuse(
+    def _excuse_findings(
         self, record: Record, key: Tenant, gpu: cgpu_native.LimitsGpu, verdict: Verdict
     ) -> Verdict:
         """Excuse processes that use an interface that cgpu does not charge; log each once."""
@@ -287,9 +296,9 @@ class Audit:
             for finding in verdict.findings
             if finding.kind == "bypass"
             for pid in finding.pids
-            if (interface := used_by(pid)) is not None
+            if (interface := find_interface(pid)) is not None
         }
-        milder = excused(verdict, through)
+        milder = excuse_bypasses(verdict, through)
         for before, finding in zip(verdict.findings, milder.findings, strict=True):
             if finding.kind != before.kind and (key, finding.pids) not in self._reported:
                 self._reported[key, finding.pids] = finding.excess_bytes
@@ -298,25 +307,25 @@ class Audit:
                     container=record.id,
                     gpu=gpu.uuid,
                     pid=",".join(map(str, finding.pids)),
-                    program=",".join(map(_program, finding.pids)),
+                    program=",".join(map(_read_program, finding.pids)),
                     interface=through[finding.pids[0]],
                     bytes=finding.excess_bytes,
                 )
         return milder
 
-    def _act(
+    def _act_on_findings(
         self, record: Record, key: Tenant, gpu: cgpu_native.LimitsGpu, verdict: Verdict
     ) -> None:
         found = {finding.pids for finding in verdict.findings}
         self._reported = {k: n for k, n in self._reported.items() if k[0] != key or k[1] in found}
         for finding in verdict.findings:
             if finding.kind == "bypass":
-                self._report(record, key, gpu.uuid, finding)
+                self._report_bypass(record, key, gpu.uuid, finding)
                 if self._state.config.action == "kill":
                     for pid in finding.pids:
-                        self._kill(pid, record)
+                        self._kill_process(pid, record)
 
-    def _report(self, record: Record, key: Tenant, uuid: str, finding: Discrepancy) -> None:
+    def _report_bypass(self, record: Record, key: Tenant, uuid: str, finding: Discrepancy) -> None:
         last = self._reported.get((key, finding.pids))
         if last is not None and finding.excess_bytes < 2 * last:
             return
@@ -329,14 +338,14 @@ class Audit:
             container=record.id,
             gpu=uuid,
             pid=",".join(map(str, finding.pids)) or "-",
-            program=",".join(map(_program, finding.pids)) or "-",
+            program=",".join(map(_read_program, finding.pids)) or "-",
             bytes=finding.excess_bytes,
             do=_ADVICE if finding.pids else _ADVICE_LEDGER,
         )
 
-    def _kill(self, pid: int, record: Record) -> None:
+    def _kill_process(self, pid: int, record: Record) -> None:
         """Kill a process if it is still the one that was found, and still in the container."""
-        known = self._owners.known(pid)
+        known = self._owners.find_known(pid)
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
@@ -351,7 +360,7 @@ class Audit:
                 os.close(descriptor)
 
 
-def _verdicts(
+def _judge_gpu(
     here: Sequence[tuple[Record, int]],
     reading: Reading,
     accounts: dict[Tenant, LedgerAccount],
@@ -366,7 +375,7 @@ def _verdicts(
             for pid, used in reading.holders.items()
             if pid in owners and owners[pid][1] is record
         ]
-    known = sum(explained(theirs, accounts[key]) for key, theirs in held.items())
+    known = sum(sum_explained(theirs, accounts[key]) for key, theirs in held.items())
     unexplained = max(0, reading.used_bytes - foreign_bytes - known)
     contexts = {
         (record.directory, number): gpu.context_bytes
@@ -374,13 +383,13 @@ def _verdicts(
         for number, gpu in enumerate(limits_of(record)[0])
     }
     return {
-        key: judge(theirs, accounts[key], contexts[key], unexplained)
+        key: judge_container(theirs, accounts[key], contexts[key], unexplained)
         for key, theirs in held.items()
         if key in contexts
     }
 
 
-def _program(pid: int) -> str:
+def _read_program(pid: int) -> str:
     try:
         return os.readlink(f"{folder_of(pid)}/exe")
     except OSError:

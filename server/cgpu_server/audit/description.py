@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgpu_server.state.server_state import ServerState
 
 
-def describe(
+def describe_node(
     state: ServerState,
     audit: Audit,
     node: Node | None,
@@ -31,6 +31,6 @@ def describe(
         visible: the ids of the containers that are shown one by one; None: all.
         others: containers without a record.
     """
-    uses = [*audit.utilisation.estimated(map(use_of, state.records)), *others]
-    whole = usage_of(node, uses, state.rules_of, visible, audit.utilisation.percent())
+    uses = [*audit.utilisation.add_estimates(map(use_of, state.records)), *others]
+    whole = usage_of(node, uses, state.rules_of, visible, audit.utilisation.read_percents())
     return whole.with_foreign(audit.last.foreign_bytes)

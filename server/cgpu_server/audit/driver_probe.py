@@ -82,9 +82,9 @@ class DriverProbe:
         asked = () if self._failed_on_busy else tuple(wanted)
         self._reap()
         try:
-            answer = json.loads(self._ask(asked))
+            answer = json.loads(self._ask_child(asked))
             self.lost = tuple(LostGpu(**gpu) for gpu in answer["lost"])
-            readings = _readings(answer["gpus"])
+            readings = _parse_readings(answer["gpus"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             failed_on_busy = self._failed_on_busy or bool(asked)
             self.close()
@@ -117,7 +117,7 @@ class DriverProbe:
     def _reap(self) -> None:
         self._killed = [each for each in self._killed if each.poll() is None]
 
-    def _ask(self, wanted: Iterable[str]) -> bytes:
+    def _ask_child(self, wanted: Iterable[str]) -> bytes:
         if self._child is None:
             self._child = start_probe("holdings", self.folder, subprocess.PIPE)
             self._begun = time.monotonic()
@@ -126,9 +126,9 @@ class DriverProbe:
             os.write(self._child.stdin.fileno(), f"{' '.join(wanted)}\n".encode())
         except BrokenPipeError:
             raise OSError(_last_words(self._child)) from None
-        return self._line(self._child)
+        return self._read_line(self._child)
 
-    def _line(self, child: subprocess.Popen[bytes]) -> bytes:
+    def _read_line(self, child: subprocess.Popen[bytes]) -> bytes:
         assert child.stdout is not None  # noqa: S101 (a pipe)
         deadline, answer = time.monotonic() + self.patience, b""
         poll = select.poll()
@@ -156,7 +156,7 @@ def _last_words(child: subprocess.Popen[bytes]) -> str:
     return lines[-1] if lines else f"exit status {status}"
 
 
-def _readings(gpus: Iterable[dict[str, Any]]) -> dict[str, Reading]:
+def _parse_readings(gpus: Iterable[dict[str, Any]]) -> dict[str, Reading]:
     return {
         gpu["uuid"]: Reading(
             gpu["used_bytes"],

@@ -38,16 +38,16 @@ _LIBRARIES = {
 """Names of these libraries in the driver's packages; a version follows."""
 
 
-def used_by(pid: int) -> str | None:
+def find_interface(pid: int) -> str | None:
     """``video`` or ``graphics`` if a process has such a library loaded."""
     try:
         with open(f"{folder_of(pid)}/maps", "rb") as file:
-            return named_in(os.fsdecode(file.read(_MOST_BYTES)).splitlines())
+            return match_interface(os.fsdecode(file.read(_MOST_BYTES)).splitlines())
     except OSError:  # it is ending
         return None
 
 
-def named_in(lines: Iterable[str]) -> str | None:
+def match_interface(lines: Iterable[str]) -> str | None:
     """Return ``video`` or ``graphics`` by the lines of a process's ``/proc/PID/maps``."""
     names = {os.path.basename(line.split(None, 5)[-1]) for line in lines if line.count("/")}
     for interface, libraries in _LIBRARIES.items():

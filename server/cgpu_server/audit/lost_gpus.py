@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_env.devices import Gpu, silent
+from cgpu_env.devices import Gpu, format_lost_gpu
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -35,22 +35,22 @@ class LostGpus:
             CgpuError: the driver does not answer to that.
         """
         now = {gpu.index: gpu for gpu in lost}
-        known = self._known()
+        known = self._list_known()
         if now.keys() != known.keys():
-            node = self._state.look_again()
+            node = self._state.refresh_node()
             uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
             for index in sorted(now.keys() - known.keys()):
                 uuid = uuids.get(index) or now[index].uuid
                 error, _, do = now[index].lost.partition("; ")
-                sentence = silent(Gpu(index, uuid, 0, error))
+                sentence = format_lost_gpu(Gpu(index, uuid, 0, error))
                 log.error("gpu_lost", gpu=uuid or "-", error=sentence, do=do)
             for index in sorted(known.keys() - now.keys()):
                 log.info("gpu_back", gpu=uuids.get(index) or known[index] or "-")
         self.seen = now
 
-    def _known(self) -> dict[int, str]:
+    def _list_known(self) -> dict[int, str]:
         """Those of the last look by index, with their UUIDs; at first, those of the facts."""
         if self.seen is not None:
             return {index: gpu.uuid for index, gpu in self.seen.items()}
-        node = self._state.node()
-        return {gpu.index: gpu.uuid for gpu in node.lost} if node else {}
+        node = self._state.find_node()
+        return {gpu.index: gpu.uuid for gpu in node.lost_gpus} if node else {}

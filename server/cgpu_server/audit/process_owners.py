@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_node.shares.liveness import folder_of, start_time
 from cgpu_node.shares.lowlevel import first_process_of
 from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
-from cgpu_node.shares.mountinfo import Origin, mounts, origin_of
+from cgpu_node.shares.mountinfo import Origin, origin_of, read_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,12 +64,12 @@ def read_process(pid: int) -> HostProcess | None:
         with open(f"{folder_of(pid)}/status", "rb") as file:
             lines = (line.partition(b":") for line in file)
             facts = {key: value.split() for key, _, value in lines}
-        return None if started is None else _process(pid, started, facts)
+        return None if started is None else _parse_process(pid, started, facts)
     except (OSError, KeyError, ValueError, IndexError):
         return None
 
 
-def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> HostProcess:
+def _parse_process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> HostProcess:
     own_pid, parent, uid = (int(facts[key][-1]) for key in (b"NSpid", b"PPid", b"Uid"))
     return HostProcess(pid, started, own_pid, parent, uid, b"VmSize" not in facts)
 
@@ -81,7 +81,7 @@ class Group(NamedTuple):
     path: str
 
 
-def groups_in(lines: Iterable[str]) -> Iterator[Group]:
+def parse_groups(lines: Iterable[str]) -> Iterator[Group]:
     """The control groups in ``/proc/PID/cgroup``, of either version."""
     for line in lines:
         number, _, rest = line.rstrip("\n").partition(":")
@@ -89,19 +89,19 @@ def groups_in(lines: Iterable[str]) -> Iterator[Group]:
         yield Group(f"{number}:{controllers}", path)
 
 
-def home_in(groups: Iterable[Group], id_: str) -> set[Group]:
+def find_home_groups(groups: Iterable[Group], id_: str) -> set[Group]:
     """The container's own groups, named by its id, of those that its first process is in."""
     found = set()
     for group in groups:
         components = group.path.split("/")
         for depth, component in enumerate(components, start=1):
-            if _names(component, id_):
+            if _is_named_by(component, id_):
                 found.add(group._replace(path="/".join(components[:depth])))
                 break
     return found
 
 
-def container_in(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | None:
+def find_container_id(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | None:
     """The container in whose groups a process is; the innermost, if they are nested."""
     for hierarchy, path in groups:
         components = path.split("/")
@@ -112,7 +112,7 @@ def container_in(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | N
     return None
 
 
-def _names(component: str, id_: str) -> bool:
+def _is_named_by(component: str, id_: str) -> bool:
     name = component.removesuffix(_SUFFIX)
     if name == id_:
         return True
@@ -144,14 +144,14 @@ class ContainerLookup:
         self._mounted_in: dict[str, Record | None] = {}
         self._until = time.thread_time() + _ALL_READ_CPU_S
 
-    def of(self, process: HostProcess) -> Record | None:
+    def find(self, process: HostProcess) -> Record | None:
         """The container or session of a process; None for a process of the host."""
-        found = container_in(groups_in(_lines(process.pid, "cgroup")), self._homes)
+        found = find_container_id(parse_groups(_read_lines(process.pid, "cgroup")), self._homes)
         if found is not None:
             return self._records.get(found)
-        return self._mounted(process) or self._session(process)
+        return self._find_by_mounts(process) or self._find_session(process)
 
-    def _mounted(self, process: HostProcess) -> Record | None:
+    def _find_by_mounts(self, process: HostProcess) -> Record | None:
         """The container whose limits are mounted where the process runs, if that can be read."""
         folder = folder_of(process.pid)
         try:
@@ -161,17 +161,17 @@ class ContainerLookup:
         if namespace not in self._mounted_in:
             self._mounted_in[namespace] = self._read_mounts(folder, process)
         record = self._mounted_in.get(namespace)
-        return record if record is not None and self._may_be(record, process) else None
+        return record if record is not None and self._may_own(record, process) else None
 
     def _read_mounts(self, folder: str, process: HostProcess) -> Record | None:
-        with self._reading(process) as until:
-            for mount in mounts(folder, until, b"/limits") if until else ():
+        with self._budget_reading(process) as until:
+            for mount in read_mounts(folder, until, b"/limits") if until else ():
                 if mount is not None and mount.origin in self._limits:
                     return self._limits[mount.origin]
         return None
 
     @contextmanager
-    def _reading(self, process: HostProcess) -> Iterator[float]:
+    def _budget_reading(self, process: HostProcess) -> Iterator[float]:
         """Gives the thread's time until when this process may be read; 0: no more.
 
         Who takes less at each look is not to take it for ever: others are to be read, too.
@@ -180,9 +180,9 @@ class ContainerLookup:
         yield min(begun + _READ_CPU_S - spent, self._until) if spent < _READ_CPU_S else 0.0
         self._spent[process[:2]] = spent + time.thread_time() - begun
 
-    def _session(self, process: HostProcess) -> Record | None:
+    def _find_session(self, process: HostProcess) -> Record | None:
         """The session whose ledger it has mapped, or whose keeper it descends from."""
-        record = self._mapped(process) if self._sessions else None
+        record = self._find_by_ledger(process) if self._sessions else None
         if record is not None:
             return record
         keepers = {record.owner.pid: record for record in self._sessions}
@@ -197,26 +197,26 @@ class ContainerLookup:
             pid = above.parent
         return None
 
-    def _mapped(self, process: HostProcess) -> Record | None:
+    def _find_by_ledger(self, process: HostProcess) -> Record | None:
         """The session whose ledger a process has mapped, if that can be read."""
-        with self._reading(process) as until:
+        with self._budget_reading(process) as until:
             for ledger in mapped_ledgers(folder_of(process.pid), until) if until else ():
-                record = None if ledger is None else self._ledgers.get(ledger)
-                if record is not None and self._may_be(record, process):
+                record = None if ledger is None else self._session_ledgers.get(ledger)
+                if record is not None and self._may_own(record, process):
                     return record
         return None
 
     @cached_property
-    def _ledgers(self) -> dict[LedgerFile, Record]:
+    def _session_ledgers(self) -> dict[LedgerFile, Record]:
         found = ledgers_of(record.directory for record in self._sessions)
         return {found[r.directory]: r for r in self._sessions if r.directory in found}
 
     @staticmethod
-    def _may_be(record: Record, process: HostProcess) -> bool:
+    def _may_own(record: Record, process: HostProcess) -> bool:
         """False for another user's process: a guest's limits can be mounted by everybody."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
-        facts = _stat(f"{record.directory}/ledger")
+        facts = _try_stat(f"{record.directory}/ledger")
         return facts is not None and facts.st_uid in {0, process.uid}
 
 
@@ -226,7 +226,7 @@ class Homes:
     def __init__(self) -> None:
         self._known: dict[tuple[str, Owner], set[Group]] = {}
 
-    def of(self, records: Iterable[Record]) -> dict[Group, str]:
+    def update(self, records: Iterable[Record]) -> dict[Group, str]:
         """By group, the ids of the containers among ``records`` whose first process was seen."""
         found = {}
         for record in records:
@@ -243,7 +243,7 @@ def _home_of(record: Record) -> set[Group]:
     first = (owner.runtime_dir and first_process_of(owner.runtime_dir)) or owner[:2]
     if start_time(first[0]) != first[1]:
         return set()
-    return home_in(groups_in(_lines(first[0], "cgroup")), record.id)
+    return find_home_groups(parse_groups(_read_lines(first[0], "cgroup")), record.id)
 
 
 def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
@@ -270,7 +270,7 @@ class OwnerTracker:
         self._groups: dict[Group, str] = {}
         self._spent: dict[tuple[int, int], float] = {}
 
-    def of(
+    def find_owners(
         self, pids: Iterable[int], records: Iterable[Record]
     ) -> dict[int, tuple[HostProcess, Record | None]]:
         """The known ones of these processes, with their containers.
@@ -278,8 +278,8 @@ class OwnerTracker:
         The driver may report a process that is gone, because a child keeps the device open. It is
         then the process that had the pid before, and never a younger one that has the pid now.
         """
-        records, now = tuple(records), _ticks()
-        self._groups = self._homes.of(records)
+        records, now = tuple(records), _read_ticks()
+        self._groups = self._homes.update(records)
         lookup = ContainerLookup(records, self._groups, self._spent)
         living = {(record.directory, record.owner): record for record in records}
         self._since = {pid: self._since.get(pid, now) for pid in pids}
@@ -288,7 +288,7 @@ class OwnerTracker:
             process = read_process(pid)
             if process is not None and process.start_time <= since:
                 # who was seen in a container is of it, whatever it has unmounted since
-                found[pid] = process, self._earlier(process, living) or lookup.of(process)
+                found[pid] = process, self._find_earlier(process, living) or lookup.find(process)
             elif pid in self._known:
                 process, record = self._known[pid]
                 found[pid] = process._replace(ends=True), record
@@ -297,7 +297,7 @@ class OwnerTracker:
         self._spent = {each: spent for each, spent in self._spent.items() if each in there}
         return found
 
-    def _earlier(
+    def _find_earlier(
         self, process: HostProcess, living: Mapping[tuple[str, Owner], Record]
     ) -> Record | None:
         before, record = self._known.get(process.pid, (None, None))
@@ -307,19 +307,19 @@ class OwnerTracker:
 
     def is_still(self, process: HostProcess, record: Record) -> bool:
         """Return whether a process is in this container, as far as that can be seen now."""
-        return ContainerLookup([record], self._groups).of(process) is record
+        return ContainerLookup([record], self._groups).find(process) is record
 
-    def known(self, pid: int) -> HostProcess | None:
+    def find_known(self, pid: int) -> HostProcess | None:
         """The process that the driver last reported by this pid."""
         return self._known[pid][0] if pid in self._known else None
 
 
-def _ticks() -> int:
+def _read_ticks() -> int:
     """The current time in the unit of processes' start times."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _lines(pid: int, name: str) -> list[str]:
+def _read_lines(pid: int, name: str) -> list[str]:
     try:
         # Paths need not be text, and only a line feed ends a line.
         with open(f"{folder_of(pid)}/{name}", errors="replace", newline="\n") as file:
@@ -328,7 +328,7 @@ def _lines(pid: int, name: str) -> list[str]:
         return []
 
 
-def _stat(path: str) -> os.stat_result | None:
+def _try_stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
     except OSError:

@@ -68,10 +68,12 @@ def utilisation_by_container(
         for number, gpu in enumerate(record.gpus):
             reading = readings.get(gpu.uuid)
             if reading is not None and reading.busy is not None:
-                own = (n for pid, n in reading.busy.items() if _is_of(owners.get(pid), record))
+                own = (
+                    n for pid, n in reading.busy.items() if _is_owned_by(owners.get(pid), record)
+                )
                 found[record.directory, number] = min(sum(own), _WHOLE)
     return found
 
 
-def _is_of(known: tuple[HostProcess, Record | None] | None, record: Record) -> bool:
+def _is_owned_by(known: tuple[HostProcess, Record | None] | None, record: Record) -> bool:
     return known is not None and known[1] is record

@@ -40,7 +40,7 @@ class Utilisation:
         self._estimated_ns: dict[Tenant, int] = {}
         self.busy_ns: dict[str, int] = {}
 
-    def percent(self) -> Mapping[str, int]:
+    def read_percents(self) -> Mapping[str, int]:
         """Return how busy each GPU was in the audit's last snapshot, by UUID."""
         return self._snapshot().utilisation
 
@@ -53,7 +53,9 @@ class Utilisation:
         busy = {u: round(each * passed * _NS / _PERCENT) for u, each in last.utilisation.items()}
         self.busy_ns = {**self.busy_ns, **{u: self.busy_ns.get(u, 0) + n for u, n in busy.items()}}
         gpus = [(r, number, gpu.uuid) for r in records for number, gpu in enumerate(r.gpus)]
-        estimates = _estimates(last, [((r.directory, number), uuid) for r, number, uuid in gpus])
+        estimates = _estimate_percents(
+            last, [((r.directory, number), uuid) for r, number, uuid in gpus]
+        )
         for record, number, _ in gpus:
             key = record.directory, number
             estimated_ns[key] = self._estimated_ns.get(key, 0)
@@ -61,15 +63,15 @@ class Utilisation:
                 estimated_ns[key] += round(estimates[key] * passed * _NS / _PERCENT)
         self._estimated_ns = estimated_ns
 
-    def estimated(self, uses: Iterable[Use]) -> list[Use]:
+    def add_estimates(self, uses: Iterable[Use]) -> list[Use]:
         """All containers of the node, with an estimate for each that no arbiter measures."""
         uses = list(uses)
         gpus = [
             ((u.directory, number), gpu.uuid) for u in uses for number, gpu in enumerate(u.gpus)
         ]
-        estimates = _estimates(self._snapshot(), gpus)
+        estimates = _estimate_percents(self._snapshot(), gpus)
 
-        def of(directory: str, number: int, gpu: GpuUse) -> Compute | None:
+        def estimate_compute(directory: str, number: int, gpu: GpuUse) -> Compute | None:
             compute = gpu.compute
             if compute is None:
                 return None
@@ -84,7 +86,7 @@ class Utilisation:
         return [
             use._replace(
                 gpus=tuple(
-                    gpu._replace(compute=of(use.directory, number, gpu))
+                    gpu._replace(compute=estimate_compute(use.directory, number, gpu))
                     for number, gpu in enumerate(use.gpus)
                 )
             )
@@ -92,7 +94,7 @@ class Utilisation:
         ]
 
 
-def _estimates(last: Snapshot, gpus: Sequence[tuple[Tenant, str]]) -> dict[Tenant, int]:
+def _estimate_percents(last: Snapshot, gpus: Sequence[tuple[Tenant, str]]) -> dict[Tenant, int]:
     """Percent: the GPU's figure for a container that is alone on it, else that of its processes."""
     containers = Counter(uuid for _, uuid in gpus)
     found = {

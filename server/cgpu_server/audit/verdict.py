@@ -1,10 +1,10 @@
 """Compares what the driver reports of a container's processes with its ledger: a pure function.
 
 A ledger is charged before the driver allocates, and credited after the driver frees. At any moment
-an honest process therefore holds no more than its ledger says, apart from what ``allowance``
-covers, and from memory that another one of its container is charged for. But the two are read one
-after the other, so one comparison may see memory that was allocated and freed in between:
-``steady`` keeps what several comparisons agree on.
+an honest process therefore holds no more than its ledger says, apart from what
+``compute_allowance`` covers, and from memory that another one of its container is charged for. But
+the two are read one after the other, so one comparison may see memory that was allocated and freed
+in between: ``intersect_verdicts`` keeps what several comparisons agree on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LedgerAccount(NamedTuple):
         """The bytes that the driver's figures repeat at most, if they name every importer."""
         return max(0, self.importers - 1) * self.paid_bytes
 
-    def most(self, own_pid: int) -> int:
+    def most_bytes(self, own_pid: int) -> int:
         """Return the most memory that a process may hold by the ledger."""
         return self.slots.get(own_pid, 0) + self.shared.get(own_pid, 0)
 
@@ -95,23 +95,23 @@ class Verdict(NamedTuple):
 CALM = Verdict()
 
 
-def allowance(context_bytes: int) -> int:
+def compute_allowance(context_bytes: int) -> int:
     """Return what a process may hold beyond its ledger, if a context costs ``context_bytes``."""
     return _ROUNDING_BYTES + (context_bytes // 4 or _UNKNOWN_CONTEXT_BYTES)
 
 
-def larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
+def merge_larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
     """The larger of two readings of a ledger, slot by slot."""
     return LedgerAccount(
         max(before.total_bytes, after.total_bytes),
-        _each_larger(before.slots, after.slots),
-        _each_larger(before.shared, after.shared),
+        _max_by_pid(before.slots, after.slots),
+        _max_by_pid(before.shared, after.shared),
         max(before.paid_bytes, after.paid_bytes),
         max(before.importers, after.importers),
     )
 
 
-def at_most(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
+def bound_account(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
     """The account without what its container cannot have been charged."""
     return LedgerAccount(
         min(account.total_bytes, promised_bytes),
@@ -122,16 +122,16 @@ def at_most(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
     )
 
 
-def explained(held: Sequence[ReportedMemory], account: LedgerAccount) -> int:
+def sum_explained(held: Sequence[ReportedMemory], account: LedgerAccount) -> int:
     """Return how much of the memory that processes hold is in their ledger."""
     by_process = sum(
-        min(sum(each.used_bytes for each in group), account.most(own_pid))
-        for own_pid, group in _groups(held)
+        min(sum(each.used_bytes for each in group), account.most_bytes(own_pid))
+        for own_pid, group in _group_by_pid(held)
     )
     return min(by_process, account.total_bytes)  # slots that are not in the sum explain nothing
 
 
-def judge(
+def judge_container(
     held: Sequence[ReportedMemory],
     account: LedgerAccount,
     context_bytes: int,
@@ -148,11 +148,11 @@ def judge(
     """
     found = [
         finding
-        for own_pid, group in _groups(held)
-        if (finding := _of_group(group, own_pid, account, context_bytes)) is not None
+        for own_pid, group in _group_by_pid(held)
+        if (finding := _judge_group(group, own_pid, account, context_bytes)) is not None
     ]
     by_process = sum(finding.excess_bytes for finding in found)
-    most = account.total_bytes + len(held) * allowance(context_bytes)
+    most = account.total_bytes + len(held) * compute_allowance(context_bytes)
     beyond_sum = sum(each.used_bytes for each in held) - most - by_process
     if beyond_sum > 0:  # each slot is right: the sum was lowered, or shared memory counts twice
         # what is in use of the whole GPU counts no memory twice
@@ -163,7 +163,7 @@ def judge(
     return Verdict(outside, tuple(found)) if outside > 0 else CALM
 
 
-def steady(first: Verdict, second: Verdict) -> Verdict:
+def intersect_verdicts(first: Verdict, second: Verdict) -> Verdict:
     """Return the common part of two verdicts, with the milder one of each finding."""
     before = {finding.pids: finding for finding in first.findings}
     both = [
@@ -178,7 +178,7 @@ def steady(first: Verdict, second: Verdict) -> Verdict:
     return Verdict(min(first.outside_bytes, second.outside_bytes), tuple(both))
 
 
-def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
+def excuse_bypasses(verdict: Verdict, pids: Container[int]) -> Verdict:
     """The verdict with the bypasses of ``pids`` as drift: what they hold stays charged."""
     findings = tuple(
         finding._replace(kind="drift")
@@ -189,7 +189,7 @@ def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
     return verdict._replace(findings=findings)
 
 
-def _groups(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemory]]]:
+def _group_by_pid(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemory]]]:
     """Groups by own pid, which processes in nested namespaces of one container may share."""
     found: dict[int, list[ReportedMemory]] = {}
     for each in held:
@@ -197,17 +197,17 @@ def _groups(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemo
     return [*found.items()]
 
 
-def _each_larger(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def _max_by_pid(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {pid: max(one.get(pid, 0), other.get(pid, 0)) for pid in one.keys() | other.keys()}
 
 
-def _of_group(
+def _judge_group(
     group: list[ReportedMemory], own_pid: int, account: LedgerAccount, context_bytes: int
 ) -> Discrepancy | None:
     # where contexts cost nothing, it may have one, charged as 0
     stranger = own_pid not in account.slots and context_bytes > 0
-    free = 0 if stranger else allowance(context_bytes)
-    known = account.most(own_pid)
+    free = 0 if stranger else compute_allowance(context_bytes)
+    known = account.most_bytes(own_pid)
     excess = sum(each.used_bytes for each in group) - known - len(group) * free
     if excess <= 0:
         return None

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -65,20 +65,22 @@ class Control:
         while True:
             rest = _RETRY_SECONDS
             with contextlib.suppress(OSError):  # the process has no descriptor left
-                rest = await self._accept(listener)
+                rest = await self._accept_one(listener)
             await asyncio.sleep(rest)
 
-    async def _accept(self, listener: socket.socket) -> float:
+    async def _accept_one(self, listener: socket.socket) -> float:
         """Take a connection; returns for how long to rest after it."""
         end, _ = await asyncio.get_running_loop().sock_accept(listener)
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
-        task = asyncio.create_task(self._serve(reader, writer))
+        task = asyncio.create_task(self._serve_client(reader, writer))
         self._tasks.add(task)  # else it may be collected before its end
         task.add_done_callback(self._tasks.discard)
-        return 0 if _peer(writer).is_trusted else _REST_SECONDS
+        return 0 if _read_peer(writer).is_trusted else _REST_SECONDS
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = _peer(writer)
+    async def _serve_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        peer = _read_peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
             if peer.is_trusted:
                 await self._answer_all(reader, writer, peer)
@@ -89,7 +91,9 @@ class Control:
                 finally:
                     self._guests -= Counter({peer.uid: 1})  # which forgets users without any
             else:
-                _send(writer, _error("you or others have too many connections: close some"))
+                _send_answer(
+                    writer, _make_error("you or others have too many connections: close some")
+                )
         writer.close()
 
     def _has_room(self, peer: Peer) -> bool:
@@ -103,11 +107,11 @@ class Control:
         if not line and peer.is_trusted:  # a guest's request refreshes what it needs itself
             self._connected()
         while line:
-            _send(writer, await self._answer(line, peer))
+            _send_answer(writer, await self._answer_in_turn(line, peer))
             await asyncio.wait_for(writer.drain(), _PATIENCE)
             line = await asyncio.wait_for(reader.readline(), _PATIENCE)
 
-    async def _answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
+    async def _answer_in_turn(self, line: bytes, peer: Peer) -> dict[str, Any]:
         """The answer; however many guests ask, root waits for one of them at most."""
         if peer.is_trusted:
             return self.answer(line, peer)
@@ -124,23 +128,23 @@ class Control:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                return _error("expected a JSON object on a line")
+                return _make_error("expected a JSON object on a line")
             return self._handle(request, peer)
         except CgpuError as error:
-            return _error(str(error), error.hint)
+            return _make_error(str(error), error.hint)
         except (ValueError, RecursionError):
-            return _error("expected a JSON object on a line")
+            return _make_error("expected a JSON object on a line")
         except Exception as error:  # noqa: BLE001 (one bad request must not end the server)
             log.error(
                 "request_fails",
-                error=f"{error!r} at {location(error)}",
+                error=f"{error!r} at {locate_error(error)}",
                 request=line.decode("utf-8", "replace"),
                 do="report it with this line; nothing else is disturbed",
             )
-            return _error(f"internal error: {type(error).__name__}: {error}")
+            return _make_error(f"internal error: {type(error).__name__}: {error}")
 
 
-def _send(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+def _send_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
     """Send an answer, and its descriptor if it has one."""
     device = answer.pop(DESCRIPTOR, None)
     line = json.dumps(answer).encode() + b"\n"
@@ -152,11 +156,11 @@ def _send(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
         socket.send_fds(same, [line], [device])
 
 
-def _error(sentence: str, hint: str = "") -> dict[str, Any]:
+def _make_error(sentence: str, hint: str = "") -> dict[str, Any]:
     return {"error": sentence, "hint": hint}
 
 
-def _peer(writer: asyncio.StreamWriter) -> Peer:
+def _read_peer(writer: asyncio.StreamWriter) -> Peer:
     end: socket.socket = writer.get_extra_info("socket")
     data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Peer(*_CREDENTIALS.unpack(data))

@@ -41,14 +41,14 @@ class Guests:
         if not all(isinstance(text, str) for text in (*variables.values(), *command)):
             raise CgpuError("admit: expected strings in variables and command")
         if policy is not None:
-            policy = rules.checked_rule("policy", policy)
+            policy = rules.check_rule("policy", policy)
         process = read_process(peer.pid) if peer.pid > 0 else None
         if process is None:
             raise CgpuError("admit: your process is not seen from here")
         if process.uid != peer.uid:  # the id is another process's now, which would own the session
             raise CgpuError("admit: the process that connected has ended")
         registry, node = self._state.registry, self._state.known_node()
-        asked = parse_request(variables, [gpu.asked for gpu in node.gpus], has_units=True)
+        asked = parse_request(variables, [gpu.as_gpu for gpu in node.gpus], has_units=True)
         if asked is None:
             raise CgpuError("admit: the variables ask for nothing")
         name = f"run-{os.urandom(4).hex()}"

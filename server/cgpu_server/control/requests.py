@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_node.facts import driver
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
-from cgpu_node.shares.admission import free_weight, on_gpu
+from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.names import names_of
-from cgpu_node.view.usage import located
-from cgpu_server.audit.description import describe
+from cgpu_node.view.usage import locate_processes
+from cgpu_server.audit.description import describe_node
 from cgpu_server.control.connections import DESCRIPTOR
 from cgpu_server.control.guests import Guests
 from cgpu_server.control.set_request import STRANGER, set_values
@@ -22,9 +22,9 @@ from cgpu_server.tree.nodes import (
     Folder,
     MissingError,
     Tree,
-    major,
     name_of,
-    releases,
+    read_major,
+    read_releases,
 )
 
 if TYPE_CHECKING:
@@ -63,18 +63,18 @@ class Requests:
         self._state, self._audit, self._nodes = state, audit, tree
         self._mounted, self._end = mounted, stop
         self._table: dict[str, Callable[[dict[str, Any], Tree], dict[str, Any]]] = {
-            "status": self._status,
-            "usage": self._usage,
-            "set": self._set,
-            "ls": self._ls,
-            "get": self._get,
+            "status": self._answer_status,
+            "usage": self._answer_usage,
+            "set": self._answer_set,
+            "ls": self._answer_ls,
+            "get": self._answer_get,
             "tree": self._open_tree,
             "mounted": self._serve_tree,
-            "stop": self._stop,
+            "stop": self._answer_stop,
         }
         self._guests = Guests(state)
 
-    def handle(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
         """The answer.
 
         Raises:
@@ -91,7 +91,7 @@ class Requests:
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))
-            raise CgpuError(f"request '{shown(str(name))}': expected one of {known}")
+            raise CgpuError(f"request '{printable(str(name))}': expected one of {known}")
         return answer(request, self._nodes.seen_by(None if peer.is_trusted else peer.uid))
 
     def _check_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
@@ -107,37 +107,37 @@ class Requests:
             self._state.adopt_driver(given)
         own = self._state.own_driver()
         if own not in (None, real) and not is_only_shown:
-            raise driver.another(self._state.registry.state_dir, own, given)
+            raise driver.make_other_driver_error(self._state.registry.state_dir, own, given)
 
-    def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    def _answer_ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._state.refresh()
-        path, _ = _located(request, tree)
+        path, _ = _resolve_path(request, tree)
         if request.get("recursive"):
-            return {"listing": dict(_walk(tree, path))}
-        return _listed(tree, path)
+            return {"listing": dict(_walk_folders(tree, path))}
+        return _list_folder(tree, path)
 
-    def _get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    def _answer_get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._state.refresh()
-        path, entry = _located(request, tree)
+        path, entry = _resolve_path(request, tree)
         if entry is not None and len(entry.gpus) > 1 and path.rpartition("/")[2] not in COMMON:
             node = path.partition("/")[2]
             forms = " or ".join(f"{share.index}/{node}" for share in entry.gpus)
-            asked = shown(str(request["path"]))
+            asked = printable(str(request["path"]))
             raise CgpuError(f"'{asked}' differs between its GPUs: cgpu get {forms}")
         if not isinstance(tree.find(path), Folder):
             return {"path": path, "value": tree.read(path).rstrip("\n")}
-        below = {name: f"{path}/{name}" for name in tree.names(path)}
+        below = {name: f"{path}/{name}" for name in tree.list_names(path)}
         files = {n: each for n, each in below.items() if not isinstance(tree.find(each), Folder)}
         values = {name: tree.read(each).rstrip("\n") for name, each in files.items()}
         return {"path": path, "values": values}
 
-    def _status(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    def _answer_status(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
         state = self._state
         state.refresh()
-        figures = state.arbiters.figures()
+        figures = state.arbiters.read_figures()
         gpus, audited = [], self._audit.last.readable
-        for gpu in self._state.gpus():
-            beside = on_gpu(state.records, gpu.uuid)
+        for gpu in self._state.list_gpus():
+            beside = records_on_gpu(state.records, gpu.uuid)
             its = state.rules_of(gpu.uuid)
             own = figures.get(gpu.uuid)
             gpus.append(
@@ -147,31 +147,31 @@ class Requests:
                     **its._asdict(),
                     "free_weight": free_weight((each.weight for each in beside), its.max_inst),
                     "containers": len(beside),
-                    "major": major(gpu),
+                    "major": read_major(gpu),
                     "audited": audited.get(gpu.uuid),
                     "figures": own and own._asdict(),
                 }
             )
         visible = {record.id for record in tree.records}
-        shown_one_by_one = describe(state, self._audit, state.node(), visible).uses
+        shown_one_by_one = describe_node(state, self._audit, state.find_node(), visible).uses
         size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
         return {
             "pid": os.getpid(),
-            "node": {"default_memsize": size, **releases(state.records)},
+            "node": {"default_memsize": size, **read_releases(state.records)},
             "gpus": gpus,
-            "containers": [*map(_container, located(shown_one_by_one))],
+            "containers": [*map(_container_to_json, locate_processes(shown_one_by_one))],
         }
 
-    def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    def _answer_usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
         """Return what ``cgpu-smi`` shows: a guest's own sessions, and all others as one sum."""
         state = self._state
         state.refresh()
         node = state.known_node()
         visible = None if tree.is_for_all else {record.id for record in tree.records}
-        whole = describe(state, self._audit, node, visible)
-        return whole._replace(uses=tuple(located(whole.uses))).as_json()
+        whole = describe_node(state, self._audit, node, visible)
+        return whole._replace(uses=tuple(locate_processes(whole.uses))).as_json()
 
-    def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    def _answer_set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         return set_values(self._state, request, tree)
 
     def _open_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
@@ -184,12 +184,12 @@ class Requests:
             self._mounted.start_opened()
         return {}
 
-    def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
+    def _answer_stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         self._end()
         return {}
 
 
-def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
+def _resolve_path(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
     """The path of a request; a container's name or id means its folder on its first GPU.
 
     Returns:
@@ -203,10 +203,10 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
         tree.find(path)
     except MissingError:
         names = names_of(tree.records)
-        gpus = {gpu.uuid: gpu.index for gpu in tree.state.gpus()}
+        gpus = {gpu.uuid: gpu.index for gpu in tree.state.list_gpus()}
         for word, node in ((path, ""), path.rpartition("/")[::2]):  # a pod's name has slashes too
-            if target.containers(word, names) and not target.gpus(word, gpus):
-                id_ = target.container(word, names)
+            if target.match_containers(word, names) and not target.match_gpus(word, gpus):
+                id_ = target.find_container(word, names)
                 (entry,) = (each for each in tree.records if each.id == id_)
                 folder = f"{entry.gpus[0].index}/{name_of(entry, tree.records)}"
                 return f"{folder}/{node}".rstrip("/"), entry
@@ -214,40 +214,40 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
     return path, None
 
 
-def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _walk_folders(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The folder at ``path`` and all below it; a folder comes before what is in it."""
-    listed = _listed(tree, path)
+    listed = _list_folder(tree, path)
     yield path, listed
     for name in listed["folders"]:
-        yield from _walk(tree, f"{path}/{name}" if path else name)
+        yield from _walk_folders(tree, f"{path}/{name}" if path else name)
 
 
-def _listed(tree: Tree, path: str) -> dict[str, Any]:
-    names = tree.names(path)
+def _list_folder(tree: Tree, path: str) -> dict[str, Any]:
+    names = tree.list_names(path)
     folders = [name for name in names if isinstance(tree.find(f"{path}/{name}"), Folder)]
     return {"names": names, "folders": folders}
 
 
-def _container(use: Use) -> dict[str, Any]:
+def _container_to_json(use: Use) -> dict[str, Any]:
     """A container in ``cgpu get --json``."""
     mark = next((gpu.mark for gpu in use.gpus), None)
-    gpus = [{**gpu.as_json(), **_former(gpu)} for gpu in use.gpus]
+    gpus = [{**gpu.as_json(), **_to_former_keys(gpu)} for gpu in use.gpus]
     return {**use.as_json(), "mark": mark, "gpus": gpus}
 
 
-def _former(gpu: GpuUse) -> dict[str, Any]:
+def _to_former_keys(gpu: GpuUse) -> dict[str, Any]:
     """Return the keys of release 0.1, under its names."""
     its = gpu.compute
     estimate = its.estimated_percent if its else None
     return {
         "memsize": gpu.cap_bytes,
-        "limit_ppm": _ppm(its and its.limit_percent),
-        "measured_ppm": _ppm(its and its.measured_percent),
-        "estimated_ppm": None if estimate is None else _ppm(estimate),
-        "share_ppm": _ppm(its and its.share_percent),
+        "limit_ppm": _to_ppm(its and its.limit_percent),
+        "measured_ppm": _to_ppm(its and its.measured_percent),
+        "estimated_ppm": None if estimate is None else _to_ppm(estimate),
+        "share_ppm": _to_ppm(its and its.share_percent),
         "metered": its is not None and its.measured_percent is not None,
     }
 
 
-def _ppm(percent: float | None) -> int:
+def _to_ppm(percent: float | None) -> int:
     return round((percent or 0) * _PPM_OF_A_PERCENT)

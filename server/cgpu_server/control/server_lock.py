@@ -40,13 +40,13 @@ class ServerLock:
         deadline = time.monotonic() + _PATIENCE
         try:
             while time.monotonic() < deadline:
-                lock = lockfile.take(f"{state_dir}/{server.LOCK}")
+                lock = lockfile.try_lock(f"{state_dir}/{server.LOCK}")
                 if lock is not None:
-                    return cls(state_dir, lock, _listen(state_dir))
+                    return cls(state_dir, lock, _open_listeners(state_dir))
                 if server.is_listening(state_dir):
                     if not replace:
                         return None
-                    if _ends(state_dir):  # who gave up now would leave nobody to serve
+                    if _ask_to_end(state_dir):  # who gave up now would leave nobody to serve
                         deadline = time.monotonic() + _PATIENCE
                 time.sleep(_POLL_SECONDS)
         except OSError as error:
@@ -73,10 +73,10 @@ class ServerLock:
         os.close(self._lock)
 
 
-def _ends(state_dir: str) -> bool:
+def _ask_to_end(state_dir: str) -> bool:
     """Ask the other server to end; whether it will, or just has. A busy one takes its time."""
     try:
-        client.ask(state_dir, {"request": "stop"})
+        client.send_request(state_dir, {"request": "stop"})
     except client.AbsentError:
         return True
     except CgpuError:  # it is stopped, or refuses
@@ -90,28 +90,28 @@ def _remove_sockets(state_dir: str) -> None:
             os.unlink(f"{state_dir}/{name}")
 
 
-def _listen(state_dir: str) -> list[socket.socket]:
+def _open_listeners(state_dir: str) -> list[socket.socket]:
     """Listen. All users may connect to root's server, which has a second socket for root alone.
 
     We hold the lock, so existing sockets are a killed server's.
     """
     _remove_sockets(state_dir)
     if os.geteuid() != 0:
-        return [_bound(state_dir, server.SOCKET, 0o177)]
+        return [_bind_socket(state_dir, server.SOCKET, 0o177)]
     os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
     # the common one last: who finds it finds the other one too
     return [
-        _bound(state_dir, server.ROOT_SOCKET, 0o177),
-        _bound(state_dir, server.SOCKET, 0o111),
+        _bind_socket(state_dir, server.ROOT_SOCKET, 0o177),
+        _bind_socket(state_dir, server.SOCKET, 0o111),
     ]
 
 
-def _bound(state_dir: str, name: str, mask: int) -> socket.socket:
+def _bind_socket(state_dir: str, name: str, mask: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
     try:
         umask = os.umask(mask)
-        listener.bind(server.address(folder, name))
+        listener.bind(server.socket_address(folder, name))
         os.umask(umask)
     finally:
         os.close(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import find_nearest, printable
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.names import names_of
@@ -43,54 +43,54 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
     _check_names(values)
     if word == target.NODE:
         hint = f"cgpu set {target.EVERY_GPU} changes every GPU"
-        _check(word, values, NODE_SETTINGS, hint)
+        _check_keys(word, values, NODE_SETTINGS, hint)
         _check_owner(tree)
         for name, value in values.items():
             tree.write(name, str(value))
         is_size = rules.DEFAULT_MEMSIZE in values
         return {"notes": changes.notes_on_default(state) if is_size else ()}
-    node = state.node()  # without the lock: the driver may be slow
+    node = state.find_node()  # without the lock: the driver may be slow
     notes: tuple[str, ...] = ()
 
-    def change(living: list[Record]) -> list[Record]:
+    def apply_change(living: list[Record]) -> list[Record]:
         nonlocal notes
         gpus = {gpu.uuid: gpu for gpu in state.gpus_of(node)}
-        its = _target(word, values, gpus, tree)
+        its = _resolve_target(word, values, gpus, tree)
         if its.container is None:
             return changes.set_gpus(state, living, [gpus[uuid] for uuid in its.uuids], values)
         (entry,) = (each for each in living if each.id == its.container)
         new, notes = changes.set_container(state, living, entry, values, *its.uuids)
         return new
 
-    state.refresh(change)
+    state.refresh(apply_change)
     return {"notes": notes}
 
 
-def _target(
+def _resolve_target(
     word: str, values: dict[str, Any], gpus: Mapping[str, GpuShare | NodeGpu], tree: Tree
 ) -> Target:
     """Return what is to be changed, or refuse if it lacks a setting in ``values``."""
     there = {uuid: gpu.index for uuid, gpu in gpus.items()}
     names = names_of(tree.records)
-    could_be_container = "/" in word or target.containers(word, names)
+    could_be_container = "/" in word or target.match_containers(word, names)
     is_every_gpu = word == target.EVERY_GPU and there
     if values.keys() <= set(changes.GPU_KEYS) and not could_be_container and not is_every_gpu:
-        found = target.Target((target.gpu(word, there),))
+        found = target.Target((target.find_gpu(word, there),))
     else:
-        found = target.meant(word, there, names)
+        found = target.resolve_target(word, there, names)
     if found.container is None:
-        hint = _GPU_FIRST if target.containers(word, names) else ""
-        _check(word, values, changes.GPU_KEYS, hint)
+        hint = _GPU_FIRST if target.match_containers(word, names) else ""
+        _check_keys(word, values, changes.GPU_KEYS, hint)
         _check_owner(tree)
     else:
-        _check(word, values, changes.CONTAINER_KEYS)
+        _check_keys(word, values, changes.CONTAINER_KEYS)
     return found
 
 
-def _check(word: str, values: dict[str, Any], keys: Collection[str], hint: str = "") -> None:
+def _check_keys(word: str, values: dict[str, Any], keys: Collection[str], hint: str = "") -> None:
     """Refuse values that the target does not have."""
     if not values.keys() <= set(keys):
-        raise CgpuError(f"set {shown(word)} {', '.join(values)}: {_EACH_HAS}", hint=hint)
+        raise CgpuError(f"set {printable(word)} {', '.join(values)}: {_EACH_HAS}", hint=hint)
 
 
 def _check_owner(tree: Tree) -> None:
@@ -103,6 +103,6 @@ def _check_names(values: dict[str, Any]) -> None:
     known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
     for name in values:
         if name not in known:
-            near = _MEANT.get(name) or nearest(name, known)
+            near = _MEANT.get(name) or find_nearest(name, known)
             meant = f"did you mean {near}?" if near else _EACH_HAS
-            raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")
+            raise CgpuError(f"set {printable(name)}: there is no such setting: {meant}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_env.values import MIB
-from cgpu_server.metrics.table import Metric, label, pod_labels
+from cgpu_server.metrics.table import Metric, pod_labels, to_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,48 +20,48 @@ if TYPE_CHECKING:
 _LABELS = ("gpu", "UUID", "modelName", "Hostname", "namespace", "pod", "container")
 
 
-def _metric(
+def _make_metric(
     name: str,
     text: str,
     of_container: Callable[[GpuUse], float | None],
     of_gpu: Callable[[MetricsView, GpuTotals], float | None],
 ) -> Metric:
-    def samples(view: MetricsView) -> Iterable[Sample]:
+    def list_samples(view: MetricsView) -> Iterable[Sample]:
         for gpu in view.usage.gpus:
-            which = (str(gpu.index), gpu.uuid, label(gpu.name), label(view.host))
-            uses = view.usage.on(gpu.uuid)
+            which = (str(gpu.index), gpu.uuid, to_label(gpu.name), to_label(view.host))
+            uses = view.usage.uses_on_gpu(gpu.uuid)
             found = [(pod_labels(view, use), of_container(its)) for use, its in uses]
             for names, value in found if uses else [(("", "", ""), of_gpu(view, gpu))]:
                 if value is not None:
                     yield (*which, *names), value
 
-    return Metric(f"DCGM_FI_DEV_{name}", "gauge", _LABELS, text, samples)
+    return Metric(f"DCGM_FI_DEV_{name}", "gauge", _LABELS, text, list_samples)
 
 
-def _percent(its: GpuUse) -> float | None:
+def _read_percent(its: GpuUse) -> float | None:
     compute = its.compute
     if compute is None or compute.measured_percent is not None:
         return compute and compute.measured_percent
     return compute.estimated_percent
 
 
-def _used(view: MetricsView, gpu: GpuTotals) -> float | None:
+def _read_used(view: MetricsView, gpu: GpuTotals) -> float | None:
     used = view.audit.used_bytes.get(gpu.uuid)
     return None if used is None else used / MIB
 
 
-def _free(view: MetricsView, gpu: GpuTotals) -> float | None:
-    used = _used(view, gpu)
+def _read_free(view: MetricsView, gpu: GpuTotals) -> float | None:
+    used = _read_used(view, gpu)
     return None if used is None else gpu.total_bytes / MIB - used
 
 
 DCGM: tuple[Metric, ...] = (
-    _metric("FB_USED", "Memory used (in MiB).", lambda its: its.used_bytes / MIB, _used),
-    _metric("FB_FREE", "Memory free (in MiB).", lambda its: its.free_bytes / MIB, _free),
-    _metric(
+    _make_metric("FB_USED", "Memory used (in MiB).", lambda its: its.used_bytes / MIB, _read_used),
+    _make_metric("FB_FREE", "Memory free (in MiB).", lambda its: its.free_bytes / MIB, _read_free),
+    _make_metric(
         "GPU_UTIL",
         "Utilisation of the GPU (in %).",
-        _percent,
+        _read_percent,
         lambda _, gpu: gpu.utilisation_percent,
     ),
 )

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from cgpu_env.version import VERSION
 from cgpu_node.shares.record import pod_of
-from cgpu_server.audit.description import describe
+from cgpu_server.audit.description import describe_node
 from cgpu_server.journal import log
 from cgpu_server.metrics.dcgm import DCGM
 from cgpu_server.metrics.table import METRICS, MetricsView
-from cgpu_server.metrics.whole import whole
+from cgpu_server.metrics.whole import describe_whole_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,32 +49,32 @@ class Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
-        view = self._view()
+        view = self._build_view()
         for metric in (*METRICS, *(DCGM if self._state.config.dcgm_names else ())):
             family = families[metric.kind](metric.name, metric.help, labels=metric.labels)
             for labels, value in metric.samples(view):
                 family.add_metric(labels, float(value))
             yield family
 
-    def _view(self) -> MetricsView:
+    def _build_view(self) -> MetricsView:
         state, audit = self._state, self._audit
-        node = state.node()
-        others = whole(state.exclusive, node, audit.last)
-        usage = describe(state, audit, node, others=others.values())
+        node = state.find_node()
+        others = describe_whole_gpus(state.exclusive, node, audit.last)
+        usage = describe_node(state, audit, node, others=others.values())
         return MetricsView(
             usage=usage,
             is_readable=node is not None,
-            refused=self._grown(usage.uses),
-            figures=state.arbiters.figures(),
+            refused=self._count_refused(usage.uses),
+            figures=state.arbiters.read_figures(),
             refresh_age=time.monotonic() - state.refreshed_at,
             version=self._version,
             audit=audit.last,
             busy_ns=audit.utilisation.busy_ns,
-            pods={**self._known(usage.uses), **{use.id: pod for pod, use in others.items()}},
+            pods={**self._find_pods(usage.uses), **{use.id: pod for pod, use in others.items()}},
             host=state.config.kubernetes.node if state.config.kubernetes else os.uname().nodename,
         )
 
-    def _known(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
+    def _find_pods(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
         """Return the pods' containers among them, by id; one that is ending keeps its entry."""
         with self._lock:
             before = self._pods
@@ -83,7 +83,7 @@ class Collector:
             self._pods = {id_: pod for id_, pod in found.items() if pod is not None}
             return self._pods
 
-    def _grown(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
+    def _count_refused(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
         """Refused requests. A container may write a smaller number, but a counter only grows.
 
         A later container in a directory of the same name has another inode, and starts at zero.
@@ -112,7 +112,7 @@ class Exporter:
         self._address: str | None = None
         self._server: HTTPServer | None = None
         if given is not None:
-            self._serve(given)
+            self._start_server(given)
 
     def follow(self, address: str | None) -> None:
         """Serve at ``address`` from now on, such as ``127.0.0.1:9477``; None: nowhere.
@@ -125,7 +125,7 @@ class Exporter:
         failed, self._address = self._address, address
         if address is not None:
             try:
-                self._serve(_listener(address))
+                self._start_server(_open_listener(address))
             except (OSError, ValueError, OverflowError) as error:
                 if failed != address:
                     log.error(
@@ -142,7 +142,7 @@ class Exporter:
             self._server.server_close()
             self._server = None
 
-    def _serve(self, listener: socket.socket) -> None:
+    def _start_server(self, listener: socket.socket) -> None:
         from prometheus_client import CollectorRegistry
 
         from cgpu_server.metrics.http import Server
@@ -152,10 +152,10 @@ class Exporter:
         self._server = Server(listener, registry)
         serve = partial(self._server.serve_forever, poll_interval=0.1)
         threading.Thread(target=serve, name="cgpu-metrics", daemon=True).start()
-        log.info("metrics_served", address=_shown(listener))
+        log.info("metrics_served", address=_format_address(listener))
 
 
-def _listener(address: str) -> socket.socket:
+def _open_listener(address: str) -> socket.socket:
     """A socket that listens at a literal address and port, such as ``[::1]:9477``.
 
     Raises:
@@ -168,6 +168,6 @@ def _listener(address: str) -> socket.socket:
     return socket.create_server((str(ip), int(port)), family=family)
 
 
-def _shown(listener: socket.socket) -> str:
+def _format_address(listener: socket.socket) -> str:
     name = listener.getsockname()
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

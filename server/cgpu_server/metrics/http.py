@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import MetricsHandler
 
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -85,6 +85,6 @@ class Server(ThreadingHTTPServer):
         if not isinstance(error, OSError):
             log.error(
                 "metrics_fail",
-                error=f"{error!r} at {location(error)}" if error else "unknown",
+                error=f"{error!r} at {locate_error(error)}" if error else "unknown",
                 do="report it with this line; the next scrape is answered anew",
             )

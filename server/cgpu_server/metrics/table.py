@@ -72,7 +72,7 @@ class Metric(NamedTuple):
     samples: Callable[[MetricsView], Iterable[Sample]]
 
 
-def label(text: str) -> str:
+def to_label(text: str) -> str:
     """``text`` as a label's value: cut to a maximal length, and valid UTF-8."""
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
 
@@ -80,94 +80,98 @@ def label(text: str) -> str:
 def pod_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
     """Namespace, pod and container; a container of no pod has its id for a name."""
     pod = view.pods.get(use.id)
-    return tuple(map(label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id)))
+    return tuple(
+        map(to_label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id))
+    )
 
 
-def _labels(view: MetricsView, use: Use) -> tuple[str, ...]:
+def _container_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
     """The values of ``_CONTAINER``."""
-    return label(use.id), *pod_labels(view, use)
+    return to_label(use.id), *pod_labels(view, use)
 
 
-def _uses(view: MetricsView, name: str) -> Iterable[Use]:
+def _select_uses(view: MetricsView, name: str) -> Iterable[Use]:
     """The containers of which the metric ``name`` is known."""
     return (use for use in view.usage.uses if use.kind != "exclusive" or name in _OF_WHOLE)
 
 
-def _node(name: str, kind: str, text: str, read: Callable[[MetricsView], float]) -> Metric:
+def _node_metric(name: str, kind: str, text: str, read: Callable[[MetricsView], float]) -> Metric:
     return Metric(f"cgpu_{name}", kind, (), text, lambda view: [((), read(view))])
 
 
-def _gpu(
+def _gpu_metric(
     name: str, kind: str, text: str, read: Callable[[MetricsView, GpuTotals], float | None]
 ) -> Metric:
-    def samples(view: MetricsView) -> Iterable[Sample]:
+    def list_samples(view: MetricsView) -> Iterable[Sample]:
         for gpu in view.usage.gpus:
             value = read(view, gpu)
             if value is not None:
                 yield (str(gpu.index), gpu.uuid), value
 
-    return Metric(f"cgpu_gpu_{name}", kind, _GPU, text, samples)
+    return Metric(f"cgpu_gpu_{name}", kind, _GPU, text, list_samples)
 
 
-def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -> Metric:
-    def value(view: MetricsView, gpu: GpuTotals) -> float | None:
+def _figure_metric(name: str, kind: str, text: str, read: Callable[[Figures], float]) -> Metric:
+    def read_value(view: MetricsView, gpu: GpuTotals) -> float | None:
         found = view.figures.get(gpu.uuid)
         return read(found) if found else None
 
-    return _gpu(f"arbiter_{name}", kind, text, value)
+    return _gpu_metric(f"arbiter_{name}", kind, text, read_value)
 
 
-def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
-    def samples(view: MetricsView) -> Iterable[Sample]:
-        return ((_labels(view, use), read(use)) for use in _uses(view, name))
+def _container_metric(name: str, text: str, read: Callable[[Use], float]) -> Metric:
+    def list_samples(view: MetricsView) -> Iterable[Sample]:
+        return ((_container_labels(view, use), read(use)) for use in _select_uses(view, name))
 
-    return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
+    return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, list_samples)
 
 
-def _share(
+def _share_metric(
     name: str, kind: str, text: str, read: Callable[[MetricsView, Use, int], float | None]
 ) -> Metric:
-    def samples(view: MetricsView) -> Iterable[Sample]:
-        for use in _uses(view, name):
-            labels = _labels(view, use)
+    def list_samples(view: MetricsView) -> Iterable[Sample]:
+        for use in _select_uses(view, name):
+            labels = _container_labels(view, use)
             for number, gpu in enumerate(use.gpus):
                 value = read(view, use, number)
                 if value is not None:
                     yield (*labels, str(gpu.index), gpu.uuid), value
 
-    return Metric(f"cgpu_container_{name}", kind, _SHARE, text, samples)
+    return Metric(f"cgpu_container_{name}", kind, _SHARE, text, list_samples)
 
 
-def _compute(name: str, kind: str, text: str, read: Callable[[Compute], float | None]) -> Metric:
-    def value(_: MetricsView, use: Use, number: int) -> float | None:
+def _compute_metric(
+    name: str, kind: str, text: str, read: Callable[[Compute], float | None]
+) -> Metric:
+    def read_value(_: MetricsView, use: Use, number: int) -> float | None:
         found = use.gpus[number].compute
         return read(found) if found else None
 
-    return _share(name, kind, text, value)
+    return _share_metric(name, kind, text, read_value)
 
 
-def _ratio(percent: float | None) -> float | None:
+def _to_ratio(percent: float | None) -> float | None:
     return None if percent is None else percent / _PERCENT
 
 
-def _seconds(ns: int | None) -> float | None:
+def _to_seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / _NS
 
 
 def _gpu_info(view: MetricsView) -> Iterable[Sample]:
     for gpu in view.usage.gpus:
-        yield (str(gpu.index), gpu.uuid, label(gpu.name), label(view.usage.driver_version)), 1
+        yield (str(gpu.index), gpu.uuid, to_label(gpu.name), to_label(view.usage.driver_version)), 1
 
 
 def _container_info(view: MetricsView) -> Iterable[Sample]:
     for use in view.usage.uses:
-        yield (*_labels(view, use), use.kind, label(use.name)), 1
+        yield (*_container_labels(view, use), use.kind, to_label(use.name)), 1
 
 
-def _marks(view: MetricsView) -> Iterable[Sample]:
+def _list_marks(view: MetricsView) -> Iterable[Sample]:
     for use in view.usage.uses:
         for mark in dict.fromkeys(gpu.mark for gpu in use.gpus if gpu.mark is not None):
-            yield (*_labels(view, use), mark), 1
+            yield (*_container_labels(view, use), mark), 1
 
 
 METRICS: tuple[Metric, ...] = (
@@ -175,13 +179,13 @@ METRICS: tuple[Metric, ...] = (
         *("cgpu_build_info", "gauge", ("version",), "Always 1; which cgpu serves."),
         lambda view: [((view.version,), 1)],
     ),
-    _node(
+    _node_metric(
         "look_age_seconds",
         "gauge",
         "Since cgpud last saw which containers live; it looks once a second.",
         lambda view: view.refresh_age,
     ),
-    _node(
+    _node_metric(
         "driver_readable",
         "gauge",
         "1 if the facts about driver and GPUs are known; else there are no metrics of GPUs.",
@@ -191,82 +195,82 @@ METRICS: tuple[Metric, ...] = (
         *("cgpu_gpu_info", "gauge", (*_GPU, "name", "driver_version"), "Always 1; what it is."),
         _gpu_info,
     ),
-    _gpu(
+    _gpu_metric(
         "lost",
         "gauge",
         "1 if it does not answer, and is given to no container.",
         lambda _, gpu: gpu.lost is not None,
     ),
-    _gpu("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.total_bytes),
-    _gpu(
+    _gpu_metric("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.total_bytes),
+    _gpu_metric(
         "memory_promised_bytes",
         "gauge",
         "Memory of the GPU that is promised: caps, or what is held above lowered ones.",
         lambda _, gpu: gpu.promised_bytes,
     ),
-    _gpu(
+    _gpu_metric(
         "memory_used_bytes",
         "gauge",
         "What containers hold of the GPU's memory.",
         lambda _, gpu: gpu.used_bytes,
     ),
-    _gpu(
+    _gpu_metric(
         "memory_foreign_bytes",
         "gauge",
         "What processes outside containers hold of it; absent if the driver does not report it, or"
         " a pod has the GPU whole.",
         lambda view, gpu: view.audit.foreign_bytes.get(gpu.uuid),
     ),
-    _gpu(
+    _gpu_metric(
         "audit_readable",
         "gauge",
         "1 while the driver reports how much each process holds; absent while the audit is off.",
         lambda view, gpu: view.audit.readable.get(gpu.uuid),
     ),
-    _gpu(
+    _gpu_metric(
         "utilisation_ratio",
         "gauge",
         "Part of its time in which any kernel ran, as the driver reports.",
-        lambda _, gpu: _ratio(gpu.utilisation_percent),
+        lambda _, gpu: _to_ratio(gpu.utilisation_percent),
     ),
-    _gpu(
+    _gpu_metric(
         "busy_seconds_total",
         "counter",
         "The same, added up while there are containers and the audit asks the driver.",
-        lambda view, gpu: _seconds(view.busy_ns.get(gpu.uuid)),
+        lambda view, gpu: _to_seconds(view.busy_ns.get(gpu.uuid)),
     ),
-    _gpu("containers", "gauge", "Containers on the GPU.", lambda _, gpu: gpu.containers),
-    _gpu(
+    _gpu_metric("containers", "gauge", "Containers on the GPU.", lambda _, gpu: gpu.containers),
+    _gpu_metric(
         "containers_max",
         "gauge",
         "The rule `max_inst`: containers, and the sum of their weights, at most.",
         lambda _, gpu: gpu.max_inst,
     ),
-    _gpu(
+    _gpu_metric(
         "policy",
         "gauge",
         "The rule `policy`: number of the compute policy.",
         lambda _, gpu: gpu.policy,
     ),
-    _gpu(
+    _gpu_metric(
         "priority_ratio",
         "gauge",
         "The rule `prio_ratio`: part of the time that high-priority containers may have.",
         lambda _, gpu: gpu.prio_ratio / _PERCENT,
     ),
-    _figure(
+    _figure_metric(
         "steps_total", "counter", "Times that the GPU's arbiter looked.", lambda its: its.steps
     ),
-    _figure(
+    _figure_metric(
         "turns_total", "counter", "Gates that the GPU's arbiter opened.", lambda its: its.turns
     ),
-    _figure(
+    _figure_metric(
         "expired_turns_total",
         "counter",
         "Turns taken from containers that gave no sign.",
         lambda its: its.expired,
     ),
-    _figure(
+    _figure_metric(
         "cpu_seconds_total",
         "counter",
         "CPU time of the arbiter's thread.",
@@ -281,105 +285,105 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         (*_CONTAINER, "mark"),
         "Always 1; `mark` says what hinders reading its ledger: `locks`, `lease` or `ruined`.",
-        _marks,
+        _list_marks,
     ),
-    _container("weight", "Weight among those that compute.", lambda use: use.weight),
-    _container("high_priority", "1 if its kernels go first.", lambda use: use.high_priority),
-    _share(
+    _container_metric("weight", "Weight among those that compute.", lambda use: use.weight),
+    _container_metric("high_priority", "1 if its kernels go first.", lambda use: use.high_priority),
+    _share_metric(
         "memory_limit_bytes",
         "gauge",
         "What it may hold: its cap.",
         lambda _, use, number: use.gpus[number].cap_bytes,
     ),
-    _share(
+    _share_metric(
         "memory_used_bytes",
         "gauge",
         "What its processes hold.",
         lambda _, use, number: use.gpus[number].used_bytes,
     ),
-    _share(
+    _share_metric(
         "memory_outside_bytes",
         "gauge",
         "How much of that is not in its ledger, as the audit found.",
         lambda _, use, number: use.gpus[number].outside_bytes,
     ),
-    _share(
+    _share_metric(
         "memory_bypasses_total",
         "counter",
         "Times that the audit found memory taken past cgpu.",
         lambda view, use, number: view.audit.bypasses.get((use.directory, number)),
     ),
-    _share(
+    _share_metric(
         "memory_refused_total",
         "counter",
         "Requests for memory that did not fit.",
         lambda view, use, number: view.refused.get((use.directory, number)),
     ),
-    _share(
+    _share_metric(
         "processes",
         "gauge",
         "Its processes that hold memory.",
         lambda _, use, number: len(use.gpus[number].processes),
     ),
-    _share(
+    _share_metric(
         "ledger_readable",
         "gauge",
         "0 if its ledger cannot be read (lease, ruined): what it holds is not known.",
         lambda _, use, number: use.gpus[number].is_readable,
     ),
-    _compute(
+    _compute_metric(
         "compute_limit_ratio",
         "gauge",
         "Part of the GPU's time that it may have while others compete; by weight it is a part of"
         " what high-priority containers leave.",
-        lambda its: _ratio(its.limit_percent),
+        lambda its: _to_ratio(its.limit_percent),
     ),
-    _compute(
+    _compute_metric(
         "compute_used_ratio",
         "gauge",
         "Part that it had in the last second; absent while no arbiter measures or under policy 4.",
-        lambda its: _ratio(its.measured_percent),
+        lambda its: _to_ratio(its.measured_percent),
     ),
-    _compute(
+    _compute_metric(
         "compute_estimated_ratio",
         "gauge",
         "Part that it had by an estimate, while no arbiter measures or under policy 4.",
-        lambda its: _ratio(its.estimated_percent),
+        lambda its: _to_ratio(its.estimated_percent),
     ),
-    _compute(
+    _compute_metric(
         "compute_share_ratio",
         "gauge",
         "Its own part of the time while no arbiter lives.",
-        lambda its: _ratio(its.share_percent),
+        lambda its: _to_ratio(its.share_percent),
     ),
-    _compute(
+    _compute_metric(
         "compute_seconds_total",
         "counter",
         "GPU time that it used, or by the driver's utilisation while no arbiter measures.",
         lambda its: (its.charged_ns + its.estimated_ns) / _NS,
     ),
-    _compute(
+    _compute_metric(
         "compute_waits_total",
         "counter",
         "Times that it began to wait for its turn.",
         lambda its: its.waits,
     ),
-    _compute(
+    _compute_metric(
         "compute_throttled_seconds_total",
         "counter",
         "Time for which it waited for its turn, with one thread or many.",
         lambda its: its.throttled_ns / _NS,
     ),
-    _compute(
+    _compute_metric(
         "compute_fallback",
         "gauge",
         "1 while no arbiter gives it signs, and it keeps to its own part of the time.",
         lambda its: not its.arbitrated,
     ),
-    _compute(
+    _compute_metric(
         "arbiter_heartbeat_age_seconds",
         "gauge",
         "Since the arbiter's last sign to it; absent if there was none.",
-        lambda its: _seconds(its.heartbeat_age_ns),
+        lambda its: _to_seconds(its.heartbeat_age_ns),
     ),
 )

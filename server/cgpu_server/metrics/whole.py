@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _WHOLE = 100.0  # percent
 
 
-def whole(
+def describe_whole_gpus(
     having: Mapping[str, Exclusive], node: Node | None, last: Snapshot
 ) -> dict[PodContainer, Use]:
     """The containers with whole GPUs, as far as ``last`` has what the driver reports of these.

@@ -21,13 +21,13 @@ class AccountKeeper:
         self._logged: set[str] = set()
         self._due = 0.0
 
-    def keep(self, driver_dir: str | None) -> None:
+    def update(self, driver_dir: str | None) -> None:
         """Have it known that there are shares of this driver's GPUs; None: there are none.
 
         To be called each second: a driver may be updated.
         """
         with contextlib.suppress(OSError):  # the driver is gone, or somebody else has the name
-            name = accounts.name(self._state_dir, driver_dir) if driver_dir else b""
+            name = accounts.format_socket_name(self._state_dir, driver_dir) if driver_dir else b""
             if name != self._name:
                 self._name = name
                 self._socket.close()
@@ -36,11 +36,13 @@ class AccountKeeper:
                     self._socket.bind(b"\0" + name)
         if driver_dir and time.monotonic() >= self._due:
             self._due = time.monotonic() + _LOOK_SECONDS
-            self._log(driver_dir)
+            self._log_others(driver_dir)
 
-    def _log(self, driver_dir: str) -> None:
+    def _log_others(self, driver_dir: str) -> None:
         """Log each account beside this one, once as long as it is there."""
-        found = {each.state_dir for each in accounts.others(self._state_dir, driver_dir)}
+        found = {
+            each.state_dir for each in accounts.find_other_accounts(self._state_dir, driver_dir)
+        }
         for path in found - self._logged:
             log.warning("account_apart", path=path, do=accounts.ADVICE)
         self._logged = found

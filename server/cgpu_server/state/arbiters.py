@@ -76,11 +76,11 @@ class Arbiters:
 
     def reconcile(self, demand: Demand) -> None:
         """Arbitrate what ``demand`` lists, and nothing else."""
-        wanted = _by_gpu(demand.records)
+        wanted = _group_by_gpu(demand.records)
         with self._lock:
-            self._reconcile(wanted, demand.rules)
+            self._reconcile_all(wanted, demand.rules)
 
-    def _reconcile(
+    def _reconcile_all(
         self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]
     ) -> None:
         for uuid in self._gpus.keys() - wanted.keys():
@@ -90,20 +90,20 @@ class Arbiters:
                 log.info("container_leaves", container=tenant.name, gpu=uuid)
             log.info("arbitration_ends", gpu=uuid)
         for uuid, tenants in wanted.items():
-            with _errors_logged(uuid):
+            with _log_errors(uuid):
                 self._reconcile_gpu(uuid, rules[uuid], tenants)
-        for uuids in _components(wanted):
-            with _errors_logged(*uuids):
+        for uuids in _group_gpus(wanted):
+            with _log_errors(*uuids):
                 self._reconcile_group(frozenset(uuids & self._gpus.keys()))
         for gpu in self._gpus.values():
             if not gpu.begun:
                 gpu.arbitration.begin()
                 gpu.begun = True
 
-    def figures(self) -> dict[str, Figures]:
+    def read_figures(self) -> dict[str, Figures]:
         """The counters of each arbitration, by UUID."""
         with self._lock:
-            return {uuid: gpu.arbitration.figures() for uuid, gpu in self._gpus.items()}
+            return {uuid: gpu.arbitration.read_figures() for uuid, gpu in self._gpus.items()}
 
     def close(self) -> None:
         """End all arbitrations; from then on each container keeps to its own part of the time."""
@@ -146,7 +146,7 @@ class Arbiters:
 
 
 @contextlib.contextmanager
-def _errors_logged(*uuids: str) -> Iterator[None]:
+def _log_errors(*uuids: str) -> Iterator[None]:
     """Log an error of these GPUs, and go on with the others."""
     try:
         yield
@@ -160,7 +160,7 @@ def _errors_logged(*uuids: str) -> Iterator[None]:
         )
 
 
-def _components(wanted: Mapping[str, Mapping[_Tenant, _Terms]]) -> list[set[str]]:
+def _group_gpus(wanted: Mapping[str, Mapping[_Tenant, _Terms]]) -> list[set[str]]:
     """The GPUs in groups: all GPUs of a container are in the same group."""
     groups: list[set[str]] = []
     owners: dict[str, set[str]] = {}
@@ -178,7 +178,7 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     try:
         key = gpu.arbitration.add(limits, ledger, number=tenant.number, **terms._asdict())
     except (OSError, cgpu_native.NativeError) as error:
-        release = _foreign(tenant.directory)
+        release = _read_foreign_release(tenant.directory)
         if release is not None:
             _skip_foreign(gpu, tenant, release)
             return
@@ -195,7 +195,7 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     log.info("container_comes", container=tenant.name, gpu=uuid, **terms._asdict())
 
 
-def _foreign(directory: str) -> str | None:
+def _read_foreign_release(directory: str) -> str | None:
     """The release whose files we cannot read; None if the files are ours, and ruined or gone."""
     limits = cgpu_native.read_head(f"{directory}/limits")
     ledger = cgpu_native.read_head(f"{directory}/ledger")
@@ -220,7 +220,7 @@ def _skip_foreign(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
     )
 
 
-def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
+def _group_by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
     wanted: dict[str, dict[_Tenant, _Terms]] = {}
     for record in records:
         try:

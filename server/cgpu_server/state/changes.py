@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cgpu_env.values import misstated_default
+from cgpu_env.values import format_misstated_default
 from cgpu_node.settings import rules
 from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 from cgpu_server.journal import log
@@ -42,20 +42,20 @@ def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
         CgpuError: it cannot be done; one sentence says why.
     """
 
-    def change(living: list[Record]) -> list[Record]:
+    def apply_change(living: list[Record]) -> list[Record]:
         change_node(state.registry, values)
         return living
 
-    state.refresh(change)
+    state.refresh(apply_change)
 
 
 def notes_on_default(state: ServerState) -> tuple[str, ...]:
     """Return a sentence for each oddity of the node's default size on its GPUs."""
     size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
-    node = state.node()
+    node = state.find_node()
     gpus = node.gpus if node else ()
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus if gpu.total_bytes)
-    return misstated_default(totals, size)
+    return format_misstated_default(totals, size)
 
 
 def set_gpus(

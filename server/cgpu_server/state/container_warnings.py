@@ -49,7 +49,7 @@ class ContainerWarnings:
         records = tuple(records)
         for entry in records:
             if entry.directory not in self._seen:
-                log_misstated(entry.id, record.notes(entry.directory))
+                log_misstated(entry.id, record.read_notes(entry.directory))
         self._seen = {entry.directory for entry in records}
         costly = {
             r.directory: r.id for r in records if cgpu_native.is_costly(f"{r.directory}/ledger")
@@ -58,13 +58,13 @@ class ContainerWarnings:
             log.warning("locks_without_end", container=costly[directory], do=_ADVICE)
         self._logged = set(costly)
         for entry in records:
-            if _cut(entry) and entry.directory not in self._cut:
+            if _cut_ledger(entry) and entry.directory not in self._cut:
                 self._cut.add(entry.directory)
                 log.warning("ledger_cut", container=entry.id, do=_LARGE)
         self._cut &= self._seen
 
 
-def _cut(entry: Record) -> bool:
+def _cut_ledger(entry: Record) -> bool:
     """Whether its ledger was larger than it may be; another release's format is not known."""
     try:
         head = cgpu_native.read_head(f"{entry.directory}/limits")

@@ -22,7 +22,7 @@ class OpenLibraries:
     def __init__(self) -> None:
         self._held: list[int] = []
 
-    def keep(self, driver_dir: str | None) -> None:
+    def update(self, driver_dir: str | None) -> None:
         """Have those of this driver open from now on, and no others; None: none.
 
         To be called each second: a driver may be updated, and a lease that somebody took before is
@@ -30,7 +30,7 @@ class OpenLibraries:
         """
         before, self._held = self._held, []
         for soname in PROXIED if driver_dir else ():
-            for find in (library, _sealed, f"{driver_dir}/{{}}".format):
+            for find in (library, _find_sealed, f"{driver_dir}/{{}}".format):
                 # there may be a lease on it, or it may be just being replaced or removed
                 with contextlib.suppress(OSError):
                     self._held.append(os.open(find(soname), _FLAGS))
@@ -38,6 +38,6 @@ class OpenLibraries:
             os.close(fd)
 
 
-def _sealed(soname: str) -> str:
+def _find_sealed(soname: str) -> str:
     """The proxy in the overlay, which is another file to the kernel's leases."""
-    return sealed.path(os.path.realpath(library(soname)), ROOT_STATE)
+    return sealed.overlay_path(os.path.realpath(library(soname)), ROOT_STATE)

@@ -21,7 +21,7 @@ def limits_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | No
         recorded = [
             cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.cap_bytes, 0) for gpu in record.gpus
         ]
-        return recorded, marks.of(error)
+        return recorded, marks.from_error(error)
     except (OSError, cgpu_native.NativeError):  # it is ending
         return (), None
 

@@ -11,7 +11,7 @@ from cgpu_env import CgpuError
 from cgpu_node import exclusive
 from cgpu_node.facts.node import driver_folder, load_node, read_facts
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import CONFIG_PATH, Config, identity, load_config
+from cgpu_node.settings.config import CONFIG_PATH, Config, identify_config, load_config
 from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters, Demand
 
@@ -71,10 +71,10 @@ class ServerState:
         Raises:
             CgpuError: the state directory cannot be used, or ``change`` refuses.
         """
-        self._configure()
+        self._read_configuration()
         self._follow_configuration()  # a change needs the rules; the driver may be slow to answer
-        refusal, gone, before = None, self.registry.gone(), self._folder_time
-        with self.registry.locked(make=True):
+        refusal, gone, before = None, self.registry.find_gone(), self._folder_time
+        with self.registry.lock(make=True):
             self._folder_time = self._time_of_change()
             living = self.registry.reap(gone)
             self.records = tuple(living)
@@ -82,26 +82,26 @@ class ServerState:
                 self.records = tuple(change(living) if change else living)
             except CgpuError as error:
                 refusal = error
-            changes = rules.read(self.registry.state_dir)
+            changes = rules.read_changes(self.registry.state_dir)
         if self.records or before not in {None, self._folder_time}:
             self.inhabited_at = time.monotonic()
-        self._apply(changes)
+        self._apply_changes(changes)
         if refusal:
             raise refusal
 
-    def _apply(self, changes: rules.Changes) -> None:
+    def _apply_changes(self, changes: rules.Changes) -> None:
         self._follow_configuration()
         inhabited = {share.uuid for record in self.records for share in record.gpus}
         self._table = {
-            uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
+            uuid: rules.resolve(uuid, changes, self.defaults, inhabited=uuid in inhabited)
             for uuid in inhabited | changes.keys()
         }
-        self.exclusive = self._exclusive(inhabited)
+        self.exclusive = self._find_exclusive(inhabited)
         self.arbiters.reconcile(Demand(self.records, self._table))
         self.refreshed_at = time.monotonic()
         self.refreshed()
 
-    def _exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
+    def _find_exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
         found = exclusive.read(self.registry.state_dir)
         # As far as they are known: asking the driver may hang, and this is done each second.
         facts = (read_facts(f"{self.registry.state_dir}/node.json") if found else None) or {}
@@ -124,9 +124,9 @@ class ServerState:
 
     def rules_of(self, uuid: str) -> Rules:
         """The rules in force on a GPU."""
-        return self._table.get(uuid) or self.defaults.of(uuid)
+        return self._table.get(uuid) or self.defaults.for_gpu(uuid)
 
-    def node(self) -> Node | None:
+    def find_node(self) -> Node | None:
         """The facts about driver and GPUs; None if the driver does not answer."""
         with contextlib.suppress(CgpuError):
             return self.known_node()
@@ -140,7 +140,7 @@ class ServerState:
         """
         return load_node(self.registry.state_dir, self.driver_dir, config=self.config)
 
-    def look_again(self) -> Node:
+    def refresh_node(self) -> Node:
         """The facts, asked of the driver again, which may hang.
 
         Raises:
@@ -149,9 +149,9 @@ class ServerState:
         state_dir = self.registry.state_dir
         return load_node(state_dir, self.driver_dir, config=self.config, refresh=True)
 
-    def gpus(self) -> list[GpuShare | NodeGpu]:
+    def list_gpus(self) -> list[GpuShare | NodeGpu]:
         """The GPUs that have a UUID; if the driver does not answer, those that containers have."""
-        return self.gpus_of(self.node())
+        return self.gpus_of(self.find_node())
 
     def gpus_of(self, node: Node | None) -> list[GpuShare | NodeGpu]:
         """The same by facts that have been read."""
@@ -200,11 +200,13 @@ class ServerState:
         followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:
             self._followed = followed
-            self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
+            self.defaults = rules.make_defaults(
+                self.config, self.list_gpus() if self.config.gpu else ()
+            )
 
-    def _configure(self) -> None:
+    def _read_configuration(self) -> None:
         """Read the configuration if it is new; the previous one stays in force if it is wrong."""
-        seen = identity(CONFIG_PATH)
+        seen = identify_config(CONFIG_PATH)
         if seen != self._configured:
             is_first = self._configured == ()
             self._configured = seen

@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import location
+from cgpu_env.logline import locate_error
 from cgpu_server.journal import log
 from cgpu_server.tree import mounts
 from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError
@@ -47,7 +47,7 @@ class Files:
 
     def getattr(self, path: str, _: object = None) -> dict[str, int]:
         """Answer stat(2)."""
-        entry = self._find(path)
+        entry = self._find_node(path)
         if isinstance(entry, Folder):
             mode, links = stat.S_IFDIR | _FOLDER, 2
         else:
@@ -59,20 +59,20 @@ class Files:
     def readdir(self, path: str, _: int) -> list[str]:
         """The names in a folder."""
         try:
-            return [".", "..", *self._tree.names(path)]
+            return [".", "..", *self._tree.list_names(path)]
         except MissingError:
             raise OSError(errno.ENOENT, "no such folder") from None
 
     def open(self, path: str, flags: int) -> int:
         """Open a file; refuse to write to one that can only be read."""
-        entry = self._find(path)
+        entry = self._find_node(path)
         if isinstance(entry, Folder):
             raise OSError(errno.EISDIR, "a folder")
         mode = flags & os.O_ACCMODE
         if mode != os.O_RDONLY and entry.write is None:
             raise OSError(errno.EACCES, "can only be read")
         handle = next(self._numbers)
-        self._open[handle] = b"" if mode == os.O_WRONLY else self._read(path)
+        self._open[handle] = b"" if mode == os.O_WRONLY else self._read_node(path)
         return handle
 
     def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
@@ -101,7 +101,7 @@ class Files:
 
     def truncate(self, path: str, _: int, __: object = None) -> int:
         """Do nothing: a shell empties a file before it writes to it."""
-        entry = self._find(path)
+        entry = self._find_node(path)
         if isinstance(entry, Folder) or entry.write is None:
             raise OSError(errno.EACCES, "can only be read")
         return 0
@@ -124,13 +124,13 @@ class Files:
 
     create = mkdir = mknod = unlink = rmdir = rename = symlink = link = chmod = chown = _refuse
 
-    def _find(self, path: str) -> Any:  # noqa: ANN401
+    def _find_node(self, path: str) -> Any:  # noqa: ANN401
         try:
             return self._tree.find(path)
         except MissingError:
             raise OSError(errno.ENOENT, "no such node") from None
 
-    def _read(self, path: str) -> bytes:
+    def _read_node(self, path: str) -> bytes:
         try:
             return self._tree.read(path).encode()
         except MissingError:
@@ -198,16 +198,16 @@ class ControlTree:
         with self._lock:
             self._closed = True
             if self._mounted:
-                mounts.unmount(self._path)
+                mounts.unmount_tree(self._path)
 
     def _run(self, device: int | None) -> None:
         try:
-            library = _library()
+            library = _load_library()
             with self._lock:
                 if self._closed:
                     return
                 if device is None:
-                    device = mounts.mount(self._path)
+                    device = mounts.mount_tree(self._path)
                     self._mounted = True
             log.info("tree_served", path=self._path)
             library.FUSE(self._files, f"/dev/fd/{device}", foreground=True, nothreads=True)
@@ -222,12 +222,12 @@ class ControlTree:
             log.error(
                 "tree_ended",
                 path=self._path,
-                error=f"{error!r} at {location(error)}",
+                error=f"{error!r} at {locate_error(error)}",
                 do="restart cgpud; cgpu get and cgpu set work without the tree",
             )
 
 
-def _library() -> Any:  # noqa: ANN401
+def _load_library() -> Any:  # noqa: ANN401
     """The FUSE library; importing its module loads it.
 
     Raises:

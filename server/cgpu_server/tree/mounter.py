@@ -29,17 +29,17 @@ def mount_for_server(state_dir: str, path: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.settimeout(_PATIENCE)
             server.connect(end, folder)
-            (device,) = _ask(end, "tree", fds=1)
-            mounts.mount(path, device)
+            (device,) = _send_request(end, "tree", fds=1)
+            mounts.mount_tree(path, device)
             os.close(device)
-            _ask(end, "mounted")
+            _send_request(end, "mounted")
     except OSError as error:
         raise CgpuError(f"control tree {path}: {error.strerror or error}") from None
     finally:
         os.close(folder)
 
 
-def _ask(end: socket.socket, request: str, fds: int = 0) -> list[int]:
+def _send_request(end: socket.socket, request: str, fds: int = 0) -> list[int]:
     """Send a request, and return the descriptors that come with the answer."""
     end.sendall(json.dumps({"request": request}).encode() + b"\n")
     line, found, _, _ = socket.recv_fds(end, _LONGEST_ANSWER, fds)

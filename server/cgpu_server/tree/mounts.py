@@ -36,7 +36,7 @@ def open_device() -> int:
     return os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
 
 
-def mount(path: str, device: int | None = None) -> int:
+def mount_tree(path: str, device: int | None = None) -> int:
     """Mount a new file system at ``path``, and first unmount what a server left there.
 
     Args:
@@ -50,12 +50,12 @@ def mount(path: str, device: int | None = None) -> int:
         CgpuError: it cannot be mounted; one sentence says why.
     """
     try:
-        _prepare(path)
+        _prepare_folder(path)
         if os.geteuid() != 0:
             return _mount_as_user(path)
         opened = open_device() if device is None else device
         try:
-            attach(opened, path)
+            attach_device(opened, path)
         except BaseException:
             if device is None:
                 os.close(opened)
@@ -65,7 +65,7 @@ def mount(path: str, device: int | None = None) -> int:
     return opened
 
 
-def attach(device: int, path: str) -> None:
+def attach_device(device: int, path: str) -> None:
     """Mount the file system of ``device`` at the folder ``path``, as root.
 
     Raises:
@@ -76,12 +76,12 @@ def attach(device: int, path: str) -> None:
     system.mount(_SOURCE, path, KIND, _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data)
 
 
-def unmount(path: str) -> None:
+def unmount_tree(path: str) -> None:
     """Unmount our file systems at ``path``; reading a file of theirs that is still open fails.
 
     Nothing looks into them, because their server may have ended, or hang.
     """
-    for _ in filter(path.__eq__, _mounted()):
+    for _ in filter(path.__eq__, _find_mounted()):
         if os.geteuid() == 0:
             with contextlib.suppress(OSError):
                 system.unmount(path, _MNT_DETACH | _UMOUNT_NOFOLLOW)
@@ -91,7 +91,7 @@ def unmount(path: str) -> None:
                 subprocess.run(words, check=False, timeout=_PATIENCE)
 
 
-def _mounted() -> Iterator[str]:
+def _find_mounted() -> Iterator[str]:
     """The paths where a tree of ours is mounted."""
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
@@ -101,8 +101,8 @@ def _mounted() -> Iterator[str]:
                 yield os.fsdecode(path.decode("unicode_escape").encode("latin-1"))
 
 
-def _prepare(path: str) -> None:
-    unmount(path)
+def _prepare_folder(path: str) -> None:
+    unmount_tree(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o755)
     facts = os.lstat(path)

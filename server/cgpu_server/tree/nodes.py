@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cgpu_native
 from cgpu_env import CgpuError, version
-from cgpu_env.errors import shown
-from cgpu_env.values import LARGEST_BYTES, integer
+from cgpu_env.errors import printable
+from cgpu_env.values import LARGEST_BYTES, parse_integer
 from cgpu_node import installation
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
-from cgpu_node.shares.admission import free_weight, on_gpu
+from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.names import names_of
-from cgpu_node.view.usage import located, use_of
+from cgpu_node.view.usage import locate_processes, use_of
 from cgpu_server.state import changes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Tree:
     def records(self) -> list[Record]:
         """The containers and sessions that the user sees."""
         everyone = self.state.records
-        return [each for each in everyone if self.is_for_all or owner(each) == self._uid]
+        return [each for each in everyone if self.is_for_all or find_owner(each) == self._uid]
 
     def find(self, path: str) -> Folder | TreeFile:
         """The folder or file at ``path``, such as ``0/policy``.
@@ -96,9 +96,9 @@ class Tree:
         Raises:
             MissingError: there is none.
         """
-        return self._find(_words(path))[1]
+        return self._find_entry(_split_path(path))[1]
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """The names in the folder at ``path``; folders come first.
 
         Raises:
@@ -106,8 +106,8 @@ class Tree:
         """
         folder = self.find(path)
         if isinstance(folder, TreeFile):
-            raise MissingError(f"'{shown(path)}': not a folder")
-        return [*(name for name, _ in self._below(folder)), *_table(folder)]
+            raise MissingError(f"'{printable(path)}': not a folder")
+        return [*(name for name, _ in self._list_folders(folder)), *_select_table(folder)]
 
     def read(self, path: str) -> str:
         """The content of the file at ``path``, with a newline at its end.
@@ -115,9 +115,9 @@ class Tree:
         Raises:
             MissingError: there is no such file.
         """
-        folder, node = self._find(_words(path))
+        folder, node = self._find_entry(_split_path(path))
         if isinstance(node, Folder):
-            raise MissingError(f"'{shown(path)}': a folder")
+            raise MissingError(f"'{printable(path)}': a folder")
         return f"{node.read(self, folder)}\n"
 
     def write(self, path: str, text: str) -> None:
@@ -128,57 +128,58 @@ class Tree:
             ReadOnlyError: it can only be read.
             CgpuError: one sentence that says what is allowed.
         """
-        folder, node = self._find(_words(path))
+        folder, node = self._find_entry(_split_path(path))
         if isinstance(node, Folder):
-            raise MissingError(f"'{shown(path)}': a folder")
+            raise MissingError(f"'{printable(path)}': a folder")
         if node.write is None:
-            raise ReadOnlyError(f"{shown(path)}: can only be read")
+            raise ReadOnlyError(f"{printable(path)}: can only be read")
         if not self.is_for_all and folder.record is None:
-            raise ReadOnlyError(f"{shown(path)}: you are neither root nor the owner")
+            raise ReadOnlyError(f"{printable(path)}: you are neither root nor the owner")
         node.write(self, folder, text.strip())
 
-    def _find(self, words: list[str]) -> tuple[Folder, Folder | TreeFile]:
+    def _find_entry(self, words: list[str]) -> tuple[Folder, Folder | TreeFile]:
         folder = Folder()
         for depth, word in enumerate(words):
-            below = dict(self._below(folder))
+            below = dict(self._list_folders(folder))
             if word in below:
                 folder = below[word]
-            elif word in _table(folder) and depth == len(words) - 1:
-                return folder, _table(folder)[word]
-            elif (meant := self._meant(folder, word)) is not None:
+            elif word in _select_table(folder) and depth == len(words) - 1:
+                return folder, _select_table(folder)[word]
+            elif (meant := self._match_folder(folder, word)) is not None:
                 folder = meant
             else:
                 there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:depth])])])
                 raise MissingError(
-                    f"'{shown('/'.join(words))}': no such node: {shown(there)} lists what is there"
+                    f"'{printable('/'.join(words))}': no such node: {printable(there)} lists what"
+                    " is there"
                 )
         return folder, folder
 
-    def _meant(self, folder: Folder, word: str) -> Folder | None:
+    def _match_folder(self, folder: Folder, word: str) -> Folder | None:
         """The folder below that ``word`` means without being its name: a container's name, say."""
         if folder.record is not None:
             return None
         if folder.gpu is None:
-            gpus = {gpu.uuid: gpu for gpu in self.state.gpus()}
-            uuids = target.gpus(word, {uuid: gpu.index for uuid, gpu in gpus.items()})
+            gpus = {gpu.uuid: gpu for gpu in self.state.list_gpus()}
+            uuids = target.match_gpus(word, {uuid: gpu.index for uuid, gpu in gpus.items()})
             return Folder(gpus[uuids[0]]) if len(uuids) == 1 else None
-        records = {entry.id: entry for entry in on_gpu(self.records, folder.gpu.uuid)}
+        records = {entry.id: entry for entry in records_on_gpu(self.records, folder.gpu.uuid)}
         names = names_of(records.values())
-        if not target.containers(word, names):
+        if not target.match_containers(word, names):
             return None
         try:
-            return Folder(folder.gpu, records[target.container(word, names)])
+            return Folder(folder.gpu, records[target.find_container(word, names)])
         except CgpuError as error:  # it means more than one
             raise MissingError(str(error)) from None
 
-    def _below(self, folder: Folder) -> list[tuple[str, Folder]]:
+    def _list_folders(self, folder: Folder) -> list[tuple[str, Folder]]:
         """The folders in a folder."""
         gpu = folder.gpu
         if folder.record is not None:
             return []
         if gpu is None:
-            return [(str(each.index), Folder(each)) for each in self.state.gpus()]
-        records = on_gpu(self.records, gpu.uuid)
+            return [(str(each.index), Folder(each)) for each in self.state.list_gpus()]
+        records = records_on_gpu(self.records, gpu.uuid)
         return [(name_of(record, records), Folder(gpu, record)) for record in records]
 
 
@@ -189,7 +190,7 @@ def name_of(record: Record, beside: list[Record]) -> str:
     return short if len(same) == 1 else record.id
 
 
-def owner(record: Record) -> int | None:
+def find_owner(record: Record) -> int | None:
     """The user whose session it is; for a container the server's user."""
     if record.kind == "container":  # its root can give the ledger to anybody
         return os.geteuid()
@@ -199,7 +200,7 @@ def owner(record: Record) -> int | None:
         return None
 
 
-def major(gpu: GpuShare | NodeGpu) -> int:
+def read_major(gpu: GpuShare | NodeGpu) -> int:
     """The major number of the GPU's device file; 0 if there is none."""
     for node in getattr(gpu, "device_nodes", ()):
         with contextlib.suppress(OSError):
@@ -207,38 +208,38 @@ def major(gpu: GpuShare | NodeGpu) -> int:
     return 0
 
 
-def _use(folder: Folder) -> Use:
+def _read_use(folder: Folder) -> Use:
     """Return the container's use of the folder's GPU alone."""
-    use, uuid = use_of(_record(folder)), _gpu(folder).uuid
+    use, uuid = use_of(_require_record(folder)), _require_gpu(folder).uuid
     return use._replace(gpus=tuple(gpu for gpu in use.gpus if gpu.uuid == uuid))
 
 
-def _cap(folder: Folder) -> int:
-    (gpu,) = _use(folder).gpus
+def _read_cap(folder: Folder) -> int:
+    (gpu,) = _read_use(folder).gpus
     return gpu.cap_bytes
 
 
-def _words(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     return [word for word in path.split("/") if word]
 
 
-def _gpu(folder: Folder) -> GpuShare | NodeGpu:
+def _require_gpu(folder: Folder) -> GpuShare | NodeGpu:
     assert folder.gpu is not None  # noqa: S101 (only such folders have this node)
     return folder.gpu
 
 
-def _record(folder: Folder) -> Record:
+def _require_record(folder: Folder) -> Record:
     assert folder.record is not None  # noqa: S101
     return folder.record
 
 
-def _value(text: str) -> int | str:
+def _parse_value(text: str) -> int | str:
     """The number that was written; else the text, which the check then refuses."""
-    number = integer(text, LARGEST_BYTES)
-    return shown(text) if number is None else number
+    number = parse_integer(text, LARGEST_BYTES)
+    return printable(text) if number is None else number
 
 
-def _instances(tree: Tree, _: Folder) -> str:
+def _list_instances(tree: Tree, _: Folder) -> str:
     lines = []
     for record in tree.records:
         indices = " ".join(str(share.index) for share in record.gpus)
@@ -246,29 +247,32 @@ def _instances(tree: Tree, _: Folder) -> str:
     return "\n".join(lines)
 
 
-def _reap(tree: Tree, _: Folder, text: str) -> None:
+def _reap_ended(tree: Tree, _: Folder, text: str) -> None:
     if text != _REAP:
-        raise CgpuError(f"inst_ctl={shown(text)}: expected {_REAP}, to let go of what has ended")
+        raise CgpuError(
+            f"inst_ctl={printable(text)}: expected {_REAP}, to let go of what has ended"
+        )
     tree.state.refresh()
 
 
-def _upgrade(tree: Tree, _: Folder, text: str) -> None:
+def _write_upgrade(tree: Tree, _: Folder, text: str) -> None:
     if text == _BACK:
         raise CgpuError("upgrade=back: the server cannot do that: run cgpu upgrade --back as root")
     if text != _RESTART:
         raise CgpuError(
-            f"upgrade={shown(text)}: expected {_RESTART}, to run the server that is installed now"
+            f"upgrade={printable(text)}: expected {_RESTART}, to run the server that is installed"
+            " now"
         )
     tree.restart()
 
 
-def releases(records: Sequence[Record]) -> dict[str, Any]:
+def read_releases(records: Sequence[Record]) -> dict[str, Any]:
     """The release that runs, the installed one, and the one to go back to.
 
     ``older`` counts the containers that were made by another release than the one that runs.
     """
     own = installation.own_environment()
-    back = installation.containing(own).back if own else None
+    back = installation.find_installation(own).previous_environment if own else None
     heads = [cgpu_native.read_head(f"{record.directory}/limits") for record in records]
     return {
         "version": version.VERSION,
@@ -278,8 +282,8 @@ def releases(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _releases(tree: Tree, _: Folder) -> str:
-    found = releases(tree.state.records)
+def _format_releases(tree: Tree, _: Folder) -> str:
+    found = read_releases(tree.state.records)
     return "\n".join(
         [
             f"Running: {found['version']}",
@@ -290,8 +294,8 @@ def _releases(tree: Tree, _: Folder) -> str:
     )
 
 
-def _meminfo(_: Tree, folder: Folder) -> str:
-    ((gpu,),) = (use.gpus for use in located([_use(folder)]))
+def _format_meminfo(_: Tree, folder: Folder) -> str:
+    ((gpu,),) = (use.gpus for use in locate_processes([_read_use(folder)]))
     lines = [f"PID: {process.pid} Mem: {process.used_bytes}" for process in gpu.processes]
     return "\n".join([f"Free: {gpu.free_bytes}", *lines])
 
@@ -301,66 +305,68 @@ def _node_setting(name: str) -> TreeFile:
         lambda tree, _: str(
             rules.default_memsize(tree.state.registry.state_dir, tree.state.config.default_memsize)
         ),
-        lambda tree, _, text: changes.set_node(tree.state, {name: _value(text)}),
+        lambda tree, _, text: changes.set_node(tree.state, {name: _parse_value(text)}),
     )
 
 
-def _rule(name: str) -> TreeFile:
+def _rule_file(name: str) -> TreeFile:
     def write(tree: Tree, folder: Folder, text: str) -> None:
-        gpus, values = [_gpu(folder)], {name: _value(text)}
+        gpus, values = [_require_gpu(folder)], {name: _parse_value(text)}
         tree.state.refresh(lambda living: changes.set_gpus(tree.state, living, gpus, values))
 
     return TreeFile(
-        lambda tree, folder: str(getattr(tree.state.rules_of(_gpu(folder).uuid), name)), write
+        lambda tree, folder: str(getattr(tree.state.rules_of(_require_gpu(folder).uuid), name)),
+        write,
     )
 
 
-def _term(name: str, read: Callable[[Folder], int]) -> TreeFile:
+def _term_file(name: str, read: Callable[[Folder], int]) -> TreeFile:
     def write(tree: Tree, folder: Folder, text: str) -> None:
-        entry, uuid, values = _record(folder), _gpu(folder).uuid, {name: _value(text)}
+        entry, uuid = _require_record(folder), _require_gpu(folder).uuid
+        values = {name: _parse_value(text)}
 
-        def change(living: list[Record]) -> list[Record]:
+        def apply_change(living: list[Record]) -> list[Record]:
             for still in living:
                 if (still.directory, still.owner) == (entry.directory, entry.owner):
                     return changes.set_container(tree.state, living, still, values, uuid)[0]
-            raise CgpuError(f"{name}={shown(text)}: container {shown(entry.id)} has ended")
+            raise CgpuError(f"{name}={printable(text)}: container {printable(entry.id)} has ended")
 
-        tree.state.refresh(change)
+        tree.state.refresh(apply_change)
 
     return TreeFile(lambda _, folder: str(read(folder)), write)
 
 
 def _free_weight(tree: Tree, folder: Folder) -> str:
-    uuid = _gpu(folder).uuid
-    weights = (record.weight for record in on_gpu(tree.state.records, uuid))
+    uuid = _require_gpu(folder).uuid
+    weights = (record.weight for record in records_on_gpu(tree.state.records, uuid))
     return str(free_weight(weights, tree.state.rules_of(uuid).max_inst))
 
 
 _NODE = {
     "default_memsize": _node_setting("default_memsize"),
-    "inst_ctl": TreeFile(_instances, _reap),
-    "upgrade": TreeFile(_releases, _upgrade),
+    "inst_ctl": TreeFile(_list_instances, _reap_ended),
+    "upgrade": TreeFile(_format_releases, _write_upgrade),
     "version": TreeFile(lambda *_: version.VERSION),
 }
 NODE_SETTINGS = tuple(name for name, node in _NODE.items() if node.write)
 _GPU = {
     "free_weight": TreeFile(_free_weight),
-    "major": TreeFile(lambda _, folder: str(major(_gpu(folder)))),
-    **{name: _rule(name) for name in rules.RANGES},
+    "major": TreeFile(lambda _, folder: str(read_major(_require_gpu(folder)))),
+    **{name: _rule_file(name) for name in rules.RANGES},
 }
 _CONTAINER = {
-    "highprio": _term("highprio", lambda folder: int(_record(folder).high_priority)),
-    "id": TreeFile(lambda _, folder: _record(folder).id),
-    "memsize": _term("memsize", _cap),
-    "meminfo": TreeFile(_meminfo),
-    "weight": _term("weight", lambda folder: _record(folder).weight),
+    "highprio": _term_file("highprio", lambda folder: int(_require_record(folder).high_priority)),
+    "id": TreeFile(lambda _, folder: _require_record(folder).id),
+    "memsize": _term_file("memsize", _read_cap),
+    "meminfo": TreeFile(_format_meminfo),
+    "weight": _term_file("weight", lambda folder: _require_record(folder).weight),
 }
 
 
 COMMON = ("highprio", "id", "weight")  # the same on each GPU of a container
 
 
-def _table(folder: Folder) -> dict[str, TreeFile]:
+def _select_table(folder: Folder) -> dict[str, TreeFile]:
     if folder.record is not None:
         return _CONTAINER
     return _NODE if folder.gpu is None else _GPU

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cgpu_native
-from cgpu_node.settings.rules import DEFAULT_ALLOWED, allowed
+from cgpu_node.settings.rules import DEFAULT_ALLOWED, format_allowed
 from lab.runs.packages import ensure_packages
 from lab.worlds.cgpu_run import PROGRAMS, World
 from lab.worlds.server import wait_until
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 MEM = ("--mem", "6/15")
 SLEEP = ("--", "sleep", "60")
-ANY_POLICY = allowed("policy")
+ANY_POLICY = format_allowed("policy")
 NO_SETTING = "there is no such setting:"
 EACH_HAS = (
     "a GPU has max_inst, policy, prio_ratio; a container has weight, highprio, memsize;"

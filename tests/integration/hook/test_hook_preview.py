@@ -11,7 +11,7 @@ from cgpu_env import CgpuError
 from cgpu_env.request import MEANT
 from cgpu_hook.bundle import Creation, edit_bundle
 from cgpu_hook.container import Setting
-from cgpu_hook.preview import preview
+from cgpu_hook.preview import preview_plan
 from lab.worlds.hook import LIBDIR, SIX, World, snapshot
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def _world(tmp_path: Path) -> World:
 def test_cli_7_a_plan_shows_limits_mounts_and_hooks_and_changes_nothing(world: World) -> None:
     world.write_config([*SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1,0"])
     before = snapshot(world.folder)
-    form = preview(str(world.config), str(world.state), str(world.driver)).as_json()
+    form = preview_plan(str(world.config), str(world.state), str(world.driver)).as_json()
     assert snapshot(world.folder) == before
     assert [(gpu["index"], gpu["cap_bytes"]) for gpu in form["gpus"]] == [
         (1, 6337173913),
@@ -40,12 +40,12 @@ def test_a_plan_is_refused_where_no_state_directory_can_be(world: World) -> None
     world.write_config([])
     match = r"^state directory .*: there is no directory .*/nowhere/a$"
     with pytest.raises(CgpuError, match=match):
-        preview(str(world.config), f"{world.state}/nowhere/a/b", str(world.driver))
+        preview_plan(str(world.config), f"{world.state}/nowhere/a/b", str(world.driver))
 
 
 def test_cli_7_the_plan_of_a_container_without_cgpu_is_empty(world: World) -> None:
     world.write_config([])
-    plan = preview(str(world.config), str(world.state), str(world.driver))
+    plan = preview_plan(str(world.config), str(world.state), str(world.driver))
     assert plan.as_json()["gpus"] == []
     assert (plan.mounts, plan.notes) == ((), ())
 
@@ -57,7 +57,7 @@ def test_env_4_the_administrator_is_warned_of_a_container_without_a_size(
     logged: list[object] = []
     monkeypatch.setattr("cgpu_hook.systemlog.log", lambda *given: logged.append(given))
     world.write_config([SIX[1]])
-    [note] = preview(str(world.config), str(world.state), str(world.driver)).notes
+    [note] = preview_plan(str(world.config), str(world.state), str(world.driver)).notes
     assert note.startswith("ALIYUN_COM_GPU_MEM_DEV=15 has no effect without ")
     assert logged == []
     creation = Creation(str(world.config), str(world.folder), "c1", 1, "/nowhere")
@@ -71,12 +71,12 @@ def test_env_4_the_administrator_is_warned_of_a_container_without_a_size(
 def test_cli_7_a_refusal_is_the_sentence_of_creation_with_status_2(world: World) -> None:
     world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=abc", SIX[1]])
     with pytest.raises(CgpuError, match="ALIYUN_COM_GPU_MEM_CONTAINER=abc: expected") as caught:
-        preview(str(world.config), str(world.state), str(world.driver))
+        preview_plan(str(world.config), str(world.state), str(world.driver))
     assert caught.value.exit_code == 2
 
 
 def test_a_configuration_without_its_root_file_system_can_be_planned(world: World) -> None:
     world.write_config(root={"path": "/nowhere"})
-    plan = preview(str(world.config), str(world.state), str(world.driver))
+    plan = preview_plan(str(world.config), str(world.state), str(world.driver))
     assert plan.gpus
     assert "/dev/cgpu/limits" in [mount.destination for mount in plan.mounts]

@@ -74,7 +74,7 @@ class Nodes:
             for each in self.wants:
                 if each.world is world:
                     asked = {one.name: Limit(one.units, one.cores) for one in each.pod.containers}
-                    podspecs.write(str(world.state), each.pod.uid, PodSpec("ml/a-pod", asked))
+                    podspecs.write_spec(str(world.state), each.pod.uid, PodSpec("ml/a-pod", asked))
             assert agent.begin()
 
     def create(self, each: Wanted, container: str) -> None:

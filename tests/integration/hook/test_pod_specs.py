@@ -37,7 +37,7 @@ def _world(tmp_path: Path) -> PodWorld:
 
 def leave(world: PodWorld, **containers: Limit) -> None:
     """What the agent leaves about the pod."""
-    podspecs.write(str(world.state), UID, PodSpec("ml/train", containers))
+    podspecs.write_spec(str(world.state), UID, PodSpec("ml/train", containers))
 
 
 @contextmanager
@@ -133,13 +133,13 @@ def test_without_an_agent_pods_start_by_their_decision(world: PodWorld) -> None:
 def test_nobody_waits_without_an_agent(world: PodWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(podspecs, "sleep", pauses.append)
-    assert podspecs.awaited(str(world.state), UID) == (None, False)
+    assert podspecs.wait_for_spec(str(world.state), UID) == (None, False)
     leave(world, main=Limit(1))
     with agent(world):
         left = PodSpec("ml/train", {"main": Limit(1)})
-        assert podspecs.awaited(str(world.state), UID) == (left, True)
+        assert podspecs.wait_for_spec(str(world.state), UID) == (left, True)
         assert pauses == []
-        assert podspecs.awaited(str(world.state), "8f3c", patience=0.0) == (None, True)
+        assert podspecs.wait_for_spec(str(world.state), "8f3c", patience=0.0) == (None, True)
     assert len(pauses) <= 1
 
 
@@ -189,15 +189,15 @@ def test_k8s_15_a_damaged_file_refuses_the_container(world: PodWorld, content: s
 def test_what_the_agent_leaves_is_read_as_it_was_written_and_taken_back(tmp_path: Path) -> None:
     state = str(tmp_path)
     spec = PodSpec("ml/train", {"main": Limit(6, 30), "side": Limit(1)})
-    podspecs.write(state, UID, spec)
-    assert (podspecs.read(state, UID), podspecs.written(state)) == (spec, [UID])
-    podspecs.remove(state, UID)
-    podspecs.remove(state, UID)
-    assert (podspecs.read(state, UID), podspecs.written(state)) == (None, [])
+    podspecs.write_spec(state, UID, spec)
+    assert (podspecs.read_spec(state, UID), podspecs.list_uids(state)) == (spec, [UID])
+    podspecs.remove_spec(state, UID)
+    podspecs.remove_spec(state, UID)
+    assert (podspecs.read_spec(state, UID), podspecs.list_uids(state)) == (None, [])
 
 
 @pytest.mark.parametrize("uid", ["", "../lock", "a/b", "x" * 129])
 def test_a_uid_names_a_file_of_its_own(tmp_path: Path, uid: str) -> None:
-    assert podspecs.read(str(tmp_path), uid) is None
+    assert podspecs.read_spec(str(tmp_path), uid) is None
     with pytest.raises(CgpuError, match="expected letters and digits"):
-        podspecs.write(str(tmp_path), uid, PodSpec("ml/train", {}))
+        podspecs.write_spec(str(tmp_path), uid, PodSpec("ml/train", {}))

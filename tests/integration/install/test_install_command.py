@@ -16,7 +16,7 @@ import pytest
 
 from cgpu_cli.commands import install as install_command
 from cgpu_install import dockerd
-from cgpu_install.engines import named, shipped
+from cgpu_install.engines import read_shipped, select_engines
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
 from cgpu_install.plan import InstallPlan
@@ -189,8 +189,8 @@ def test_a_configuration_that_is_a_link_is_left_to_its_owner(machine: Path) -> N
 
 
 def test_what_several_engines_need_is_run_once() -> None:
-    engines = named(["systemd", "metrics", "crio", "crio-hooks"])
-    commands = install_command._commands(engines)  # noqa: SLF001
+    engines = select_engines(["systemd", "metrics", "crio", "crio-hooks"])
+    commands = install_command._list_commands(engines)  # noqa: SLF001
     assert sorted(commands) == sorted({then for engine in engines for then in engine.then})
     assert commands[0] == "systemctl daemon-reload"
 
@@ -201,9 +201,9 @@ def test_an_engine_is_remembered_until_it_has_read_its_file(machine: Path) -> No
     place = Machine(str(machine))
     journal = Journal(place)
     assert journal.unread == {"docker", "podman", "programs"}
-    journal.have_read(["podman", "programs"])
-    journal.have_read(["docker"])
-    journal.have_read(["docker"])
+    journal.mark_read(["podman", "programs"])
+    journal.mark_read(["docker"])
+    journal.mark_read(["docker"])
     assert Journal(place).unread == set()
     cgpu("install", "--root", machine, "nvidia")
     assert Journal(place).unread == {"nvidia"}
@@ -271,9 +271,9 @@ def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Pat
 
 def test_state_gets_its_file_system_at_once_if_there_is_none_yet(tmp_path: Path) -> None:
     """REL-5: mounted over state, it would hide the shares of containers that run."""
-    [systemd] = named(["systemd"])
+    [systemd] = select_engines(["systemd"])
     assert systemd.then[-1] == "systemctl start run-cgpu.mount cgpud.service"
-    [condition] = re.findall(r"^Condition.*$", shipped("run-cgpu.mount"), re.MULTILINE)
+    [condition] = re.findall(r"^Condition.*$", read_shipped("run-cgpu.mount"), re.MULTILINE)
     (tmp_path / "used" / "containers").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     for name, mounted in (("missing", True), ("empty", True), ("used", False)):
@@ -291,10 +291,12 @@ def test_systemctl_is_run_only_where_systemd_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, booted: bool
 ) -> None:
     monkeypatch.setattr(Machine, "has", lambda *_: booted)
-    monkeypatch.setattr(install_command, "_run", lambda commands: sys.stdout.write(str(commands)))
-    engines = named(["docker", "crio"])
+    monkeypatch.setattr(
+        install_command, "_run_commands", lambda given: sys.stdout.write(str(given))
+    )
+    engines = select_engines(["docker", "crio"])
     given = argparse.Namespace(root="", now=True)
-    install_command._report(InstallPlan([], []), engines, given)  # noqa: SLF001
+    install_command._print_report(InstallPlan([], []), engines, given)  # noqa: SLF001
     output = capfd.readouterr().out
     assert ("systemctl try-restart crio" in output) is booted
     by_hand = f"systemd does not run here; to be done by you: {dockerd.SIGNAL}, restart crio"
@@ -312,7 +314,7 @@ def test_units_that_no_systemd_starts_have_a_note(
     monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
 ) -> None:
     monkeypatch.setattr(Machine, "has", lambda *_: False)
-    [engine] = named([name])
+    [engine] = select_engines([name])
     [note] = engine.notes(Machine())
     assert note.startswith(f"systemd does not run here{sentence}")
     assert list(engine.notes(Machine("/image"))) == []

@@ -13,10 +13,10 @@ import pytest
 
 from cgpu_cli.commands import install as install_command
 from cgpu_env import CgpuError
-from cgpu_install.engines import ENGINES, named
+from cgpu_install.engines import ENGINES, select_engines
 from cgpu_install.journal import Journal
 from cgpu_install.machine import BIN_DIR, Machine
-from cgpu_install.plan import installing, uninstalling
+from cgpu_install.plan import plan_install, plan_uninstall
 from lab.worlds.install import CONTAINERD, DOCKER, NVIDIA, cgpu, make_machine, put, tree
 
 pytestmark = pytest.mark.integration
@@ -55,7 +55,7 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
     before = tree(machine)
     place = Machine(str(machine))
     writes = 0
-    whole = Journal._put  # noqa: SLF001 (where a machine would stop)
+    whole = Journal._replace_content  # noqa: SLF001 (where a machine would stop)
 
     def put_some(journal: Journal, path: str, what: object) -> None:
         nonlocal writes
@@ -64,9 +64,9 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
             raise KeyboardInterrupt
         whole(journal, path, what)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Journal, "_put", put_some)
+    monkeypatch.setattr(Journal, "_replace_content", put_some)
     journal = Journal(place)
-    plan = installing(place, named(["docker", "nvidia"]), journal, forgiving=False)
+    plan = plan_install(place, select_engines(["docker", "nvidia"]), journal, forgiving=False)
     with pytest.raises(KeyboardInterrupt):
         journal.install(plan.changes, BIN_DIR)
     monkeypatch.undo()
@@ -74,7 +74,7 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
         cgpu("install", "--root", machine, "docker", "nvidia")
     journal = Journal(place)
     names = [*(engine.name for engine in ENGINES), "programs"]
-    journal.uninstall(uninstalling(place, ENGINES, journal).changes, names)
+    journal.uninstall(plan_uninstall(place, ENGINES, journal).changes, names)
     left = tree(machine)
     assert {name: left[name] for name in before} == before
     assert {name for name in left if name not in before} <= {"var", "var/lib"}
@@ -128,11 +128,11 @@ def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) ->
     cgpu("install", "--root", machine, "podman")  # the programs are there
     place = Machine(str(machine))
     late = Journal(place)
-    changes = installing(place, named(["docker"]), late, forgiving=False).changes
+    changes = plan_install(place, select_engines(["docker"]), late, forgiving=False).changes
     cgpu("install", "--root", machine, "nvidia")
     with pytest.raises(CgpuError, match=r"install\.json: changed meanwhile: run this again"):
         late.install(changes, BIN_DIR)
-    assert Journal(place).engines() == {"podman", "nvidia", "programs"}
+    assert Journal(place).list_engines() == {"podman", "nvidia", "programs"}
 
 
 def test_a_user_who_locks_the_folder_stops_no_install(machine: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_user_who_locks_the_folder_stops_no_install(machine: Path) -> None:
     fcntl.flock(folder, fcntl.LOCK_EX)
     cgpu("install", "--root", machine, "nvidia")
     os.close(folder)
-    assert Journal(Machine(str(machine))).engines() == {"podman", "nvidia", "programs"}
+    assert Journal(Machine(str(machine))).list_engines() == {"podman", "nvidia", "programs"}
     assert not (machine / "var/lib/cgpu.lock").exists()
 
 
@@ -165,7 +165,7 @@ def test_what_is_written_is_on_the_disk_before_the_next_step(
     monkeypatch.setattr(os, "rename", noted_rename)
     place = Machine(str(machine))
     journal = Journal(place)
-    plan = installing(place, named(["docker"]), journal, forgiving=False)
+    plan = plan_install(place, select_engines(["docker"]), journal, forgiving=False)
     journal.install(plan.changes, BIN_DIR)
     files = [path for what, path in steps if what == "rename" and Path(path).is_file()]
     for path in (f"{machine}{name}" for name in ("/var/lib/cgpu/install.json", f"/{DOCKER}")):
@@ -180,5 +180,5 @@ def test_a_command_that_fails_keeps_no_other_from_running(
 ) -> None:
     output = "false: exit status 1; /none now: No such file or directory"
     with pytest.raises(CgpuError, match=output):
-        install_command._run(["false", "/none now", "echo ran"])  # noqa: SLF001
+        install_command._run_commands(["false", "/none now", "echo ran"])  # noqa: SLF001
     assert "ran\n" in capfd.readouterr().out

@@ -16,7 +16,7 @@ from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import read_facts
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import podspecs
-from cgpu_node.allocation import BINPACK, Decision, NodeInfo, decide
+from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CORE_MEM
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import Lab, agent_lab, asked
@@ -50,7 +50,7 @@ class Cluster:
         self.lab, self.world = lab, world
         offered = read_facts(json.dumps(lab.facts())).gpus
         self.gpus = {gpu.uuid: gpu for gpu in offered}
-        self.node = NodeInfo("gpu-a", CORE_MEM, BINPACK, (gpu.gpu() for gpu in offered))
+        self.node = NodeInfo("gpu-a", CORE_MEM, BINPACK, (gpu.to_offered_gpu() for gpu in offered))
         path = world.state / "node.json"
         content = json.loads(path.read_text())
         like: dict[str, Any] = content["gpus"][0]
@@ -64,7 +64,7 @@ class Cluster:
         """Create a pod, decide and bind."""
         made = read_pod(asked(self.lab.fake, "POST", pods_path(), pod(name, LIMITS)))
         assert made.need
-        found = decide(self.node, made.need)
+        found = allocate_gpus(self.node, made.need)
         assert isinstance(found, Decision)
         self.node.add(found)
         notes = write_annotations(found, made, self.gpus, 0)
@@ -122,6 +122,6 @@ def test_k8s_12_pods_start_without_an_agent_and_the_next_one_takes_nothing_away(
             [ours, event] = lab.writes()[wrote:]  # the label, and nothing else of the node
             assert ours == "PATCH /api/v1/nodes/gpu-a"
             assert event == "POST /api/v1/namespaces/default/events"
-            assert sorted(podspecs.written(str(world.state))) == sorted(one.uid for one in later)
+            assert sorted(podspecs.list_uids(str(world.state))) == sorted(one.uid for one in later)
             assert [cluster.cap(each) for each in later] == [each.cap for each in later]
             assert (lab.facts(), lab.resources(), lab.setting.read_text()) == before

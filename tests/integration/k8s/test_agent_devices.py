@@ -82,7 +82,7 @@ def test_a_lost_gpu_takes_no_devices_from_running_pods(lab: Lab) -> None:
 
 def test_sixteen_gpus_of_a_tib_fit_into_a_message() -> None:
     units = {str(unit): True for unit in range(16 << 10)}
-    assert len(wire.devices(units)) < LONGEST / 10
+    assert len(wire.encode_devices(units)) < LONGEST / 10
 
 
 def test_sixteen_large_gpus_reach_a_kubelet(lab: Lab) -> None:

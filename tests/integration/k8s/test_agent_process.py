@@ -51,7 +51,7 @@ def test_a_labelled_node_offers_its_gpus_and_then_nothing_is_written(lab: Lab) -
             "aliyun.com/gpu-core.percentage": "400",
         }
         assert lab.node()["metadata"]["labels"]["aliyun.accelerator/nvidia_mem"] == "16160MiB"
-        assert kubernetes.read(str(lab.setting)) == kubernetes.Kubernetes(
+        assert kubernetes.read_setting(str(lab.setting)) == kubernetes.Kubernetes(
             "gpu-a", "core_mem", ("monitoring",)
         )
         assert lab.kubelet.registered == [("v1beta1", "cgpu.sock", COUNT)]
@@ -177,7 +177,7 @@ def test_a_label_that_changes_under_pods_is_held_back(lab: Lab) -> None:
         asked(lab.fake, "DELETE", f"{pods_path()}/train", {"gracePeriodSeconds": 0})
         wait_until(lambda: lab.offers("cgpu"), "the label is in force")
         assert lab.resources() == {"aliyun.com/gpu-mem": "60"}
-        found = kubernetes.read(str(lab.setting))
+        found = kubernetes.read_setting(str(lab.setting))
         assert found is not None
         assert found.mode == "cgpu"
 
@@ -301,7 +301,7 @@ def test_a_mode_that_is_held_back_outlives_the_agent(lab: Lab) -> None:
     with lab.agent():
         wait_until(lambda: "GpuModeHeld" in dict(lab.events()), "an event says so")
         assert lab.offers("core_mem")
-        found = kubernetes.read(str(lab.setting))
+        found = kubernetes.read_setting(str(lab.setting))
         assert found is not None
         assert found.mode == "core_mem"
 

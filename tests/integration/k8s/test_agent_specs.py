@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_k8s.agent.outside import held
+from cgpu_k8s.agent.outside import sum_outside_usage
 from cgpu_k8s.agent.shares import Shares
 from cgpu_node import podspecs
 from cgpu_node.decision import Grant
@@ -55,12 +55,12 @@ def make_pod(lab: Lab, name: str, limits: dict[str, str] | None = None) -> str:
 
 
 def left(lab: Lab, uid: str) -> PodSpec | None:
-    return podspecs.read(str(lab.state), uid)
+    return podspecs.read_spec(str(lab.state), uid)
 
 
 def test_what_pods_ask_for_is_left_on_the_node_while_they_are_there(lab: Lab) -> None:
     first, plain = make_pod(lab, "first"), make_pod(lab, "plain", {"cpu": "1"})
-    podspecs.write(str(lab.state), "8f3c", PodSpec("ml/gone", {"main": Limit(1)}))
+    podspecs.write_spec(str(lab.state), "8f3c", PodSpec("ml/gone", {"main": Limit(1)}))
     with lab.agent():
         wait_until(lambda: podspecs.is_current(str(lab.state)), "all is left")
         assert left(lab, first) == PodSpec("default/first", {"main": Limit(2)})
@@ -70,7 +70,7 @@ def test_what_pods_ask_for_is_left_on_the_node_while_they_are_there(lab: Lab) ->
         asked(lab.fake, "DELETE", f"{pods_path()}/later", {"gracePeriodSeconds": 0})
         wait_until(lambda: left(lab, later) is None, "and it is taken back")
     assert not podspecs.is_current(str(lab.state))
-    assert podspecs.written(str(lab.state)) == [first]
+    assert podspecs.list_uids(str(lab.state)) == [first]
 
 
 def test_an_agent_that_does_not_hear_of_pods_keeps_nobody_waiting(lab: Lab) -> None:
@@ -91,9 +91,9 @@ def test_k8s_11_the_agent_knows_whose_a_container_is_that_an_engine_creates(
     (node_.runs / "c1").mkdir(parents=True, exist_ok=True)
     done = node_.create(engine(decided({"main": {GPUS[0]: Grant(1079)}})))
     assert done.returncode == 0, done
-    [living] = Shares(str(node_.state)).living()
+    [living] = Shares(str(node_.state)).list_living()
     assert living.pod == PodContainer(UID, "default", "a-pod", "main")
-    assert held([living], {UID}, {"c1"}) == {}
+    assert sum_outside_usage([living], {UID}, {"c1"}) == {}
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from contextlib import aclosing
 import pytest
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.api.client import MERGE, connected
-from cgpu_k8s.api.cluster import Cluster, Fixed, bearer
+from cgpu_k8s.api.client import MERGE, open_client
+from cgpu_k8s.api.cluster import Cluster, Fixed, make_bearer
 from cgpu_k8s.api.errors import (
     ApiError,
     ConflictError,
@@ -101,8 +101,8 @@ def test_who_is_not_known_is_refused(server: Server) -> None:
     cluster = server.cluster()
 
     async def act() -> ApiError:
-        other = Cluster(cluster.server, "the test", cluster.trust, Fixed(bearer("wrong")))
-        async with connected(other) as client:
+        other = Cluster(cluster.server, "the test", cluster.trust, Fixed(make_bearer("wrong")))
+        async with open_client(other) as client:
             return await refused(client.get(NODES.path()))
 
     error = asyncio.run(act())

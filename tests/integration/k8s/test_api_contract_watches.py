@@ -22,7 +22,7 @@ def test_a_list_in_pages_is_one_moment(server: Server) -> None:
         for name in ("a", "b", "c", "d", "e"):
             await world.client.post(world.pods, pod(name))
         found, versions = [], set()
-        async for page in world.client.pages(world.pods, size=2):
+        async for page in world.client.list_pages(world.pods, size=2):
             if not found:
                 await world.client.delete(world.pod("e"))
                 await world.client.post(world.pods, pod("f"))
@@ -109,7 +109,7 @@ def test_a_watch_ends_in_time_and_before_that_comes_a_bookmark(server: Server) -
             "timeoutSeconds": "4",
         }
         found = []
-        async with aclosing(world.client.lines(world.pods, query, 10)) as lines:
+        async with aclosing(world.client.stream_lines(world.pods, query, 10)) as lines:
             changing = asyncio.create_task(change(world))
             found = [each async for each in lines]
             await changing

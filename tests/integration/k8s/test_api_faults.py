@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_k8s.api.client import Client, connected
-from cgpu_k8s.api.cluster import Cluster, Fixed, TokenFile, Trust, bearer
-from cgpu_k8s.api.configuration import load
+from cgpu_k8s.api.client import Client, open_client
+from cgpu_k8s.api.cluster import Cluster, Fixed, TokenFile, Trust, make_bearer
+from cgpu_k8s.api.configuration import load_cluster
 from cgpu_k8s.api.errors import (
     ApiError,
     ConfigurationError,
@@ -28,7 +28,7 @@ from cgpu_k8s.api.errors import (
     UnreachableError,
 )
 from cgpu_k8s.api.resources import NODES
-from cgpu_k8s.guard.certificates import Keys, kept
+from cgpu_k8s.guard.certificates import Keys, renew_keys
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import binding, node, pod, pod_path
@@ -111,7 +111,7 @@ def test_a_server_that_is_not_there_has_got_nothing(fake: FakeServer) -> None:
     gone = Cluster("http://127.0.0.1:1", "the test", cluster.trust, cluster.credentials)
 
     async def act() -> None:
-        async with connected(gone) as client:
+        async with open_client(gone) as client:
             await create(client)
 
     with pytest.raises(UnreachableError) as error:
@@ -136,7 +136,7 @@ def test_a_server_that_hangs_up_is_named_without_the_kernels_number(fake: FakeSe
             port = listener.sockets[0].getsockname()[1]
             right = fake.cluster()
             where = Cluster(f"http://127.0.0.1:{port}", "the test", right.trust, right.credentials)
-            async with connected(where) as client:
+            async with open_client(where) as client:
                 await create(client)
 
     with pytest.raises(NoAnswerError) as error:
@@ -149,7 +149,7 @@ def test_a_server_that_is_not_the_one_of_the_kubeconfig_is_named_in_words(
     fake: FakeServer, tmp_path: Path, *, speaks_tls: bool
 ) -> None:
     """Its certificate is another's, or it speaks no TLS."""
-    keys = kept(Keys(), "127.0.0.1", datetime.now(timezone.utc))
+    keys = renew_keys(Keys(), "127.0.0.1", datetime.now(timezone.utc))
     (tmp_path / "pem").write_bytes(keys.chain + keys.key)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(tmp_path / "pem")
@@ -162,7 +162,7 @@ def test_a_server_that_is_not_the_one_of_the_kubeconfig_is_named_in_words(
         ) as listener:
             address = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
             other = Cluster(address, "the test", Trust(), fake.cluster().credentials)
-            async with connected(other) as client:
+            async with open_client(other) as client:
                 await create(client)
 
     with pytest.raises(UnreachableError) as error:
@@ -183,10 +183,10 @@ def test_what_is_no_json_is_no_answer(fake: FakeServer) -> None:
 @pytest.mark.parametrize("token", ["one\ntwo", "one\0two"])
 def test_a_token_that_is_no_line_is_not_sent(fake: FakeServer, token: str) -> None:
     cluster = fake.cluster()
-    wrong = Cluster(fake.address, "the test", cluster.trust, Fixed(bearer(token)))
+    wrong = Cluster(fake.address, "the test", cluster.trust, Fixed(make_bearer(token)))
 
     async def act() -> None:
-        async with connected(wrong) as client:
+        async with open_client(wrong) as client:
             await create(client)
 
     with pytest.raises(ConfigurationError, match="token of the test has a control character"):
@@ -199,7 +199,7 @@ def test_a_host_that_has_no_name_for_dns_has_got_nothing(fake: FakeServer) -> No
     wrong = Cluster(f"http://{'a' * 300}", "the test", cluster.trust, cluster.credentials)
 
     async def act() -> None:
-        async with connected(wrong) as client:
+        async with open_client(wrong) as client:
             await create(client)
 
     with pytest.raises(UnreachableError, match=r"\(the test\) cannot be reached: "):
@@ -214,7 +214,7 @@ def test_a_token_that_was_replaced_is_read_again(fake: FakeServer, tmp_path: Pat
 
     async def act() -> None:
         cluster = Cluster(fake.address, "the test", fake.cluster().trust, credentials)
-        async with connected(cluster) as client:
+        async with open_client(cluster) as client:
             await client.list(PODS)
             fake.tokens = {"new"}
             with pytest.raises(UnauthorizedError):
@@ -240,7 +240,7 @@ def test_a_plugin_is_asked_again_when_its_token_is_refused(
     fake.tokens = {"one"}
 
     async def act() -> None:
-        async with connected(load(str(kubeconfig), environment={})) as client:
+        async with open_client(load_cluster(str(kubeconfig), environment={})) as client:
             await client.list(PODS)
             (tmp_path / "token").write_text("two")
             fake.tokens = {"two"}
@@ -256,7 +256,7 @@ def test_a_list_of_which_a_page_is_gone_says_so(fake: FakeServer) -> None:
     async def act(client: Client) -> None:
         for each in "abc":
             await client.post(PODS, pod(each))
-        async for _page in client.pages(PODS, size=2):
+        async for _page in client.list_pages(PODS, size=2):
             await done(fake.forget)
 
     assert type(refused(fake, act)) is GoneError
@@ -280,7 +280,7 @@ def test_the_kernel_looks_whether_a_watchs_server_is_still_there(fake: FakeServe
     """A machine that is gone says nothing, and a watch waits for minutes."""
 
     async def act(client: Client) -> None:
-        lines = client.lines(NODES.path(), {"watch": "true"}, 600.0)
+        lines = client.stream_lines(NODES.path(), {"watch": "true"}, 600.0)
         first = asyncio.ensure_future(anext(lines))
         while not fake.watches:  # noqa: ASYNC110 (another thread's)
             await asyncio.sleep(0.01)

@@ -11,11 +11,11 @@ import yaml
 
 from cgpu_env.version import VERSION
 from cgpu_k8s import names
-from cgpu_k8s.agent.main import arguments
+from cgpu_k8s.agent.main import build_parser
 from cgpu_k8s.api.configuration import SERVICE_ACCOUNT
 from cgpu_k8s.extender import fence
 from cgpu_k8s.extender import main as extender
-from cgpu_k8s.guard.main import arguments as guard_arguments
+from cgpu_k8s.guard.main import build_parser as build_guard_parser
 from cgpu_k8s.guard.rules import Review
 from lab.kubernetes import cel, chart
 
@@ -148,7 +148,7 @@ def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
 ) -> None:
     pod = dict(pods(objects))[GUARD]
     [container] = pod["containers"]
-    given = guard_arguments().parse_args(container["args"])
+    given = build_guard_parser().parse_args(container["args"])
     assert container["command"] == ["python3", "-m", "cgpu_k8s.guard"]
     assert given.namespace == chart.NAMESPACE
     assert not given.runtime_class
@@ -167,7 +167,7 @@ def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
     value = "--set=guard.runtimeClassName=cgpu"
     other = dict(pods(chart.rendered("1.30", tmp_path, value)))[GUARD]
     words = other["containers"][0]["args"]
-    assert guard_arguments().parse_args(words).runtime_class == "cgpu"
+    assert build_guard_parser().parse_args(words).runtime_class == "cgpu"
 
 
 def test_both_profiles_ask_the_extender_for_pods_with_memory_or_time(objects: list[Json]) -> None:
@@ -271,7 +271,7 @@ def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     pod = dict(pods(chart.rendered("1.30", tmp_path, *values)))["cgpu-agent"]
     [container] = pod["containers"]
     assert container["command"] == ["python3", "-m", "cgpu_k8s.agent"]
-    given = arguments().parse_args(container["args"])
+    given = build_parser().parse_args(container["args"])
     paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     hosts = [each for each in pod["volumes"] if "hostPath" in each]
     volumes = {each["name"]: each["hostPath"]["path"] for each in hosts}
@@ -334,7 +334,7 @@ def test_an_older_cluster_is_refused(tmp_path: Path) -> None:
 def test_the_agent_may_write_a_status_only_where_it_does(tmp_path: Path, how: str) -> None:
     found = chart.rendered("1.30", tmp_path, f"--set=agent.resources={how}")
     container = dict(pods(found))["cgpu-agent"]["containers"][0]
-    assert arguments().parse_args(container["args"]).resources == how
+    assert build_parser().parse_args(container["args"]).resources == how
     rules = chart.one(found, "ClusterRole", "cgpu-agent")["rules"]
     [written] = [each["resources"] for each in rules if "patch" in each["verbs"]]
     assert ("nodes/status" in written) == (how == "status")
@@ -347,7 +347,7 @@ def test_metrics_of_the_extender_are_reached_and_nothing_else_is(objects: list[J
     assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     for address in ("10.0.0.1", "fd00::1"):
         words = [each.replace(f"$({variable['name']})", address) for each in container["args"]]
-        given = extender.arguments().parse_args(words)
+        given = extender.build_parser().parse_args(words)
         assert given.listen[0] == "127.0.0.1"
         assert given.metrics[0] == address
     port = given.metrics[1]

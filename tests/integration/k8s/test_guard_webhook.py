@@ -17,10 +17,10 @@ import psutil
 import pytest
 import yaml
 
-from cgpu_k8s.api.client import MERGE, connected
+from cgpu_k8s.api.client import MERGE, open_client
 from cgpu_k8s.api.errors import ForbiddenError, InvalidError, NotFoundError
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING, Resource
-from cgpu_k8s.guard.rules import Review, refusal
+from cgpu_k8s.guard.rules import Review, find_refusal
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.names import SCHEDULERS
 from cgpu_k8s.objects.pods import read_pod
@@ -103,7 +103,7 @@ def act(plane: ControlPlane, what: Callable[[Client], Awaitable[Any]], user: str
     """What a user's request brings."""
 
     async def run() -> Any:
-        async with connected(plane.cluster(user)) as client:
+        async with open_client(plane.cluster(user)) as client:
             return await what(client)
 
     return asyncio.run(run())
@@ -204,7 +204,7 @@ def test_what_no_gpu_could_give_is_refused_with_its_sentence(
     guarded: ControlPlane, name: str
 ) -> None:
     item = whole(IMPOSSIBLE[name])
-    sentence = refusal(Review("CREATE", "pods", ADMIN, item), Settings((ACCOUNT,), AGENT))
+    sentence = find_refusal(Review("CREATE", "pods", ADMIN, item), Settings((ACCOUNT,), AGENT))
     if name in ITS_OWN:
         with pytest.raises(InvalidError):
             make(guarded, item)
@@ -366,7 +366,7 @@ def started(world: PodWorld, item: Json) -> str:
     uid, notes = item["metadata"]["uid"], item["metadata"].get("annotations", {})
     limits = {each.name: Limit(each.units, each.cores) for each in found.containers}
     if limits:  # as the agent leaves it
-        podspecs.write(str(world.state), uid, PodSpec(f"default/{found.name}", limits))
+        podspecs.write_spec(str(world.state), uid, PodSpec(f"default/{found.name}", limits))
     current = Current(str(world.state))
     assert current.begin()
     try:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from cgpu_k8s.api.resources import EVENTS, NAMESPACES, NODES, PODS
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.fake_server import FakeServer, fake_server
@@ -354,7 +354,7 @@ def test_the_real_api_server_understands_what_is_asked(
     """Selectors of pods and events, pods that were bound, and objects as it writes them."""
 
     async def act() -> None:
-        async with connected(server.cluster()) as client:
+        async with open_client(server.cluster()) as client:
             await fill(client)
 
     asyncio.run(act())

@@ -63,9 +63,9 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def gone_within_a_second(observer: cgpu_native.Ledger) -> bool:
     end = time.monotonic() + 1
-    while observer.used(0) != 0 and time.monotonic() < end:
+    while observer.read_used(0) != 0 and time.monotonic() < end:
         time.sleep(0.01)
-    return observer.used(0) == 0
+    return observer.read_used(0) == 0
 
 
 def test_mem_7_the_host_sees_a_process_of_another_pid_namespace_live_and_die(
@@ -74,7 +74,7 @@ def test_mem_7_the_host_sees_a_process_of_another_pid_namespace_live_and_die(
     namespaces = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
     process, own_pid = hold(str(path), 1000, *namespaces)
     assert own_pid == 1
-    assert observer.processes(0) == [cgpu_native.LedgerProcess(1, 0, 1000)]
+    assert observer.list_processes(0) == [cgpu_native.LedgerProcess(1, 0, 1000)]
     kill(process)
     assert gone_within_a_second(observer)
 
@@ -88,18 +88,18 @@ def test_a_process_that_reaches_the_file_under_another_name_shares_the_account(
     namespaces = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh")
     process, _ = hold(str(other), 600, *namespaces)
     with cgpu_native.Ledger.attach(path) as ledger:
-        assert ledger.used(0) == 600
+        assert ledger.read_used(0) == 600
         with pytest.raises(cgpu_native.OverCapError):
             ledger.charge(0, 1000, 401)
         kill(process)
         ledger.charge(0, 1000, 1000)  # the dead one's bytes are there at once
-        assert observer.processes(0) == [
+        assert observer.list_processes(0) == [
             cgpu_native.LedgerProcess(os.getpid(), ledger_slot(ledger), 1000)
         ]
 
 
 def ledger_slot(ledger: cgpu_native.Ledger) -> int:
-    return next(process.slot for process in ledger.processes(0))
+    return next(process.slot for process in ledger.list_processes(0))
 
 
 def _charge_as_another_user(path: str) -> None:
@@ -132,4 +132,4 @@ def test_two_ledgers_know_nothing_of_one_another(path: Path, tmp_path: Path) -> 
     ):
         first.charge(0, 1000, 1000)
         second.charge(0, 1000, 1000)
-        assert (first.used(0), second.used(0)) == (1000, 1000)
+        assert (first.read_used(0), second.read_used(0)) == (1000, 1000)

@@ -55,16 +55,16 @@ def test_mem_6_sixteen_processes_of_four_threads_fill_a_cap_exactly(path: Path) 
         worker.start()
     filled.wait(60)
     with cgpu_native.Ledger.attach(path) as ledger:
-        assert ledger.used(0) == cap
-        assert sorted(p.pid for p in ledger.processes(0)) == sorted(w.pid for w in workers)
+        assert ledger.read_used(0) == cap
+        assert sorted(p.pid for p in ledger.list_processes(0)) == sorted(w.pid for w in workers)
         with pytest.raises(cgpu_native.OverCapError):
             ledger.charge(0, cap, 1)
-        assert ledger.refused(0) == 1
+        assert ledger.read_refused(0) == 1
         seen.wait(60)
         for worker in workers:
             worker.join()
             assert worker.exitcode == 0
-        assert ledger.used(0) == 0
+        assert ledger.read_used(0) == 0
 
 
 def _hold(path: Path, ready: Barrier) -> None:
@@ -84,24 +84,24 @@ def test_mem_7_death_by_any_signal_gives_back(path: Path, sign: signal.Signals) 
         worker.start()
     ready.wait(60)
     with cgpu_native.Ledger.attach(path) as ledger:
-        assert ledger.used(0) == UNIT
+        assert ledger.read_used(0) == UNIT
         for worker in workers:
             assert worker.pid is not None
             os.kill(worker.pid, sign)
             worker.join()
         end = time.monotonic() + 1
-        while ledger.used(0) != 0:
+        while ledger.read_used(0) != 0:
             assert time.monotonic() < end
             time.sleep(0.01)
 
 
 def _child_of(ledger: cgpu_native.Ledger, path: Path) -> None:
-    assert (ledger.used(0), ledger.own(0)) == (0, 0)
+    assert (ledger.read_used(0), ledger.read_own(0)) == (0, 0)
     with pytest.raises(cgpu_native.NativeError):
         ledger.charge(0, UNIT, 1)
     with cgpu_native.Ledger.attach(path) as own:
         assert own.charge(0, UNIT, UNIT // 2) == UNIT // 2
-        assert own.used(0) == UNIT
+        assert own.read_used(0) == UNIT
 
 
 def test_a_forked_worker_is_detached_and_attaches_anew(path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_forked_worker_is_detached_and_attaches_anew(path: Path) -> None:
         worker.start()
         worker.join()
         assert worker.exitcode == 0
-        assert (ledger.used(0), ledger.own(0)) == (UNIT // 2, UNIT // 2)
+        assert (ledger.read_used(0), ledger.read_own(0)) == (UNIT // 2, UNIT // 2)

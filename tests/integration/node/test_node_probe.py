@@ -154,7 +154,7 @@ def test_a_context_that_fails_changes_no_order(driver: Path, tmp_path: Path) -> 
     inject(driver, Fault("cuDevicePrimaryCtxRetain", result=2))
     node = probe(driver, tmp_path)
     assert node.cuda_order == tuple(gpu.uuid for gpu in node.gpus)
-    assert ([gpu.context_bytes > 0 for gpu in node.gpus], node.lost) == ([False, True], ())
+    assert ([gpu.context_bytes > 0 for gpu in node.gpus], node.lost_gpus) == ([False, True], ())
     [note] = node.notes
     assert f"costs on {node.gpus[0].uuid} is not known" in note
 
@@ -183,8 +183,8 @@ def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> Non
         "import sys; from cgpu_node.facts import discovery;"
         "from cgpu_node.facts.node import load_node;"
         "from cgpu_node.settings.config import Config;"
-        "ask = discovery.ask;"
-        "discovery.ask = lambda *given: (print('asked'), ask(*given))[1];"
+        "ask = discovery.ask_driver;"
+        "discovery.ask_driver = lambda *given: (print('asked'), ask(*given))[1];"
         "load_node(sys.argv[1], sys.argv[2], config=Config())"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "state"), str(driver)]

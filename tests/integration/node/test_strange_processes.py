@@ -14,11 +14,11 @@ import pytest
 import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_node.shares import liveness
-from cgpu_node.shares.liveness import inhabited, start_time
-from cgpu_node.shares.mountinfo import mounts
+from cgpu_node.shares.liveness import find_inhabited, start_time
+from cgpu_node.shares.mountinfo import read_mounts
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
-from cgpu_node.view.usage import located, use_of
+from cgpu_node.view.usage import locate_processes, use_of
 from cgpu_server.audit import process_owners
 from cgpu_server.audit.process_owners import ContainerLookup, read_process
 from lab.machine.nobody import NOBODY
@@ -132,10 +132,10 @@ NAMES = [b"\xff", b"a\rb\rc", b"a b\nc"]
 @pytest.mark.parametrize("name", NAMES)
 def test_mounts_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: bytes) -> None:
     with Strange(MOUNTS, name, ledger) as strange:
-        assert inhabited([str(ledger.parent)]) == set()
+        assert find_inhabited([str(ledger.parent)]) == set()
         process = read_process(strange.pid)
         assert process is not None
-        assert ContainerLookup([session(ledger)]).of(process) is None
+        assert ContainerLookup([session(ledger)]).find(process) is None
 
 
 def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
@@ -146,12 +146,12 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         process = read_process(strange.pid)
         assert process is not None
         folder, now = f"/proc/{strange.pid}", time.thread_time()
-        assert None not in list(mounts(folder, now + 60))
-        assert list(mounts(folder, now)) == [None]
+        assert None not in list(read_mounts(folder, now + 60))
+        assert list(read_mounts(folder, now)) == [None]
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
         monkeypatch.setattr(process_owners, "_READ_CPU_S", 0.0)
-        assert inhabited([str(ledger.parent)]) == {str(ledger.parent)}
-        assert ContainerLookup([session(ledger)]).of(process) is None
+        assert find_inhabited([str(ledger.parent)]) == {str(ledger.parent)}
+        assert ContainerLookup([session(ledger)]).find(process) is None
 
 
 # In a user's own namespaces; a root in there could stack any number of mounts.
@@ -184,14 +184,14 @@ def test_a_users_mounts_keep_no_session_but_the_users(
     (sessions["another"] / "guest").write_text("1234")
     wanted = {str(directory) for directory in sessions.values()}
     with Strange(APART, b"%d" % user, sessions["root"] / "ledger") as strange:
-        assert inhabited(wanted) == set()
+        assert find_inhabited(wanted) == set()
         full = f"/proc/{strange.pid}"
 
         def read(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
-            return iter([None]) if folder == full else mounts(folder, until, ending)
+            return iter([None]) if folder == full else read_mounts(folder, until, ending)
 
-        monkeypatch.setattr(liveness, "mounts", read)
-        assert inhabited(wanted) == {str(sessions[name]) for name in (kept, "earlier")}
+        monkeypatch.setattr(liveness, "read_mounts", read)
+        assert find_inhabited(wanted) == {str(sessions[name]) for name in (kept, "earlier")}
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["its limits", "a file of that name"])
@@ -204,16 +204,16 @@ def test_only_the_limits_themselves_show_whose_a_process_is(
     (directory / "limits").touch()
     forged = f"x/{directory.name}/limits".encode()
     with Strange(BINDS, b"limits" if own else forged, ledger) as strange:
-        assert inhabited([str(directory)]) == ({str(directory)} if own else set())
+        assert find_inhabited([str(directory)]) == ({str(directory)} if own else set())
         process = read_process(strange.pid)
         assert process is not None
-        found = ContainerLookup([session(ledger)]).of(process)
+        found = ContainerLookup([session(ledger)]).find(process)
         assert found == (session(ledger) if own else None)
 
 
 def holdings(record: Record) -> list[tuple[processes.Holding, ...]]:
     """Who holds memory, on each of the container's GPUs, with ids on the host."""
-    ((use),) = located([use_of(record)])
+    ((use),) = locate_processes([use_of(record)])
     return [gpu.processes for gpu in use.gpus]
 
 
@@ -224,7 +224,7 @@ def test_mapped_files_of_any_name_hide_nobody_and_break_nothing(ledger: Path, na
         assert held == (strange.pid, 1000, strange.pid)
         process = read_process(strange.pid)
         assert process is not None
-        assert ContainerLookup([session(ledger)]).of(process) == session(ledger)
+        assert ContainerLookup([session(ledger)]).find(process) == session(ledger)
 
 
 def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) 
         process = read_process(strange.pid)
         assert process is not None
         assert not process.ends
-        assert ContainerLookup([session(ledger)]).of(process) == session(ledger)
+        assert ContainerLookup([session(ledger)]).find(process) == session(ledger)
         assert holdings(session(ledger)) == [((strange.pid, 1000, strange.pid),)]
 
 
@@ -258,9 +258,9 @@ for kind, user in ((b"fuse.\\xff", 0), (b"fuse.cgpu_km", 7)):
         data = f"fd={device},rootmode=40000,user_id={user},group_id=0"
         assert libc.mount(b"x", path, kind, ctypes.c_ulong(0), data.encode()) == 0
         os.close(device)
-mounts.unmount(sys.argv[1])
+mounts.unmount_tree(sys.argv[1])
 ground = Ground(Machine(), sys.argv[1], None)
-print([*state.leftovers(ground)])
+print([*state.check_leftovers(ground)])
 """
 
 
@@ -277,13 +277,13 @@ def test_mounts_of_users_disturb_neither_server_nor_doctor(tmp_path: Path) -> No
 def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All containers are looked for at once, and not for long."""
     looks = []
-    whole = processes._hosts  # noqa: SLF001 (what takes time)
+    whole = processes._find_host_pids  # noqa: SLF001 (what takes time)
 
     def look(*arguments: Any) -> Any:
         looks.append(arguments)
         return whole(*arguments)
 
-    monkeypatch.setattr(processes, "_hosts", look)
+    monkeypatch.setattr(processes, "_find_host_pids", look)
     with Strange(MAPS, b"file", ledger) as strange:
         record = session(ledger)
         twice = record._replace(gpus=record.gpus * 2)
@@ -307,21 +307,21 @@ def test_more_mappings_than_can_be_read_hide_their_own_process_only(
         assert process is not None
         assert beside is not None
         spent: dict[tuple[int, int], float] = {}
-        assert ContainerLookup([record], spent=spent).of(process) == record
+        assert ContainerLookup([record], spent=spent).find(process) == record
         first = spent[process[:2]]
         monkeypatch.setattr(process_owners, "_READ_CPU_S", first + 1e-9)
-        ContainerLookup([record], spent=spent).of(process)
+        ContainerLookup([record], spent=spent).find(process)
         assert spent[process[:2]] > first, "what all looks take adds up"
         lookup = ContainerLookup([record], spent=spent)
-        assert lookup.of(process) is None, "it is not read again"
-        assert lookup.of(beside) == record
+        assert lookup.find(process) is None, "it is not read again"
+        assert lookup.find(beside) == record
 
 
 # A ledger of another file system, with the same number there, as every user can make.
 FORGED = """
 import mmap, os, subprocess, sys
 import cgpu_native
-from cgpu_node.view.processes import Holding, locate
+from cgpu_node.view.processes import Holding, locate_holdings
 folders = [f"{sys.argv[1]}/{name}/container" for name in ("real", "forged")]
 for folder in folders:
     os.mkdir(os.path.dirname(folder))
@@ -331,7 +331,7 @@ for folder in folders:
 assert len({os.stat(f"{folder}/ledger").st_ino for folder in folders}) == 1
 mapped = mmap.mmap(os.open(f"{folders[1]}/ledger", os.O_RDWR), 4096)
 held = Holding(0, 1, os.getpid())
-print([locate([(folder, (held,))])[0][0].pid == os.getpid() for folder in folders])
+print([locate_holdings([(folder, (held,))])[0][0].pid == os.getpid() for folder in folders])
 """
 
 

@@ -1,4 +1,4 @@
-"""What ``offspring.ended`` ends, what it spares, and that it ends itself (CLI-9)."""
+"""What ``offspring.end_at_exit`` ends, what it spares, and that it ends itself (CLI-9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLEEP = ["sleep", "1000"]
 ORPHAN = ["sh", "-c", "sleep 1000 >&- & echo $!"]
 mine = subprocess.Popen(SLEEP)
 try:
-    with offspring.ended():
+    with offspring.end_at_exit():
         inside = subprocess.Popen(SLEEP)
         orphan = subprocess.run(ORPHAN, stdout=subprocess.PIPE, text=True).stdout
     print(*(os.path.exists(f"/proc/{int(pid)}") for pid in (mine.pid, inside.pid, orphan)))
@@ -39,7 +39,7 @@ def refuse(*_):
 kill, offspring._LIMIT_SECONDS = os.kill, 0.1
 os.kill = {instead}
 try:
-    with offspring.ended():
+    with offspring.end_at_exit():
         child = subprocess.Popen(["sleep", "1000"])
 except CgpuError as error:
     assert str(child.pid) in str(error), error

@@ -42,7 +42,10 @@ def two() -> Iterator[Two]:
     program = user.start(*WHOLE, *HOLD)
     assert program.stdout is not None
     assert program.stdout.readline() == "held\n"
-    wait_until(lambda: accounts.others("/nowhere", str(user.driver)), "its server makes it known")
+    wait_until(
+        lambda: accounts.find_other_accounts("/nowhere", str(user.driver)),
+        "its server makes it known",
+    )
     yield Two(user, root)
     program.communicate("\n")
 
@@ -51,7 +54,7 @@ def seen(two: Two, world: World) -> str:
     """The sentence about the other account."""
     other = two.user if world is two.root else two.root
     uid = 0 if other.root else NOBODY
-    return accounts.sentence([accounts.Account(uid, str(other.state))])
+    return accounts.format_warning([accounts.Account(uid, str(other.state))])
 
 
 def test_a_session_says_who_promises_the_same_gpu(two: Two) -> None:
@@ -88,7 +91,7 @@ def test_while_both_promise_it_each_shows_the_other(two: Two) -> None:
     """And root's server logs it."""
     program = two.root.start(*WHOLE, "sleep", "3600")
     beside = str(two.user.state), str(two.user.driver)
-    wait_until(lambda: accounts.others(*beside), "its server makes it known")
+    wait_until(lambda: accounts.find_other_accounts(*beside), "its server makes it known")
     for world in two:
         assert world.smi()["notes"] == [f"{seen(two, world)}; {accounts.ADVICE}"]
     assert "15109MiB of 15109MiB are promised: memory can run out below a cap" in _smi(two)
@@ -103,7 +106,7 @@ def test_while_both_promise_it_each_shows_the_other(two: Two) -> None:
 
 def test_an_account_of_another_gpu_is_none_of_its_business(two: Two) -> None:
     assert World().run(*WHOLE, "true").stderr == ""
-    assert accounts.others(str(two.root.state), "/nowhere") == []
+    assert accounts.find_other_accounts(str(two.root.state), "/nowhere") == []
 
 
 def test_an_account_without_shares_is_not_named() -> None:
@@ -111,10 +114,10 @@ def test_an_account_without_shares_is_not_named() -> None:
     world = World()
     program = world.start(*WHOLE, "sleep", "3600")
     beside = "/nowhere", str(world.driver)
-    wait_until(lambda: accounts.others(*beside), "its server makes it known")
-    assert accounts.others(*beside) == [accounts.Account(0, str(world.state))]
-    assert accounts.others(str(world.state), str(world.driver)) == []
+    wait_until(lambda: accounts.find_other_accounts(*beside), "its server makes it known")
+    assert accounts.find_other_accounts(*beside) == [accounts.Account(0, str(world.state))]
+    assert accounts.find_other_accounts(str(world.state), str(world.driver)) == []
     program.kill()
     program.communicate()
-    wait_until(lambda: accounts.others(*beside) == [], "it has no shares any more")
+    wait_until(lambda: accounts.find_other_accounts(*beside) == [], "it has no shares any more")
     assert serving(world.state)

@@ -230,7 +230,7 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     assert world.outside() == 1000 + CONTEXT
     assert len(world.logged("audit_fails").splitlines()) == 1
     ground = Ground(Machine(), str(world.state), str(world.driver))
-    seen = [found for found in state.server(ground) if found.level == "warning"]
+    seen = [found for found in state.check_server(ground) if found.level == "warning"]
     assert ["the audit sees nothing" in found.what for found in seen] == [True]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 T4_BYTES = 15109 * MIB
-POLICIES = rules.allowed("policy")
+POLICIES = rules.format_allowed("policy")
 FOLLOW = cgpu_run_world.PROGRAMS / "follow_cap.py"
 OUT_OF_MEMORY = 2
 

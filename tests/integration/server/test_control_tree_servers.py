@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_doctor.finding import Ground
-from cgpu_doctor.state import leftovers
+from cgpu_doctor.state import check_leftovers
 from cgpu_env.version import VERSION
 from cgpu_install.machine import Machine
 from lab.machine.as_service import as_service
@@ -58,7 +58,7 @@ def test_the_tree_of_a_stopped_server_is_not_to_be_unmounted(world: World) -> No
 
     def mends() -> list[str]:
         ground = Ground(Machine(), str(world.state), None)
-        return [each.mend for each in leftovers(ground) if each.value == str(world.tree)]
+        return [each.mend for each in check_leftovers(ground) if each.value == str(world.tree)]
 
     server = world.serve()
     server.send_signal(signal.SIGSTOP)

@@ -78,7 +78,7 @@ def test_locks_without_end_are_gone_through_a_few_times(world: World, stack: Exi
         look = ledger.look()
         assert 0 < look.asked < FEW
         assert not look.is_certain
-        assert len(look.processes(0)) > SLOTS - FEW, "who was not asked for counts as living"
+        assert len(look.list_processes(0)) > SLOTS - FEW, "who was not asked for counts as living"
         assert ledger.look().asked == 0
     with cgpu_native.Ledger.observe(path) as later:
         assert later.look().asked == 0, "what one look has found out, the next one knows"
@@ -141,7 +141,7 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
 ) -> None:
     """A program that takes memory past cgpu could first take a lease on its limits."""
     stack.enter_context(Hostile("lease", world.admit("a") / "limits"))
-    (record,) = world.registry.records()
+    (record,) = world.registry.list_records()
     reading = Reading(1000 * MIB, {os.getpid(): 1000 * MIB})
     nothing = lambda: None  # noqa: E731
     probe = SimpleNamespace(
@@ -160,7 +160,7 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
         exclusive=(),
         inhabited_at=0.0,
         driver_dir="/",
-        node=nothing,
+        find_node=nothing,
     )
     looks = auditor.Audit(state)
     looks.start()
@@ -232,13 +232,13 @@ def test_what_is_no_regular_file_is_not_waited_for(world: World, kind: str) -> N
         with pytest.raises((OSError, cgpu_native.NativeError)):
             os.close(cgpu_native.open_file(path))
         assert cgpu_native.read_head(path) is None
-    assert world.registry.records() == []
+    assert world.registry.list_records() == []
 
 
 def test_a_ledger_made_endless_is_not_read_and_marks_the_container(world: World) -> None:
     path = world.admit("a") / "ledger"
     os.truncate(path, 1 << 40)
-    assert processes.read_ledger(world.registry.records()[0]).mark == marks.RUINED
+    assert processes.read_ledger(world.registry.list_records()[0]).mark == marks.RUINED
 
 
 def test_a_ledger_made_large_is_cut_back_and_works_again(world: World, stack: ExitStack) -> None:
@@ -251,10 +251,10 @@ def test_a_ledger_made_large_is_cut_back_and_works_again(world: World, stack: Ex
     serve(world)
     wait_until(lambda: path.stat().st_size == size, "it is cut")
     assert "container=a" in logged(world.state.parent / "log", r"ledger_cut .*")
-    (entry,) = world.registry.records()
+    (entry,) = world.registry.list_records()
     assert processes.read_ledger(entry).mark is None
     with cgpu_native.Ledger.observe(path) as seen:
-        assert seen.used(0) == MIB // 2
+        assert seen.read_used(0) == MIB // 2
 
 
 def test_space_beyond_the_end_of_a_ledger_is_given_back() -> None:
@@ -277,7 +277,7 @@ def test_a_ledger_of_another_release_is_not_cut(world: World) -> None:
         limits.seek(4)
         limits.write(bytes([99]))
     os.truncate(directory / "ledger", 1 << 20)
-    ContainerWarnings().log(world.registry.records())
+    ContainerWarnings().log(world.registry.list_records())
     assert (directory / "ledger").stat().st_size == 1 << 20
 
 

@@ -45,7 +45,7 @@ def test_an_admission_starts_the_server_and_its_page_comes_to_life(world: World)
     """REL-2: nothing needs an extra command."""
     directory = world.admit("a")
     assert page(directory).heartbeat_ns == 0
-    server.wake(str(world.state))
+    server.wake_server(str(world.state))
     wait_until(lambda: is_arbitrated(directory), "the page has a heartbeat")
     assert page(directory).gate & 3, "a lone container's gate is open"
 
@@ -62,7 +62,7 @@ def test_directories_are_named_by_variables_or_options(tmp_path: Path, *, is_nam
     process = subprocess.Popen(words, env={**environment(), **variables})
     try:
         wait_until(lambda: state.exists() and server.is_listening(str(state)), "it serves there")
-        answer = client.ask(str(state), {"request": "status"})
+        answer = client.send_request(str(state), {"request": "status"})
         assert len(answer["gpus"]) == 1, "of the simulated driver"
     finally:
         process.terminate()
@@ -72,7 +72,7 @@ def test_directories_are_named_by_variables_or_options(tmp_path: Path, *, is_nam
 
 def test_the_server_that_was_started_keeps_nothing_of_its_starter(world: World) -> None:
     """REL-5: no descriptor, terminal, directory or environment."""
-    code = "import sys; from cgpu_node import server; server.wake(sys.argv[1])"
+    code = "import sys; from cgpu_node import server; server.wake_server(sys.argv[1])"
     reader, writer = os.pipe()
     command = [sys.executable, "-c", code, str(world.state)]
     subprocess.run(
@@ -97,7 +97,7 @@ def test_a_server_killed_with_9_is_followed_by_one_that_picks_everything_up(worl
     first.kill()
     first.wait()
     wait_until(lambda: not is_arbitrated(directory), "the heartbeat has stopped")
-    server.wake(str(world.state))
+    server.wake_server(str(world.state))
     wait_until(lambda: is_arbitrated(directory), "another one arbitrates")
     status = world.ask({"request": "status"})
     assert [(c["id"], c["weight"]) for c in status["containers"]] == [("a", 5)]
@@ -136,7 +136,7 @@ def test_sigterm_is_a_clean_end(world: World) -> None:
 
 def test_a_service_takes_the_place_of_a_server_that_a_container_started(world: World) -> None:
     directory = world.admit("a")
-    server.wake(str(world.state))
+    server.wake_server(str(world.state))
     wait_until(lambda: world.pid() is not None, "it serves")
     (old,) = serving(world.state)
     service = world.start("--replace")
@@ -204,7 +204,7 @@ def test_a_state_directory_with_a_long_name_is_served(tmp_path: Path) -> None:
     world = World(state)
     try:
         directory = world.admit("a")
-        server.wake(str(state))
+        server.wake_server(str(state))
         wait_until(lambda: is_arbitrated(directory), "the page has a heartbeat")
     finally:
         end_servers(tmp_path)
@@ -274,7 +274,7 @@ def test_another_user_is_refused() -> None:
 
 def test_asking_where_nobody_serves_is_a_sentence(world: World) -> None:
     with pytest.raises(CgpuError, match="no cgpud serves"):
-        client.ask(str(world.state), {"request": "status"})
+        client.send_request(str(world.state), {"request": "status"})
 
 
 def test_a_stopped_server_is_named_with_the_command_that_lets_it_go_on(
@@ -285,8 +285,8 @@ def test_a_stopped_server_is_named_with_the_command_that_lets_it_go_on(
     running.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(client.SilentError) as refusal:
-            client.ask(str(world.state), {"request": "status"})
-        (found,) = state.server(Ground(Machine("/"), str(world.state), None))
+            client.send_request(str(world.state), {"request": "status"})
+        (found,) = state.check_server(Ground(Machine("/"), str(world.state), None))
     finally:
         running.send_signal(signal.SIGCONT)
     output = f"cgpud (pid {running.pid}) is stopped and does not answer"
@@ -305,7 +305,7 @@ def test_a_server_that_hangs_is_named_after_a_while(
         listener.bind(str(world.state / server.SOCKET))
         listener.listen()
         with pytest.raises(client.SilentError) as refusal:
-            client.ask(str(world.state), {"request": "status"})
+            client.send_request(str(world.state), {"request": "status"})
     assert str(refusal.value) == f"cgpud (pid {os.getpid()}) does not answer within 0.3 s"
     assert refusal.value.hint == f"kill -KILL {os.getpid()}"
 

@@ -34,7 +34,7 @@ def test_a_killed_arbiter_costs_nobody_more_than_250_ms(pair: Players) -> None:
         pid = pair.server()
         gaps.append(gap_after(everyone, lambda pid=pid: os.kill(pid, signal.SIGKILL)))
         with preferring():
-            server.wake(str(state), str(pair.world.driver))
+            server.wake_server(str(state), str(pair.world.driver))
         for player in everyone:
             wait_until(player.is_arbitrated, "an arbiter gives a sign")
         time.sleep(TURNS)

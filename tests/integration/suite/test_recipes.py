@@ -103,7 +103,10 @@ def run(root: Path, *arguments: str) -> str:
 
 
 def test_the_new_policy_is_what_its_file_says(copy: Path) -> None:
-    code = "from cgpu_native.policies import entitle; print(*entitle(7, [1, 4], 20), sep='\\n')"
+    code = (
+        "from cgpu_native.policies import entitle_containers;"
+        "print(*entitle_containers(7, [1, 4], 20), sep='\\n')"
+    )
     assert run(copy, "-c", code).splitlines() == [
         "Entitlement(competes=1, ceiling_ppm=125000, fallback_ppm=125000)",
         "Entitlement(competes=4, ceiling_ppm=500000, fallback_ppm=500000)",

@@ -55,13 +55,15 @@ def left() -> int:
 def used(gpu: int = 0) -> int:
     """Bytes that the container holds, as the host sees it."""
     with Ledger.observe(os.environ["CGPU_TEST_LEDGER"]) as ledger:
-        return ledger.used(gpu)
+        return ledger.read_used(gpu)
 
 
 def charged(gpu: int = 0) -> int:
     """Bytes that the ledger charges to this process."""
     with Ledger.observe(os.environ["CGPU_TEST_LEDGER"]) as ledger:
-        return sum(each.used_bytes for each in ledger.processes(gpu) if each.pid == os.getpid())
+        return sum(
+            each.used_bytes for each in ledger.list_processes(gpu) if each.pid == os.getpid()
+        )
 
 
 def driver() -> ctypes.CDLL:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from cgpu_k8s.api.resources import NODES
 from cgpu_node import decision
 from lab.kubernetes.control_plane import ControlPlane
@@ -52,7 +52,7 @@ def asked(plane: ControlPlane, ask: Callable[[Client], Awaitable[T]]) -> T:
     """What ``ask`` finds out or does as the administrator."""
 
     async def act() -> T:
-        async with connected(plane.cluster()) as client:
+        async with open_client(plane.cluster()) as client:
             return await ask(client)
 
     return asyncio.run(act())
@@ -99,7 +99,7 @@ async def outcome(client: Client) -> Outcome:
     """What became of all pods, each held to what its own limits ask for."""
     found = Outcome(Counter(), 0, [], [])
     bound = 0
-    async for page in client.pages(pods_path()):
+    async for page in client.list_pages(pods_path()):
         for item in page.items:
             if not item["spec"].get("nodeName"):
                 found.waiting.append(item["metadata"]["name"])
@@ -114,7 +114,7 @@ def _count(item: Json, units: Counter[str]) -> bool:
     """Add what a pod has; whether its decision is for this pod, on its node, of its size."""
     size = int(item["spec"]["containers"][0]["resources"]["limits"][names.MEMORY])
     try:
-        decided = decision.read(item["metadata"]["annotations"][names.ALLOCATION])
+        decided = decision.parse_annotation(item["metadata"]["annotations"][names.ALLOCATION])
         [(uuid, grant)] = decided.containers["main"].items()
     except (KeyError, ValueError, CgpuError):
         return False

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_k8s.api.client import DEAD, STRATEGIC, Page
-from cgpu_k8s.api.errors import NoAnswerError, UnreachableError, refusal
+from cgpu_k8s.api.errors import NoAnswerError, UnreachableError, make_api_error
 from lab.kubernetes.fake_server import line_of, parsed
 from lab.kubernetes.selectors import chosen
 from lab.kubernetes.store import Key, Refusal, Store
@@ -96,14 +96,14 @@ class InMemory:
 
         return await self._ask("POST", path, body, act)
 
-    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
+    async def list_pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
         """All that are chosen."""
         await self._reach("GET", path)
         kind = parsed(path)[0]
         found = [each for each in self.items(kind.plural) if chosen(each, query)]
         yield Page(found, str(self.store.version))
 
-    async def lines(
+    async def stream_lines(
         self, path: str, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[Json]:
         """The events of a watch, until its time is over or its connection is dead."""
@@ -134,7 +134,7 @@ class InMemory:
             answer = act(Key(kind, namespace, name), body or {})
         except Refusal as error:
             status = {"reason": error.reason, "message": str(error)}
-            raise refusal(f"{method} {path}", error.status, status) from None
+            raise make_api_error(f"{method} {path}", error.status, status) from None
         if body is not None:
             self.done.append(Call(asyncio.get_running_loop().time(), method, path, body))
             self.wake()

@@ -70,7 +70,7 @@ class Proxy:
 
     def __init__(self, plane: ControlPlane) -> None:
         self.bindings: list[Bound] = []
-        self._server, self._trust = plane.address, plane.cluster().trust.context(None)
+        self._server, self._trust = plane.address, plane.cluster().trust.make_context(None)
         self._loop = asyncio.new_event_loop()
         self._held: list[Held] = []
         self._address = ""

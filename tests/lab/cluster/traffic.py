@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from lab.cluster import crowd
 from lab.cluster.crowd import Outcome
 from lab.kubernetes.control_plane import ControlPlane
@@ -44,7 +44,7 @@ class Traffic:
         self._thread.join(30)
 
     async def _run(self) -> None:
-        async with connected(self._plane.cluster()) as client:
+        async with open_client(self._plane.cluster()) as client:
             while not self._ended.is_set():
                 names = [f"{self._name}-{self.count + n:05}" for n in range(COMING)]
                 await crowd.add_pods(client, dict.fromkeys(names, GIB))
@@ -59,7 +59,7 @@ class Traffic:
 
         A scheduler tries a pod again whose call failed when another one ends, or after a minute.
         """
-        async with connected(self._plane.cluster()) as client:
+        async with open_client(self._plane.cluster()) as client:
             found = await crowd.outcome(client)
             deadline = asyncio.get_running_loop().time() + _PATIENCE
             while found.waiting and asyncio.get_running_loop().time() < deadline:

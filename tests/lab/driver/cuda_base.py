@@ -41,7 +41,7 @@ class Base(NamedTuple):
     def used(self, gpu: int = 0) -> int:
         """Bytes that living processes hold on the GPU, as the host sees it."""
         with Ledger.observe(self.path / "ledger") as ledger:
-            return ledger.used(gpu)
+            return ledger.read_used(gpu)
 
     def set_cap(self, cap: int, gpu: int = 0) -> None:
         """Change the cap in place while programs run."""

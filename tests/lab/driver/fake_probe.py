@@ -51,7 +51,7 @@ def fake_driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     (folder / "driver").mkdir()
     (folder / "state").mkdir()
     made = FakeDriver(folder / "driver")
-    monkeypatch.setattr(discovery, "_probe", made.probe)
+    monkeypatch.setattr(discovery, "_run_probe", made.probe)
     return made
 
 

@@ -9,11 +9,11 @@ from celpy import celtypes
 from celpy.adapter import json_to_cel
 
 from cgpu_k8s.guard.nodes import NODE_NAME
-from cgpu_k8s.guard.policies import policies
-from cgpu_k8s.guard.rules import TEMPLATES, Review, refusal
+from cgpu_k8s.guard.policies import make_policies
+from cgpu_k8s.guard.rules import TEMPLATES, Review, find_refusal
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, VERSIONS, objects
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, VERSIONS, make_objects
+from cgpu_k8s.objects.quantities import parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,20 +23,20 @@ Json = dict[str, Any]
 
 def _whole(value: Any) -> celtypes.IntType:
     """Kubernetes' ``asInteger`` of its ``quantity``."""
-    number = whole(str(value))
+    number = parse_quantity(str(value))
     assert number is not None
     return celtypes.IntType(number)
 
 
 def _compared(value: Any, other: Any) -> celtypes.IntType:
     """Kubernetes' ``compareTo``, as far as the rules ask: 0 for the same quantity."""
-    numbers = whole(str(value)), whole(str(other))
+    numbers = parse_quantity(str(value)), parse_quantity(str(other))
     return celtypes.IntType(value != other and (None in numbers or numbers[0] != numbers[1]))
 
 
 def _is_whole(value: Any) -> celtypes.BoolType:
     """Kubernetes' ``isInteger``, of quantities without a binary unit."""
-    return celtypes.BoolType(whole(str(value)) is not None)
+    return celtypes.BoolType(parse_quantity(str(value)) is not None)
 
 
 _FUNCTIONS = {
@@ -82,7 +82,7 @@ def concerns(rule: Json, review: Review) -> bool:
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
 AGENT = "system:serviceaccount:cgpu-system:cgpu-agent"
 SETTINGS = Settings((SCHEDULER,), AGENT)
-_SPECS = {each["metadata"]["name"]: each["spec"] for each in policies(SETTINGS)[::2]}
+_SPECS = {each["metadata"]["name"]: each["spec"] for each in make_policies(SETTINGS)[::2]}
 _MUTATING = "MutatingWebhookConfiguration"
 
 
@@ -112,7 +112,9 @@ def denied(review: Review) -> str:
 
 def _hooks(minor: int, kind: str = "ValidatingWebhookConfiguration") -> list[dict[str, Any]]:
     """The webhooks for API servers of a version."""
-    [found] = [each for each in objects(SETTINGS, "cgpu-system", minor) if each["kind"] == kind]
+    [found] = [
+        each for each in make_objects(SETTINGS, "cgpu-system", minor) if each["kind"] == kind
+    ]
     return list(found["webhooks"])
 
 
@@ -132,7 +134,7 @@ def asked(review: Review, minor: int, *, mutating: bool = False) -> set[str]:
 
 def both(review: Review) -> tuple[str, str]:
     """What each of the two forms says: of pods, in the same words."""
-    sentences = refusal(review, SETTINGS), denied(review)
+    sentences = find_refusal(review, SETTINGS), denied(review)
     same = sentences if "nodes" not in review.resource else map(bool, sentences)
     assert len({*same}) == 1, sentences
     if sentences[0]:  # whoever refuses is asked, and from 1.28 on its absence refuses

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
+from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, make_bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
 from lab.kubernetes.objects import pod, pods_path
@@ -125,7 +125,9 @@ class ControlPlane:
     def cluster(self, user: str = ADMIN, token: str = "") -> Cluster:
         """The cluster, as one of USERS, or by another token."""
         trust = Trust(authorities=self.authority.certificate, origin="the test")
-        return Cluster(self.address, f"{user} of the test", trust, Fixed(bearer(token or user)))
+        return Cluster(
+            self.address, f"{user} of the test", trust, Fixed(make_bearer(token or user))
+        )
 
     def kubeconfig(self, user: str = ADMIN, server: str = "", token: str = "") -> Path:
         """A kubeconfig of one of USERS, for the API server or what passes on to it."""
@@ -214,7 +216,7 @@ class ControlPlane:
             data,
             {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"},
         )
-        trust = self.cluster().trust.context(None)
+        trust = self.cluster().trust.make_context(None)
         with urllib.request.urlopen(request, timeout=30, context=trust) as reply:
             return json.load(reply)
 
@@ -294,7 +296,7 @@ class ControlPlane:
         self._await_ready(etcd, log, f"{name}:{self._etcd_port}/health")
 
     def _await_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
-        trust = self.cluster().trust.context(None) if address.startswith("https") else None
+        trust = self.cluster().trust.make_context(None) if address.startswith("https") else None
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {ADMIN}"})
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:

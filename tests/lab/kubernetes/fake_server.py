@@ -17,7 +17,7 @@ from typing import TypeVar
 import yaml
 from aiohttp import web
 
-from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
+from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, make_bearer
 from lab.kubernetes.faults import NEVER, Fault
 from lab.kubernetes.selectors import SelectorError, chosen
 from lab.kubernetes.store import KINDS, Event, Json, Key, Kind, Refusal, Store
@@ -65,7 +65,7 @@ class FakeServer:
 
     def cluster(self, token: str = TOKEN) -> Cluster:
         """The cluster, as its only user."""
-        return Cluster(self.address, "the fake", Trust(), Fixed(bearer(token)))
+        return Cluster(self.address, "the fake", Trust(), Fixed(make_bearer(token)))
 
     def kubeconfig(self, path: Path, token: str = TOKEN) -> Path:
         """A kubeconfig of it, written to ``path``."""

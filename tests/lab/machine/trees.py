@@ -16,5 +16,5 @@ def leave_trees() -> None:
     if libc.unshare(_NEWNS) or libc.mount(b"none", b"/", None, ctypes.c_ulong(_PRIVATE), None):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    for point in [*mounts._mounted()]:  # noqa: SLF001 (those of all servers)
-        mounts.unmount(point)
+    for point in [*mounts._find_mounted()]:  # noqa: SLF001 (those of all servers)
+        mounts.unmount_tree(point)

@@ -48,7 +48,7 @@ def parse_request(
 
 def is_asked(given: dict[str, str], default_memsize: int | str = 0) -> bool:
     """Whether cgpu is on, as far as that shows without the node's GPUs."""
-    return request_module.parse(given, lambda: default_memsize) is not None
+    return request_module.parse_variables(given, lambda: default_memsize) is not None
 
 
 def parse(gpus: tuple[Gpu, ...] = FOUR, **values: str) -> Request | None:

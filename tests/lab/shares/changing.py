@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
     """``cgpu set node``."""
-    with registry.locked(make=True):
+    with registry.lock(make=True):
         change.change_node(registry, wanted)
 
 
@@ -26,20 +26,20 @@ def change_gpus(
     registry: Registry, gpus: Sequence[NodeGpu], wanted: Mapping[str, object], defaults: Defaults
 ) -> None:
     """``cgpu set`` of GPUs."""
-    with registry.locked(make=True):
-        living = registry.reap(registry.gone())
+    with registry.lock(make=True):
+        living = registry.reap(registry.find_gone())
         new = change.change_gpus(registry, living, gpus, wanted, defaults)
-        assert new == registry.reap(registry.gone()), "it returns what it has written"
+        assert new == registry.reap(registry.find_gone()), "it returns what it has written"
 
 
 def change_container(
     registry: Registry, name: str, wanted: Mapping[str, object], defaults: Defaults, **more: Any
 ) -> Notes:
     """``cgpu set`` of a container."""
-    with registry.locked():
-        living = registry.reap(registry.gone())
-        id_ = target.container(name, names_of(living))
+    with registry.lock():
+        living = registry.reap(registry.find_gone())
+        id_ = target.find_container(name, names_of(living))
         (entry,) = (each for each in living if each.id == id_)
         new, notes = change.change_container(registry, living, entry, wanted, defaults, **more)
-        assert new == registry.reap(registry.gone()), "it returns what it has written"
+        assert new == registry.reap(registry.find_gone()), "it returns what it has written"
     return notes

@@ -21,7 +21,7 @@ from cgpu_node.allocation import (
     Need,
     NodeInfo,
     OfferedGpu,
-    decide,
+    allocate_gpus,
     part_of,
 )
 
@@ -76,7 +76,7 @@ def filled(node: NodeInfo, pods: list[Need]) -> list[Decision]:
     """The decisions of those pods that found room on a node, one after the other."""
     made = []
     for need in pods:
-        decision = decide(node, need)
+        decision = allocate_gpus(node, need)
         if isinstance(decision, Decision):
             node.add(decision)
             made.append(decision)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.objects import pod, pods_path
 
@@ -18,7 +18,7 @@ PATIENCE = 30.0
 
 def tried(fake: FakeServer, act: Callable[[Client], Awaitable[T]], timeout: float = 10.0) -> T:
     async def run() -> T:
-        async with connected(fake.cluster(), timeout=timeout) as client:
+        async with open_client(fake.cluster(), timeout=timeout) as client:
             return await asyncio.wait_for(act(client), PATIENCE)
 
     return asyncio.run(run())

@@ -96,7 +96,7 @@ class Audited(World):
 
     def status(self) -> dict[str, Any]:
         """What the server says of the only session's memory."""
-        (container,) = client.ask(str(self.state), {"request": "status"})["containers"]
+        (container,) = client.send_request(str(self.state), {"request": "status"})["containers"]
         found: dict[str, Any] = container["gpus"][0]
         return found
 

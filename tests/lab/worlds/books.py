@@ -9,7 +9,15 @@ from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.nodes import Offer
 from cgpu_k8s.objects.pods import Pod
-from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, NodeInfo, OfferedGpu, decide
+from cgpu_node.allocation import (
+    BINPACK,
+    CGPU,
+    Container,
+    Decision,
+    NodeInfo,
+    OfferedGpu,
+    allocate_gpus,
+)
 
 UNITS = 4
 
@@ -39,7 +47,7 @@ def on(given_pod: Pod, *uuids: str) -> Pod:
     node = uuids[0].split("-")[1]
     gpus = [OfferedGpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
     assert given_pod.need is not None
-    decision = decide(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
+    decision = allocate_gpus(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
     assert isinstance(decision, Decision)
     return bound(given_pod, decision)
 
@@ -50,7 +58,7 @@ def state(books: Books) -> Any:
         books.offers,
         {name: node.taken for name, node in books.nodes.items()},
         {
-            (name, uuid): node.used(uuid)
+            (name, uuid): node.used_part(uuid)
             for name, node in books.nodes.items()
             for uuid in {*node.gpus, *(uuid for each in node.taken.values() for uuid in each.gpus)}
         },

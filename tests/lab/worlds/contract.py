@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import Client, open_client
 from cgpu_k8s.api.errors import ApiError
 from cgpu_k8s.api.resources import NAMESPACES, PODS
 from cgpu_k8s.api.watch import Changed, Watch
@@ -42,7 +42,7 @@ def tried(server: Server, act: Callable[[World], Awaitable[T]]) -> T:
 
     async def run() -> T:
         namespace = f"contract-{next(_NUMBERS)}"
-        async with connected(server.cluster()) as client:
+        async with open_client(server.cluster()) as client:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             await client.post(NAMESPACES.path(), body)
             return await asyncio.wait_for(act(World(client, namespace)), PATIENCE)

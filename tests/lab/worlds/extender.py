@@ -91,7 +91,7 @@ class World:
 
     def __init__(self, *pods: Json, nodes: tuple[str, ...] = ("a", "b")) -> None:
         self.books = Books()
-        self.books.nodes_listed(read_node(node(name)) for name in nodes)
+        self.books.replace_nodes(read_node(node(name)) for name in nodes)
         self.server = Server(*pods)
         self.missing = ""
         self.fence: Fence | None = None
@@ -109,7 +109,7 @@ class World:
                 lambda: {"pods": 1.0, "nodes": None},
                 lambda event, fields: self.log.append((event, fields)),
             )
-            async with TestClient(TestServer(self.extender.application())) as self.http:
+            async with TestClient(TestServer(self.extender.make_application())) as self.http:
                 await work()
 
         asyncio.run(serve())

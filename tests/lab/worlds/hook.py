@@ -65,7 +65,7 @@ class World:
         ]
         companion = "libnvidia-ptxjitcompiler.so.1"
         facts = {
-            "identity": node._identity(str(self.driver)),  # noqa: SLF001
+            "identity": node._read_identity(str(self.driver)),  # noqa: SLF001
             "cuda_order": [],
             "driver_version": "535.1",
             "libraries": {name: str(self.driver / name) for name in node.driver.PROXIED},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import Pod
-from cgpu_node.allocation import BINPACK, Container, Decision, Need, NodeInfo, decide
+from cgpu_node.allocation import BINPACK, Container, Decision, Need, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM
 from cgpu_node.shares.record import pod_of, read
 from lab.worlds.pods import PodWorld, containerd, crio
@@ -71,7 +71,7 @@ def facts(world: PodWorld) -> dict[str, Fact]:
 def pods(node: str, mode: str, gpus: dict[str, Fact], seed: int) -> Iterator[tuple[Pod, Decision]]:
     """Pods of one to three containers on one or two GPUs, as the allocator places them."""
     chance, timed = random.Random(seed), mode == CORE_MEM
-    here = NodeInfo(node, mode, BINPACK, (fact.gpu() for fact in gpus.values()))
+    here = NodeInfo(node, mode, BINPACK, (fact.to_offered_gpu() for fact in gpus.values()))
     made = 0
     while made < CONTAINERS:
         uid = f"{seed:08x}-{made:04x}-4000-8000-{chance.getrandbits(48):012x}"
@@ -81,7 +81,7 @@ def pods(node: str, mode: str, gpus: dict[str, Fact], seed: int) -> Iterator[tup
             Container(f"c{n}", spread * chance.choice((1, 1, 2)), cores * spread)
             for n, cores in enumerate(chance.choices((5, 5, 5, 5, 10) if timed else (0,), k=count))
         )
-        found = decide(here, Need(uid, "", spread, asked))
+        found = allocate_gpus(here, Need(uid, "", spread, asked))
         if not isinstance(found, Decision):  # a smaller one fits
             continue
         here.add(found)

@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, write
+from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, format_annotation
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.config import KUBERNETES
 from cgpu_node.settings.kubernetes import CGPU, Kubernetes
@@ -26,7 +26,7 @@ def decided(
     containers: Mapping[str, Mapping[str, Grant]], pod: str = UID, node: str = NODE
 ) -> dict[str, str]:
     """The annotations of a pod with this decision."""
-    return {ANNOTATION: write(AllocationAnnotation(pod, node, containers))}
+    return {ANNOTATION: format_annotation(AllocationAnnotation(pod, node, containers))}
 
 
 def containerd(
@@ -70,7 +70,7 @@ class PodWorld(World):
     def switch(self, mode: str, *pass_through: str) -> None:
         """What the node's agent does when its label has changed."""
         setting = Kubernetes(NODE, mode, pass_through)
-        kubernetes.write(str(self.etc / "cgpu" / KUBERNETES), setting)
+        kubernetes.write_setting(str(self.etc / "cgpu" / KUBERNETES), setting)
 
     def create(
         self,

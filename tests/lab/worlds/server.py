@@ -67,7 +67,7 @@ class World:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the server answers."""
-        return client.ask(str(self.state), request)
+        return client.send_request(str(self.state), request)
 
     def admit(self, name: str, *, weight: int = 1, owner: int | None = None, gpus: int = 1) -> Path:
         """A container of this process, or of process ``owner``, on the first GPUs."""

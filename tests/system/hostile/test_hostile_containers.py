@@ -66,7 +66,7 @@ def test_locks_without_end_mark_the_container_and_no_other_one(
 ) -> None:
     made, other = bundle(debian_root), bundle(debian_root)
     with hostile(node, made, "locks", LEDGER, str(MANY)), hostile(node, other, "lease"):
-        answer = client.ask(str(node.state), {"request": "status"})
+        answer = client.send_request(str(node.state), {"request": "status"})
         found = {container["id"]: container["mark"] for container in answer["containers"]}
         assert (found[made.id], found[other.id]) == (marks.LOCKS, None)
     assert not {made.id, other.id}.intersection(node.containers())
@@ -101,7 +101,7 @@ def test_megabytes_of_arguments_keep_nobody_from_starting(
         for each in made:
             each.prepare(command, share(1), [])
             stack.enter_context(running(node, each))
-        answer = client.ask(str(node.state), {"request": "status"})
+        answer = client.send_request(str(node.state), {"request": "status"})
         assert {each["id"] for each in answer["containers"]} == {each.id for each in made}
         files = [path for path in (node.state / "containers").rglob("*") if path.is_file()]
         assert sum(path.stat().st_size for path in files) < len(made) << 20

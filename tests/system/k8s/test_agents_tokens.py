@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_k8s.api.client import MERGE, STRATEGIC, connected
+from cgpu_k8s.api.client import MERGE, STRATEGIC, open_client
 from cgpu_k8s.api.errors import ForbiddenError, InvalidError
 from cgpu_k8s.api.resources import NODES
 from lab.containers.enclosure import wait_until
@@ -82,7 +82,7 @@ class Cluster:
         path = f"{NODES.path(name, part=part)}{query}"
 
         async def run() -> None:
-            async with connected(self._plane.cluster(AGENT, token)) as client:
+            async with open_client(self._plane.cluster(AGENT, token)) as client:
                 await client.patch(path, body, kind)
 
         try:
@@ -100,7 +100,7 @@ class Cluster:
                   "spec": {"namespace": namespace}}  # fmt: skip
 
         async def run() -> Json:
-            async with connected(self._plane.cluster(user, token)) as client:
+            async with open_client(self._plane.cluster(user, token)) as client:
                 return await client.post(REVIEWS, review)
 
         return {

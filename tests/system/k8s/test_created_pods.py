@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, write
+from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, format_annotation
 from lab.machine.cri import IMAGE, Cri, Pod, served
 from lab.machine.installed import Installed
 from lab.machine.node import T4
@@ -58,7 +58,7 @@ def decided(uid: str, containers: dict[str, dict[str, int]], node: str = NODE) -
         name: {uuid: Grant(mib) for uuid, mib in parts.items()}
         for name, parts in containers.items()
     }
-    return {ANNOTATION: write(AllocationAnnotation(uid, node, grants))}
+    return {ANNOTATION: format_annotation(AllocationAnnotation(uid, node, grants))}
 
 
 def seen(cri: Cri, container: str) -> dict[str, int]:

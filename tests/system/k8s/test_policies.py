@@ -16,10 +16,10 @@ import pytest
 
 from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.guard.cel import RESERVED
-from cgpu_k8s.guard.rules import Review, refusal
+from cgpu_k8s.guard.rules import Review, find_refusal
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import CONDITIONS, objects
-from cgpu_k8s.objects.misspelt import miscounted, misspelt
+from cgpu_k8s.guard.webhooks import CONDITIONS, make_objects
+from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane
 from lab.kubernetes.manifests import CORE, IMPOSSIBLE, ITS_OWN, MEM, container, of, whole
@@ -95,7 +95,7 @@ class Server:
     """The API server, as anybody with a token asks it."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        trust, host = plane.cluster().trust.context(None), plane.address.partition("://")[2]
+        trust, host = plane.cluster().trust.make_context(None), plane.address.partition("://")[2]
         self._connection = http.client.HTTPSConnection(host, timeout=30, context=trust)
 
     def ask(
@@ -230,14 +230,16 @@ def test_what_no_gpu_could_give_is_refused_with_the_sentence_of_the_guard(
     assert answer.status == REFUSED
     if name not in ITS_OWN:
         assert "ValidatingAdmissionPolicy 'cgpu-pods'" in answer.message
-        assert answer.message.endswith(refusal(Review("CREATE", "pods", ADMIN, item), SETTINGS))
+        assert answer.message.endswith(
+            find_refusal(Review("CREATE", "pods", ADMIN, item), SETTINGS)
+        )
 
 
 @pytest.mark.parametrize("name", ["aliyun.com/gpu_mem", "aliyun.com/GPU-core.percent"])
 def test_a_resource_that_is_nearly_ours_is_refused(server: Server, name: str) -> None:
     item = whole(of(container({"cpu": "1", name: "1"})))
     answer, _ = server.ask("POST", pods_path(), item)
-    assert answer.message.endswith(misspelt(item))
+    assert answer.message.endswith(find_misspelt(item))
     assert f"{name}: there is no such resource" in answer.message
 
 
@@ -249,14 +251,14 @@ def test_what_is_nearly_the_number_of_gpus_is_refused_where_a_pod_asks(
         item = whole(of(container(limits), schedulerName="cgpu-scheduler"))
         item["metadata"][kind] = {"app": "x", "aliyun.com/gpu_count": "2"}
         answer, _ = server.ask("POST", f"{pods_path()}?dryRun=All", item)
-        sentence = miscounted(item)
+        sentence = find_miscounted(item)
         assert bool(sentence) == (MEM in limits)
         assert answer.message.endswith(sentence) if sentence else answer == Asked(201, "")
 
 
 def test_the_conditions_of_older_webhooks_compile(server: Server) -> None:
     """Those of 1.28, which no policy has."""
-    for each in objects(SETTINGS, "cgpu-system", CONDITIONS):
+    for each in make_objects(SETTINGS, "cgpu-system", CONDITIONS):
         path = f"/apis/{each['apiVersion']}/{each['kind'].lower()}s?dryRun=All"
         assert server.ask("POST", path, each)[0] == Asked(201, "")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from cgpu_k8s import names
-from cgpu_k8s.api.client import MERGE, Client, connected
+from cgpu_k8s.api.client import MERGE, Client, open_client
 from cgpu_k8s.api.errors import ForbiddenError
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.watch import DELETED, Changed, Listed, Watch
@@ -83,7 +83,7 @@ def _no_pods(plane: ControlPlane) -> Iterator[None]:
 
 async def _prepare(plane: ControlPlane) -> None:
     """Ten nodes with two GPUs each, and priorities that the API server soon knows."""
-    async with connected(plane.cluster()) as client:
+    async with open_client(plane.cluster()) as client:
         for name, value in PRIORITIES.items():
             about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value}
             await client.post(CLASSES, {**about, "metadata": {"name": name}})
@@ -118,7 +118,7 @@ async def scheduled(client: Client, wanted: set[str]) -> dict[str, Json]:
 
 def granted(item: Json) -> dict[str, decision.Grant]:
     """What a pod's only container has of which GPU, after the checks that a node makes."""
-    decided = decision.read(item["metadata"]["annotations"][names.ALLOCATION])
+    decided = decision.parse_annotation(item["metadata"]["annotations"][names.ALLOCATION])
     assert decided.pod == item["metadata"]["uid"]
     assert decided.node == item["spec"]["nodeName"]
     assert set(decided.containers) == {"main"}
@@ -133,7 +133,7 @@ def test_fifty_pods_get_what_they_ask_for_and_no_gpu_gives_more_than_it_has(
     assert len(asked) == 50
 
     async def act() -> dict[str, Json]:
-        async with connected(plane.cluster()) as client:
+        async with open_client(plane.cluster()) as client:
             for name, kind in asked.items():
                 await client.post(pods_path(), limited(name, *kind))
             return await asyncio.wait_for(scheduled(client, set(asked)), PATIENCE)
@@ -160,7 +160,7 @@ def test_both_profiles_schedule_and_what_fits_nowhere_waits_with_a_reason(
     """K8S-9: the documents' scheduler is one of them."""
 
     async def act() -> tuple[Json, str]:
-        async with connected(plane.cluster()) as client:
+        async with open_client(plane.cluster()) as client:
             await client.post(pods_path(), limited("large", UNITS + 1))
             await client.post(pods_path(), limited("other", 2, scheduler=names.SCHEDULERS[1]))
             found = await asyncio.wait_for(scheduled(client, {"other"}), PATIENCE)
@@ -216,7 +216,7 @@ def test_pods_end_for_one_of_higher_priority_that_gets_their_gpu_and_for_no_othe
         }
 
     async def act() -> tuple[dict[str, Json], dict[str, Json]]:
-        async with connected(cluster.plane.cluster()) as client:
+        async with open_client(cluster.plane.cluster()) as client:
             for each in begin:
                 await add(client, *each)
                 await asyncio.wait_for(scheduled(client, {each[0]}), PATIENCE)

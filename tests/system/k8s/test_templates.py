@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from cgpu_k8s.guard.rules import refusal
+from cgpu_k8s.guard.rules import find_refusal
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.cel import SETTINGS, created
@@ -89,7 +89,7 @@ def test_what_no_gpu_could_give_is_refused_and_what_was_there_before_can_be_scal
 ) -> None:
     done = apply(plane, *(made(plane, plural, WRONG, "old") for plural in CONTROLLERS))
     assert done.returncode == 0, done.stderr
-    sentences = {name: refusal(created(IMPOSSIBLE[name]), SETTINGS)
+    sentences = {name: find_refusal(created(IMPOSSIBLE[name]), SETTINGS)
                  for name in IMPOSSIBLE if name not in ITS_OWN}  # fmt: skip
     with ruled(plane):
         done = apply(plane, *(made(plane, plural, WRONG, "new") for plural in CONTROLLERS))

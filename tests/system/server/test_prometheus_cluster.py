@@ -20,7 +20,7 @@ from cgpu_k8s.extender.metrics import Metrics
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.decision import AllocationAnnotation, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.shares.record import PodContainer, pack_pod
 from lab.kubernetes import objects
 from lab.machine.servers import end_servers
@@ -112,11 +112,13 @@ def filled() -> Metrics:
     item = objects.node("gpu-a", {"ack.node.gpu.schedule": "cgpu"})
     facts = write_facts("cgpu", [Fact(UUIDS[0], 0, 15109)])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
-    books.node_seen(read_node(item))
+    books.update_node(read_node(item))
     pod = objects.pod("train", {"aliyun.com/gpu-mem": "1"}, nodeName="gpu-a")
-    decided = write(AllocationAnnotation("uid", "gpu-a", {"main": {UUIDS[0]: Grant(1079)}}))
+    decided = format_annotation(
+        AllocationAnnotation("uid", "gpu-a", {"main": {UUIDS[0]: Grant(1079)}})
+    )
     pod["metadata"] |= {"uid": "uid", "annotations": {"cgpu/allocation": decided}}
-    books.pod_seen(read_pod(pod))
+    books.update_pod(read_pod(pod))
     made = Metrics(books, lambda: {"pods": time.monotonic()}, lambda: "")
     made.refusals.labels("full").inc()
     made.bindings.labels("done").inc()

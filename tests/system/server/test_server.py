@@ -37,7 +37,7 @@ def is_arbitrated(node: Node, name: str) -> bool:
 
 
 def status(node: Node) -> dict[str, Any]:
-    return client.ask(str(node.state), {"request": "status"})
+    return client.send_request(str(node.state), {"request": "status"})
 
 
 def test_a_containers_creation_starts_the_server(
@@ -96,7 +96,7 @@ def test_under_policy_5_a_container_starts_with_an_open_gate(
     wait_until(lambda: is_arbitrated(node, name), "the container is arbitrated")
     for policy in (5, 6):
         values = {"policy": policy}
-        client.ask(str(node.state), {"request": "set", "target": "0", "values": values})
+        client.send_request(str(node.state), {"request": "set", "target": "0", "values": values})
         wait_until(lambda: page(node, name).gate & 3 == 3, "the gate is free")
         other = started("small", "sleep", "1000", options=CGPU, env=share(2))
         limits = cgpu_native.read_limits(node.state / "containers" / other / "limits")

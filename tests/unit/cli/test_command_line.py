@@ -25,7 +25,7 @@ PARSERS = {"cgpu": commands, "cgpu-smi": smi, "cgpud": server}
 def parse(command: str) -> argparse.Namespace:
     """What a program makes of its command line."""
     name, *words = command.split()
-    given: argparse.Namespace = PARSERS[name].arguments().parse_args(words)
+    given: argparse.Namespace = PARSERS[name].build_parser().parse_args(words)
     return given
 
 
@@ -95,13 +95,13 @@ def test_an_empty_value_of_an_option_is_not_taken_for_the_default(
 ) -> None:
     """As in `--state-dir "$DIR"` where nobody has set that."""
     with pytest.raises(SystemExit):
-        PARSERS[words[0]].arguments().parse_args(words[1:])
+        PARSERS[words[0]].build_parser().parse_args(words[1:])
     assert capsys.readouterr().err.endswith(f"argument {option}: the value is empty\n")
 
 
 def test_an_empty_value_may_mean_none() -> None:
     for words in (["demo", "--nvidia-smi", ""], ["upgrade", "--pip="]):
-        assert "" in vars(commands.arguments().parse_args(words)).values()
+        assert "" in vars(commands.build_parser().parse_args(words)).values()
 
 
 @pytest.mark.parametrize("name", ["smi", "cgpu-smi", "run", "cgpu-run"])

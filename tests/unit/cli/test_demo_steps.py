@@ -13,7 +13,7 @@ import pytest
 from cgpu_cli.commands import demo
 from cgpu_cli.demo import others
 from cgpu_cli.demo import play as module
-from cgpu_cli.demo.play import Tenant, play
+from cgpu_cli.demo.play import Tenant, play_demo
 from cgpu_env import CgpuError, Gpu, GpuShare, Request
 from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import Node, NodeGpu
@@ -49,7 +49,7 @@ class Answering(Tenant):
         self.title = f"{part} of 15"
         self._part, self._alive = part, alive
 
-    def tell(self, order: str) -> str:
+    def send_order(self, order: str) -> str:
         if order == f"alloc {CAPS[6] // 2 + 1}":
             return "CUDA_ERROR_OUT_OF_MEMORY"
         return f"{CAPS[self._part]}MiB" if order in {"show", "use"} else "success"
@@ -69,20 +69,20 @@ class Stage:
         self._shares, self._late = shares, late
         self._had = {6: 0, 9: 0}
 
-    def command(self, part: int) -> str:
+    def format_command(self, part: int) -> str:
         return f"cgpu-run --mem {part}/15 -- PROGRAM"
 
     def start(self, part: int) -> Tenant:
         self.alive.append(part)
         return Answering(part, self.alive)
 
-    def refused(self, part: int) -> str:
+    def try_start(self, part: int) -> str:
         return f"{part * 1007} MiB asked on GPU 0, where 0 of 15109 MiB are free"
 
-    def show(self) -> int:
-        return self.count()
+    def show_usage(self) -> int:
+        return self.count_tenants()
 
-    def count(self) -> int:
+    def count_tenants(self) -> int:
         if self._late and len(self.alive) == 1:
             self._late -= 1
             return 2
@@ -103,7 +103,7 @@ def test_shares_that_are_late_on_a_busy_machine_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Clock(monkeypatch)
-    assert play(Stage(itertools.chain([0.6, 0.6, 0.6, 0.6], fair())), TOTAL)
+    assert play_demo(Stage(itertools.chain([0.6, 0.6, 0.6, 0.6], fair())), TOTAL)
     output = capsys.readouterr().out
     assert "own account 6 of 15 had 33.3 %" in output
     assert "] The smaller asks for more than is left of its share:\n" in output
@@ -113,7 +113,7 @@ def test_shares_that_never_come_are_named_with_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock(monkeypatch)
-    assert not play(Stage(itertools.repeat(0.6)), TOTAL)
+    assert not play_demo(Stage(itertools.repeat(0.6)), TOTAL)
     last = capsys.readouterr().out.splitlines()[-2:]
     assert last[0] == "NOT all of it is as it must be:"
     assert last[1].startswith("  Both compute without a pause")
@@ -124,14 +124,14 @@ def test_shares_that_never_come_are_named_with_what_was_measured(
 
 def test_a_list_that_is_late_after_a_kill_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
-    assert play(Stage(fair(), late=5), TOTAL)
+    assert play_demo(Stage(fair(), late=5), TOTAL)
 
 
 def test_a_list_that_stays_wrong_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Clock(monkeypatch)
-    assert not play(Stage(fair(), late=1_000_000), TOTAL)
+    assert not play_demo(Stage(fair(), late=1_000_000), TOTAL)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("  The first program is killed by SIGKILL")
     assert "cgpu-smi lists 2, expected 1" in last
@@ -146,8 +146,8 @@ def test_a_step_that_cannot_be_done_is_named_and_everything_is_ended(
     def fail(_part: int) -> str:
         raise CgpuError("no answer")
 
-    monkeypatch.setattr(stage, "refused", fail)
-    assert not play(stage, TOTAL)
+    monkeypatch.setattr(stage, "try_start", fail)
+    assert not play_demo(stage, TOTAL)
     assert capsys.readouterr().out.splitlines()[-1].endswith("is refused: no answer")
     assert stage.alive == []
 
@@ -159,7 +159,7 @@ def test_a_program_that_has_ended_is_named_and_leaves_nothing_to_write() -> None
     )
     process.wait()
     with pytest.raises(CgpuError, match=r"^the one with 6 of 15 GiB died$"):
-        Tenant(6, process, process.kill).tell("show")
+        Tenant(6, process, process.kill).send_order("show")
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()  # a buffer that is not empty gives BrokenPipeError here
@@ -174,18 +174,18 @@ def test_a_gpu_that_others_share_is_refused_with_who_they_are(tmp_path: Path) ->
     registry = Registry(str(tmp_path))
     node_gpu = NodeGpu(GPU.index, GPU.uuid, "Tesla T4", TOTAL, 0, ())
     node = Node("1", "/", {}, {}, (node_gpu,), (), 20, overcommit=False)
-    others.refuse(str(tmp_path), GPU)
+    others.refuse_shared(str(tmp_path), GPU)
     request = Request((GpuShare(0, GPU.uuid, CAPS[9] << 20),), 1, high_priority=False)
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     registry.admit("run-13a63079", "session", request, node, owner, ["/bin/sleep", "60"])
     with pytest.raises(CgpuError) as refusal:
-        others.refuse(str(tmp_path), GPU)
+        others.refuse_shared(str(tmp_path), GPU)
     assert str(refusal.value) == (
         "the demonstration needs all of GPU 0, which others share: session run-13a63079 (sleep 60,"
         f" pid {os.getpid()}) holds 0MiB of its {CAPS[9]}MiB"
     )
     assert "cgpu-smi" in refusal.value.hint
-    others.refuse(str(tmp_path), GPU._replace(uuid=GPU.uuid.replace("0", "9")))
+    others.refuse_shared(str(tmp_path), GPU._replace(uuid=GPU.uuid.replace("0", "9")))
 
 
 def test_processes_that_hold_memory_are_named_after_a_failure(
@@ -195,13 +195,13 @@ def test_processes_that_hold_memory_are_named_after_a_failure(
     ended = subprocess.Popen(["true"])
     ended.wait()
     held = {os.getpid(): 9065 << 20, ended.pid: 1 << 20}
-    monkeypatch.setattr(others, "holders", lambda _: {GPU.uuid: held})
+    monkeypatch.setattr(others, "read_holders", lambda _: {GPU.uuid: held})
     name = Path("/proc/self/comm").read_text().strip()
     found = f"{name} (pid {os.getpid()}) holds 9065MiB"
-    sentence = others.suspicion("/driver", GPU)
+    sentence = others.describe_holders("/driver", GPU)
     assert sentence.startswith(f"Others use GPU 0 too, which may be why: {found}.\nend them")
-    monkeypatch.setattr(others, "holders", lambda _: {})
-    assert others.suspicion("/driver", GPU) == ""
+    monkeypatch.setattr(others, "read_holders", lambda _: {})
+    assert others.describe_holders("/driver", GPU) == ""
 
 
 def test_a_simulated_gpu_is_shown_whatever_gpus_the_user_has(

@@ -23,7 +23,7 @@ OLD: dict[str, Any] = {"index": 0, "free_bytes": 3, "memsize": 7, "limit_ppm": 5
 
 def line(gpu: dict[str, Any]) -> str:
     container = {"id": "a", "weight": 1, "high_priority": True, "gpus": [gpu]}
-    (found,) = get._lines({"gpus": [], "containers": [container]})  # noqa: SLF001 (its text)
+    (found,) = get._format_lines({"gpus": [], "containers": [container]})  # noqa: SLF001 (its text)
     return found
 
 
@@ -55,11 +55,11 @@ def test_a_wrong_configuration_is_named_beside_what_a_server_shows(
 
     monkeypatch.setattr("cgpu_node.settings.config.load_config", wrong)
     usage = Usage("535.0", "/nowhere", (), ())
-    monkeypatch.setattr(look, "ask", lambda *_: usage.as_json())
+    monkeypatch.setattr(look, "send_request", lambda *_: usage.as_json())
     monkeypatch.setattr(get, "ask_server", lambda *_: {"value": "6"})
     get.Get().run(argparse.Namespace(target="0/policy", json=False))
     output = capsys.readouterr()
     assert output.out == "6\n"
-    [note] = look.look(str(tmp_path), None).notes
+    [note] = look.query_usage(str(tmp_path), None).notes
     assert note.startswith("/etc/cgpu/config.toml: policy = 9: expected 0 to 6; cgpud goes by")
     assert output.err == f"cgpu: note: {note}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_cli.running.options import Options, in_options, parse, variables
+from cgpu_cli.running.options import Options, parse, to_variables, translate_message
 from cgpu_env import CgpuError, Gpu, parse_request, request
 from cgpu_env.request import Asked, wanted_of
 from cgpu_env.values import BYTES
@@ -13,7 +13,7 @@ from cgpu_node.settings import rules
 pytestmark = pytest.mark.unit
 
 MIB = 1 << 20
-POLICIES = rules.allowed("policy")
+POLICIES = rules.format_allowed("policy")
 EXAMPLES = "6GiB, 512MiB, 40% or 6/15 of the GPU"
 GPUS = [Gpu(i, f"GPU-0000000{i}-1111-2222-3333-444444444444", 15109 * MIB) for i in range(4)]
 
@@ -25,14 +25,14 @@ def refusal(*arguments: str, gpus: list[Gpu] = GPUS) -> str:
     except CgpuError as error:
         return str(error)
     try:
-        parse_request(variables(options), gpus, has_units=True)
+        parse_request(to_variables(options), gpus, has_units=True)
     except CgpuError as error:
-        return in_options(str(error), options)
+        return translate_message(str(error), options)
     raise AssertionError("not refused")
 
 
 def asked_of(options: Options) -> Asked:
-    asked = request.parse(variables(options), lambda: 0, has_units=True)
+    asked = request.parse_variables(to_variables(options), lambda: 0, has_units=True)
     assert asked is not None
     return asked
 
@@ -41,7 +41,7 @@ def test_options_become_the_variables_of_a_container() -> None:
     words = ["--mem", "3,1/15", "--weight", "4", "--high-prio", "--gpus", "1,0"]
     words += ["--", "prog", "--mem", "x"]
     options = parse(words)
-    assert variables(options) == {
+    assert to_variables(options) == {
         "ALIYUN_COM_GPU_MEM_CONTAINER": "3,1",
         "ALIYUN_COM_GPU_MEM_DEV": "15",
         "ALIYUN_COM_GPU_SCHD_WEIGHT": "4",
@@ -68,7 +68,7 @@ def test_options_become_the_variables_of_a_container() -> None:
 )
 def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[int]) -> None:
     """CLI-2: on each GPU, in the order in which they are named; the last size repeats."""
-    asked = variables(parse(["--mem", mem, "--gpus", "2,0", "true"]))
+    asked = to_variables(parse(["--mem", mem, "--gpus", "2,0", "true"]))
     request = parse_request(asked, GPUS, has_units=True)
     assert request is not None
     assert [(gpu.index, gpu.cap_bytes) for gpu in request.gpus] == [
@@ -79,7 +79,7 @@ def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[
 
 def test_a_whole_that_is_far_off_is_said_of_the_gpu_that_has_it() -> None:
     """ENV-2, CLI-2: with what was typed."""
-    request = parse_request(variables(parse(["--mem=6GiB,6/80", "x"])), GPUS[:2], has_units=True)
+    request = parse_request(to_variables(parse(["--mem=6GiB,6/80", "x"])), GPUS[:2], has_units=True)
     assert request is not None
     assert request.notes == (
         "GPU 1 has 15109 MiB, not the 80 GiB of --mem 6GiB,6/80: 6 of 80 is 1133 MiB",
@@ -206,7 +206,7 @@ def test_what_no_gpu_could_give_is_refused_where_none_is_visible(mem: str, sente
     options = parse(["--mem", mem, "true"])
     with pytest.raises(CgpuError) as refused:
         wanted_of(asked_of(options), ())
-    assert sentence in in_options(str(refused.value), options)
+    assert sentence in translate_message(str(refused.value), options)
 
 
 def test_sizes_that_some_gpu_could_give_need_none() -> None:
@@ -218,7 +218,9 @@ def test_sizes_that_some_gpu_could_give_need_none() -> None:
 def test_a_weight_that_was_left_out_is_called_by_its_option() -> None:
     """SCH-10."""
     text = "its containers have all of it, and one without ALIYUN_COM_GPU_SCHD_WEIGHT needs 1"
-    assert in_options(text, parse(["--mem=6/15", "true"])).endswith("one without --weight needs 1")
+    assert translate_message(text, parse(["--mem=6/15", "true"])).endswith(
+        "one without --weight needs 1"
+    )
 
 
 @pytest.mark.parametrize("words", [["--mem"], ["--mem", "6/15"], ["--mem", "6/15", "--"], []])

@@ -15,17 +15,17 @@ import pytest
 import cgpu_native
 from cgpu_cli import smi
 from cgpu_cli.show import screen, table
-from cgpu_cli.show.query import lines
+from cgpu_cli.show.query import format_usage
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import names
-from cgpu_node.shares.admission import owed
+from cgpu_node.shares.admission import sum_owed
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
 from cgpu_node.view import marks
 from cgpu_node.view.usage import read_usage
-from cgpu_node.view.view import Others, parsed
+from cgpu_node.view.view import Others, parse_usage
 from lab.shares.changing import change_container
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, overcommit=False)
     monkeypatch.setattr("cgpu_node.view.usage.load_node", lambda *_, **__: node)
-    names._name.cache_clear()  # noqa: SLF001
+    names._find_name.cache_clear()  # noqa: SLF001
     registry = Registry(str(tmp_path))
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "config.json").write_text(json.dumps({"hostname": "\x1b]0;t\x07"}))
@@ -174,10 +174,10 @@ def test_a_wrong_configuration_hides_nobody(
 def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:
     """CLI-3: also fields of a later release, which mean nothing to this one."""
     shown = json.loads(json.dumps(usage.as_json()))
-    again = parsed(shown)
+    again = parse_usage(shown)
     assert again.as_json() == usage.as_json()
     shown["later"] = shown["gpus"][0]["later"] = shown["containers"][0]["later"] = 1
-    assert parsed(shown) == again
+    assert parse_usage(shown) == again
 
 
 def test_what_a_server_of_release_0_1_describes_is_read_too(usage: Usage) -> None:
@@ -190,16 +190,16 @@ def test_what_a_server_of_release_0_1_describes_is_read_too(usage: Usage) -> Non
     del answer["gpus"][0]["others"]["cap_bytes"]
     for gpu in (gpu for container in answer["containers"] for gpu in container["gpus"]):
         del gpu["cap_bytes"]
-    assert parsed(answer).as_json() == usage.as_json()
+    assert parse_usage(answer).as_json() == usage.as_json()
     del answer["gpus"][0]["memory_bytes"]
     with pytest.raises(KeyError):
-        parsed(answer)
+        parse_usage(answer)
 
 
 def test_the_table_shows_what_is_used_of_what_is_allowed(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table.show(usage)
+    table.print_tables(usage)
     text = capsys.readouterr().out
     assert re.search(r"\|0123456789ab +\| +3! \| *- / 75.0% \| *0MiB / 6043MiB +\| +0 \|", text)
     assert re.search(r"\|run-1 +\| +1 \| *- / 25.0% \| *0MiB / 1MiB +\| +0 \|sleep 9", text)
@@ -219,7 +219,7 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
     for columns, name in ((80, f"{long[:39]}…"), (99, f"{long[:39]}…"), (150, long), (110, plain)):
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr(screen, "is_ascii", lambda name=name: name == plain)
-        table.show(usage)
+        table.print_tables(usage)
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= columns
         cells = [line.split("|")[6].strip() for line in lines if line.startswith("|")]
@@ -235,7 +235,7 @@ def test_a_long_name_of_a_gpu_has_a_line_of_its_own(
     usage = usage._replace(gpus=(usage.gpus[0]._replace(name="Tesla V100-SXM2-16GB"),))
     for columns, expected in ((80, [name, identity]), (100, [f"{name}  {identity}"])):
         monkeypatch.setenv("COLUMNS", str(columns))
-        table.show(usage)
+        table.print_tables(usage)
         lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
         assert lines[: len(expected)] == expected
 
@@ -245,16 +245,18 @@ def test_what_is_promised_is_what_admission_gives_nobody_else(
 ) -> None:
     """CLI-3, MEM-8: a lowered cap frees what the container has given back, and no more."""
     registry = Registry(str(tmp_path))
-    assert usage.as_json()["gpus"][1]["promised_bytes"] == owed(registry.records(), UUIDS[1])
+    owed = sum_owed(registry.list_records(), UUIDS[1])
+    assert usage.as_json()["gpus"][1]["promised_bytes"] == owed
     change_container(registry, "0123456789abcdef", {"memsize": 40 * MIB}, Defaults(), uuid=UUIDS[1])
     again = read_usage(str(tmp_path), None)
     shown = again.as_json()
     (held,) = (gpu for gpu in shown["containers"][0]["gpus"] if gpu["index"] == 1)
     assert held["cap_bytes"] == 40 * MIB
-    assert shown["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
-    table.show(again)
+    owed = sum_owed(registry.list_records(), UUIDS[1])
+    assert shown["gpus"][1]["promised_bytes"] == 100 * MIB == owed
+    table.print_tables(again)
     assert "100MiB of 15109MiB promised" in capsys.readouterr().out
-    assert any(re.search(r"Promised +: 100 MiB", line) for line in lines(again))
+    assert any(re.search(r"Promised +: 100 MiB", line) for line in format_usage(again))
 
 
 def test_a_measured_share_is_shown_while_an_arbiter_lives(
@@ -267,7 +269,7 @@ def test_a_measured_share_is_shown_while_an_arbiter_lives(
     again = read_usage(str(tmp_path), None)
     assert again.as_json()["gpus"][0]["measured_percent"] == 86.23
     assert again.as_json()["containers"][0]["gpus"][1]["measured_percent"] == 61.2345
-    table.show(again)
+    table.print_tables(again)
     text = capsys.readouterr().out
     assert "61.2% / 75.0%" in text
     assert "prio_ratio 80, 86.2% of its time measured" in text
@@ -289,8 +291,8 @@ def test_what_a_container_calls_itself_cannot_drive_the_terminal(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """REL-5."""
-    table.show(usage)
-    text = capsys.readouterr().out + "\n".join(lines(usage))
+    table.print_tables(usage)
+    text = capsys.readouterr().out + "\n".join(format_usage(usage))
     assert "\x1b" not in text
     assert text.count("\\x1b]0;t\\x07") == 6, "table, name and command, on each of two GPUs"
 
@@ -312,17 +314,17 @@ def test_what_keeps_a_container_from_being_seen_is_told_once(
     first, second = usage.uses
     its = tuple(gpu._replace(mark=marks.LOCKS) for gpu in first.gpus)
     usage = usage._replace(uses=(first._replace(gpus=its), second))
-    table.show(usage)
+    table.print_tables(usage)
     note = f"note: 0123456789abcdef: {marks.SENTENCES[marks.LOCKS]}"
     assert capsys.readouterr().out.count(note) == 1
-    text = [*lines(usage)]
+    text = [*format_usage(usage)]
     assert text[-1] == note
     assert sum(line.split(":")[0].strip() == "Mark" for line in text) == len(its)
 
 
 def test_a_query_tells_everything_a_line_each(usage: Usage) -> None:
     """CLI-3."""
-    text = [re.sub(r" {2,}: ", ": ", line) for line in lines(usage)]
+    text = [re.sub(r" {2,}: ", ": ", line) for line in format_usage(usage)]
     first, second = text.index("GPU 0"), text.index("GPU 1")
     assert text[2:4] == ["Driver Version: 535.0", "Attached GPUs: 2"]
     assert "    Policy: 6 (weighted fair)" in text[first:second]

@@ -13,7 +13,7 @@ import pytest
 
 from cgpu_cli import smi
 from cgpu_cli.show import fields
-from cgpu_cli.show.words import chosen
+from cgpu_cli.show.words import filter_usage
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
@@ -52,7 +52,7 @@ ONE = Use("bb22", "session", "", ("y",), 1, high_priority=False, policy=6,
 def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """What cgpu-smi prints about this node."""
     usage = usage_of(NODE, [BOTH, ONE], lambda _: Rules())
-    monkeypatch.setattr("cgpu_cli.show.look.look", lambda *_: usage)
+    monkeypatch.setattr("cgpu_cli.show.look.query_usage", lambda *_: usage)
 
     def run(*words: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", ["cgpu-smi", *words])
@@ -74,7 +74,7 @@ def test_a_lost_gpu_is_named_with_what_to_do(say: Say, monkeypatch: pytest.Monke
     why = "GPU is lost (error 15); reboot"
     gpus = (GPUS[0], GPUS[1]._replace(lost=why), NodeGpu(2, "", "", 0, 0, (), why))
     usage = usage_of(NODE._replace(gpus=gpus), [BOTH], lambda _: Rules())
-    monkeypatch.setattr("cgpu_cli.show.look.look", lambda *_: usage)
+    monkeypatch.setattr("cgpu_cli.show.look.query_usage", lambda *_: usage)
     assert say("-L")[1:] == [
         f"GPU 1: (UUID: {UUIDS[1]}) does not answer: {why}",
         f"GPU 2: (UUID: not known) does not answer: {why}",
@@ -202,13 +202,13 @@ def test_what_is_not_understood_is_refused(
 
 def test_the_description_of_some_gpus_leaves_out_the_others() -> None:
     usage: Usage = usage_of(NODE, [BOTH, ONE], lambda _: Rules())
-    assert chosen(usage, None) is usage
-    second = chosen(usage, [UUIDS[1][:5]])
+    assert filter_usage(usage, None) is usage
+    second = filter_usage(usage, [UUIDS[1][:5]])
     assert [gpu.index for gpu in second.gpus] == [1]
     assert [(use.id, [gpu.index for gpu in use.gpus]) for use in second.uses] == [("aa11", [1])]
-    assert chosen(usage, ["2"]).uses == ()
+    assert filter_usage(usage, ["2"]).uses == ()
     with pytest.raises(CgpuError, match="this node has GPUs 0, 1, 2"):
-        chosen(usage, ["01"])
+        filter_usage(usage, ["01"])
 
 
 # In UTF-8 mode under every locale, as Python 3.15.

@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from cgpu_cli.show.board import _HELP, Board, Columns
-from cgpu_cli.show.trend import REMEMBERED, Trend, bar, sparks
+from cgpu_cli.show.trend import REMEMBERED, Trend, draw_bar, draw_sparks
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
@@ -352,12 +352,12 @@ def test_rows_remember_and_forget() -> None:
     for step in range(REMEMBERED + 5):
         now = float(step)
         looked = use("a", compute=float(step % 100), throttled_ns=step * 250_000_000)
-        (row,) = trend.rows(seen(looked))
+        (row,) = trend.make_rows(seen(looked))
         assert row.throttled == (None if step == 0 else 25.0)
     assert len(row.history) == REMEMBERED
     assert row.history[-1] == row.compute == (REMEMBERED + 4) % 100
-    assert trend.rows(seen()) == []
-    (row,) = trend.rows(seen(use("a")))
+    assert trend.make_rows(seen()) == []
+    (row,) = trend.make_rows(seen(use("a")))
     assert row.history == (10.0,)
     assert row.throttled is None
 
@@ -368,7 +368,7 @@ def test_figures_that_went_back_are_no_part_of_the_time() -> None:
     trend = Trend(lambda: now)
     for seconds, throttled in enumerate((5_000_000_000, 0, 9_000_000_000)):
         now = float(seconds)
-        (row,) = trend.rows(seen(use("a", throttled_ns=throttled)))
+        (row,) = trend.make_rows(seen(use("a", throttled_ns=throttled)))
         assert row.throttled == (None, None, 100.0)[seconds]
 
 
@@ -377,9 +377,9 @@ def test_figures_that_went_back_are_no_part_of_the_time() -> None:
     [(0, "    "), (50, "██  "), (100, "████"), (250, "████"), (-1, "    "), (3.2, "▏   ")],
 )
 def test_a_bar_is_as_long_as_its_part(percent: float, drawn: str) -> None:
-    assert bar(percent, 4) == drawn
+    assert draw_bar(percent, 4) == drawn
 
 
 def test_a_history_has_gaps_where_nothing_was_measured() -> None:
-    assert sparks((0, None, 50, 100), 6) == "  ▁ ▅█"
-    assert sparks((0, None, 50, 100), 2) == "▅█"
+    assert draw_sparks((0, None, 50, 100), 6) == "  ▁ ▅█"
+    assert draw_sparks((0, None, 50, 100), 2) == "▅█"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_cli.running.visible import chosen, write
+from cgpu_cli.running.visible import choose_uuids, set_variables
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
 
@@ -24,7 +24,7 @@ UNLIKE = NODE._replace(cuda_order=(UUIDS[2], UUIDS[0], UUIDS[3], UUIDS[1]))
 def left(visible: str | None, gpus: str | None = None, node: Node = NODE, **more: str) -> list[int]:
     """The indices of the GPUs."""
     given = more if visible is None else {"CUDA_VISIBLE_DEVICES": visible, **more}
-    return [UUIDS.index(uuid) for uuid in chosen(given, node, gpus)]
+    return [UUIDS.index(uuid) for uuid in choose_uuids(given, node, gpus)]
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_what_would_be_more_than_the_user_has_is_refused(
 def test_a_program_finds_numbers_of_nvml() -> None:
     """A server's own numbers may be others."""
     environment = {"CUDA_VISIBLE_DEVICES": UUIDS[3], "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    write(environment, [GpuShare(7, UUIDS[3], 1), GpuShare(5, UUIDS[0], 1)], UNLIKE)
+    set_variables(environment, [GpuShare(7, UUIDS[3], 1), GpuShare(5, UUIDS[0], 1)], UNLIKE)
     assert environment == {"CUDA_VISIBLE_DEVICES": "3,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.mark.parametrize("given", ["", "-1", "NoDevFiles"])
 def test_a_list_without_a_gpu_stays_as_it_is(given: str) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": given}
-    write(environment, (), NODE)
+    set_variables(environment, (), NODE)
     assert environment == {"CUDA_VISIBLE_DEVICES": given}

@@ -74,7 +74,7 @@ def test_an_interpreter_is_advised_only_where_it_is_at_fault(
         (tmp_path / name).chmod(0o755)
     [found] = [
         f
-        for f in wiring.runtime(Ground(Machine("", str(tmp_path)), str(tmp_path), None))
+        for f in wiring.check_runtime(Ground(Machine("", str(tmp_path)), str(tmp_path), None))
         if f.level != "ok"
     ]
     assert what.format(hook=tmp_path / "cgpu-hook") in found.what
@@ -96,9 +96,9 @@ def test_an_interpreter_is_advised_only_where_it_is_at_fault(
 def test_a_switch_that_keeps_users_from_namespaces_is_named(
     ground: Ground, setting: str, value: str, good: str
 ) -> None:
-    assert wrong(kernel.user_namespaces(ground)) == []
-    write(Path(ground.machine.at(f"/proc/sys/{setting}")), f"{value}\n")
-    assert wrong(kernel.user_namespaces(ground)) == [("warning", value, f"sysctl -w {good}")]
+    assert wrong(kernel.check_user_namespaces(ground)) == []
+    write(Path(ground.machine.resolve_path(f"/proc/sys/{setting}")), f"{value}\n")
+    assert wrong(kernel.check_user_namespaces(ground)) == [("warning", value, f"sysctl -w {good}")]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_the_arrangement_of_control_groups_is_told(
     ground: Ground, files: list[str], level: str, value: str
 ) -> None:
     for name in files:
-        write(Path(ground.machine.at(f"/sys/fs/cgroup/{name}")), "cpu memory\n")
-    [found] = kernel.cgroups(ground)
+        write(Path(ground.machine.resolve_path(f"/sys/fs/cgroup/{name}")), "cpu memory\n")
+    [found] = kernel.check_cgroups(ground)
     assert (found.level, found.value, bool(found.mend)) == (level, value, level != "ok")
 
 
 def test_hybrid_control_groups_are_no_fault_where_runc_is_used(ground: Ground) -> None:
-    write(Path(ground.machine.at("/sys/fs/cgroup/unified/cgroup.controllers")), "cpu\n")
-    write(Path(ground.machine.at("/usr/sbin/runc")), "")
-    assert [found.level for found in kernel.cgroups(ground)] == ["note"]
+    write(Path(ground.machine.resolve_path("/sys/fs/cgroup/unified/cgroup.controllers")), "cpu\n")
+    write(Path(ground.machine.resolve_path("/usr/sbin/runc")), "")
+    assert [found.level for found in kernel.check_cgroups(ground)] == ["note"]
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     proxy = tmp_path / "proxy"
     proxy.write_bytes(b"\0cuInit\0cuMemAlloc\0")
     monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
-    monkeypatch.setattr(driver, "exported", lambda _: {"cuInit", "cuMemAlloc"})
+    monkeypatch.setattr(driver, "list_exports", lambda _: {"cuInit", "cuMemAlloc"})
     monkeypatch.setattr(driver, "glibc_needed", lambda _: (2, 17))
     libraries = {name: f"/x/{name[:-1]}550.1" for name in driver.PROXIED}
 
@@ -139,7 +139,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 
     def answer(**different: object) -> None:
         good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, overcommit=False)
-        monkeypatch.setattr(driver, "_asked", lambda _: good._replace(**different))
+        monkeypatch.setattr(driver, "_probe_driver", lambda _: good._replace(**different))
 
     answer()
     return answer
@@ -147,7 +147,9 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 
 def test_a_good_driver_is_in_order(ground: Ground, node: Callable[..., None]) -> None:
     node()
-    checks = (driver.driver, driver.compute_mode, driver.entry_points, driver.glibc)
+    about_driver = (driver.check_driver, driver.check_compute_mode)
+    about_libraries = (driver.check_entry_points, driver.check_glibc)
+    checks = (*about_driver, *about_libraries)
     assert [f.level for check in checks for f in check(ground)] == ["ok"] * 4
 
 
@@ -171,17 +173,17 @@ def test_a_driver_that_is_not_whole_is_an_error(
     mend: str,
 ) -> None:
     node(**different)
-    assert wrong(driver.driver(ground)) == [("error", value, mend)]
+    assert wrong(driver.check_driver(ground)) == [("error", value, mend)]
 
 
 def test_a_gpu_of_the_configuration_that_is_not_there_is_a_warning(
     ground: Ground, node: Callable[..., None]
 ) -> None:
     node(gpu={str(GPU.index): {"policy": 3}, GPU.uuid.lower(): {"policy": 3}})
-    assert wrong(driver.driver(ground)) == []
+    assert wrong(driver.check_driver(ground)) == []
     node(gpu={"7": {"policy": 3}})
     mend = "mend /etc/cgpu/config.toml; cgpu-smi -L lists the GPUs"
-    assert wrong(driver.driver(ground)) == [("warning", "7", mend)]
+    assert wrong(driver.check_driver(ground)) == [("warning", "7", mend)]
 
 
 def test_another_kernel_module_than_library_is_an_error(
@@ -189,10 +191,10 @@ def test_another_kernel_module_than_library_is_an_error(
 ) -> None:
     node()
     line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Jan  1 00:00:00 UTC 2026\n"
-    write(Path(ground.machine.at(driver.MODULE)), line.format("550.1"))
-    assert wrong(driver.driver(ground)) == []
-    write(Path(ground.machine.at(driver.MODULE)), line.format("535.129.03"))
-    assert wrong(driver.driver(ground)) == [("error", "535.129.03", "reboot")]
+    write(Path(ground.machine.resolve_path(driver.MODULE)), line.format("550.1"))
+    assert wrong(driver.check_driver(ground)) == []
+    write(Path(ground.machine.resolve_path(driver.MODULE)), line.format("535.129.03"))
+    assert wrong(driver.check_driver(ground)) == [("error", "535.129.03", "reboot")]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_a_compute_mode_that_keeps_others_from_a_gpu_is_a_warning(
 ) -> None:
     node()
     monkeypatch.setattr(driver, "compute_modes", lambda _: {GPU.uuid: number})
-    [found] = driver.compute_mode(ground)
+    [found] = driver.check_compute_mode(ground)
     assert (found.level, found.value) == ("warning", name)
     assert found.what.startswith(f"GPU 0 is in compute mode {name}: ")
     assert found.mend == "nvidia-smi -i 0 -c DEFAULT"
@@ -224,8 +226,8 @@ def test_an_entry_point_that_is_not_known_matters_if_it_allocates_or_launches(
     level: str,
 ) -> None:
     node()
-    monkeypatch.setattr(driver, "exported", lambda _: {"cuInit", name})
-    [found] = driver.entry_points(ground)
+    monkeypatch.setattr(driver, "list_exports", lambda _: {"cuInit", name})
+    [found] = driver.check_entry_points(ground)
     assert (found.level, found.value) == (level, name)
 
 
@@ -250,16 +252,16 @@ def test_the_floor_of_glibc_is_compared_by_number(
     monkeypatch.setattr(
         driver, "glibc_needed", lambda path: own if path.startswith("/x/") else proxies
     )
-    [found] = driver.glibc(ground)
+    [found] = driver.check_glibc(ground)
     assert (found.level, found.value if value else "") == (level, value)
 
 
 def test_a_container_that_is_gone_is_named_after_a_while(ground: Ground) -> None:
     folder = Path(ground.state_dir, "containers/dead1")
     folder.mkdir(parents=True)
-    assert wrong(state.leftovers(ground)) == []
+    assert wrong(state.check_leftovers(ground)) == []
     os.utime(folder, (1, 1))
-    assert wrong(state.leftovers(ground)) == [("warning", "dead1", "cgpu get")]
+    assert wrong(state.check_leftovers(ground)) == [("warning", "dead1", "cgpu get")]
 
 
 def test_a_mount_for_a_container_that_is_gone_is_named(ground: Ground) -> None:
@@ -273,8 +275,8 @@ def test_a_mount_for_a_container_that_is_gone_is_named(ground: Ground) -> None:
         line.format(42, 0, 99, "/cgpu/containers/gone/limits", "/mnt/c"),
         line.format(43, 0, 99, "/", inside),
     ]
-    write(Path(ground.machine.at("/proc/self/mountinfo")), "".join(lines))
-    assert [mend for _, _, mend in wrong(state.leftovers(ground))] == [
+    write(Path(ground.machine.resolve_path("/proc/self/mountinfo")), "".join(lines))
+    assert [mend for _, _, mend in wrong(state.check_leftovers(ground))] == [
         "umount /mnt/a",
         f"umount {inside}",
     ]
@@ -306,8 +308,8 @@ def test_a_server_that_is_of_another_release_or_cannot_audit_is_told(
     expected: list[tuple[str, str, str]],
 ) -> None:
     monkeypatch.setattr(state.wakeup, "is_listening", lambda _: True)
-    monkeypatch.setattr(state.client, "ask", lambda *_: answering(**different))
-    assert wrong(state.server(ground)) == expected
+    monkeypatch.setattr(state.client, "send_request", lambda *_: answering(**different))
+    assert wrong(state.check_server(ground)) == expected
 
 
 def test_a_server_of_the_first_release_says_less(
@@ -315,8 +317,8 @@ def test_a_server_of_the_first_release_says_less(
 ) -> None:
     monkeypatch.setattr(state.wakeup, "is_listening", lambda _: True)
     answer = {"node": {"default_memsize": 0}, "gpus": [{"index": 0, "uuid": "GPU-1"}]}
-    monkeypatch.setattr(state.client, "ask", lambda *_: answer)
-    assert [level for level, _, _ in wrong(state.server(ground))] == ["warning"]
+    monkeypatch.setattr(state.client, "send_request", lambda *_: answer)
+    assert [level for level, _, _ in wrong(state.check_server(ground))] == ["warning"]
 
 
 def test_the_way_back_and_what_upgrades_have_left_are_told(
@@ -326,33 +328,33 @@ def test_the_way_back_and_what_upgrades_have_left_are_told(
     for number in ("0.0.8", "0.0.9", VERSION):
         packages = opt / f"cgpu-{number}/lib/python3.11/site-packages/cgpu_env"
         write(packages / "version.py", f'VERSION = "{number}"\n')
-        Environment(str(opt / f"cgpu-{number}")).mark()
+        Environment(str(opt / f"cgpu-{number}")).mark_removable()
     (opt / "cgpu").symlink_to(f"cgpu-{VERSION}")
     monkeypatch.setattr(releases.installation, "own_environment", lambda: str(opt / "cgpu"))
     left = [f"{opt}/cgpu-0.0.8", f"{opt}/cgpu-0.0.9"]
-    found = list(releases.environments(ground))
+    found = list(releases.check_releases(ground))
     assert [(f.level, f.value) for f in found] == [("ok", VERSION), *(("note", p) for p in left)]
     assert f"rm -r {left[0]}" in found[1].mend
     (opt / "cgpu.back").symlink_to("cgpu-0.0.9")
-    found = list(releases.environments(ground))
+    found = list(releases.check_releases(ground))
     assert [(f.level, f.value) for f in found[1:]] == [("ok", left[1]), ("note", left[0])]
     assert "--back goes back to release 0.0.9" in found[1].what
     monkeypatch.setattr(releases.living, "leads_into", lambda _, path: path == left[0])
-    [*_, kept] = releases.environments(ground)
+    [*_, kept] = releases.check_releases(ground)
     assert (kept.value, kept.mend) == (left[0], "")
 
 
 def test_a_state_directory_that_others_can_write_is_an_error(ground: Ground) -> None:
     Path(ground.state_dir).chmod(0o777)
-    [(level, _, mend)] = wrong(state.directory(ground))
+    [(level, _, mend)] = wrong(state.check_directory(ground))
     assert (level, "chmod go-w" in mend) == ("error", True)
 
 
 def test_a_state_directory_that_nobody_can_make_is_an_error(ground: Ground) -> None:
     """CLI-8."""
     Path(ground.state_dir).rmdir()
-    assert wrong(state.directory(ground)) == []
-    [(level, _, mend)] = wrong(state.directory(ground._replace(state_dir="/nowhere/a/b")))
+    assert wrong(state.check_directory(ground)) == []
+    [(level, _, mend)] = wrong(state.check_directory(ground._replace(state_dir="/nowhere/a/b")))
     assert (level, mend) == ("error", "mkdir -p /nowhere/a, or name another --state-dir")
 
 
@@ -363,35 +365,35 @@ def test_a_state_directory_without_room_is_an_error(
         f_bavail, f_frsize = 3, 4096
 
     monkeypatch.setattr(state.os, "statvfs", lambda _: Full)
-    assert [(level, value) for level, value, _ in wrong(state.directory(ground))] == [
+    assert [(level, value) for level, value, _ in wrong(state.check_directory(ground))] == [
         ("error", "12288")
     ]
 
 
 def test_a_configuration_that_is_not_understood_is_an_error(ground: Ground) -> None:
-    assert wrong(wiring.configuration(ground)) == []
-    write(Path(ground.machine.at("/etc/cgpu/config.toml")), "[node]\nmax_inst = 99\n")
-    assert [level for level, _, _ in wrong(wiring.configuration(ground))] == ["error"]
+    assert wrong(wiring.check_configuration(ground)) == []
+    write(Path(ground.machine.resolve_path("/etc/cgpu/config.toml")), "[node]\nmax_inst = 99\n")
+    assert [level for level, _, _ in wrong(wiring.check_configuration(ground))] == ["error"]
 
 
 def test_a_configuration_whose_link_leads_nowhere_is_an_error(ground: Ground) -> None:
-    path = Path(ground.machine.at("/etc/cgpu/config.toml"))
+    path = Path(ground.machine.resolve_path("/etc/cgpu/config.toml"))
     path.parent.mkdir(parents=True)
     path.symlink_to("nowhere")
-    assert wrong(wiring.configuration(ground)) == [
+    assert wrong(wiring.check_configuration(ground)) == [
         ("error", str(path), f"mend {path}, then: cgpu doctor")
     ]
 
 
 def test_a_configuration_that_others_can_write_is_mended_by_a_command(ground: Ground) -> None:
-    path = Path(ground.machine.at("/etc/cgpu/config.toml"))
+    path = Path(ground.machine.resolve_path("/etc/cgpu/config.toml"))
     write(path, "[node]\nmax_inst = 9\n")
     path.chmod(0o666)
-    [(level, _, mend)] = wrong(wiring.configuration(ground))
+    [(level, _, mend)] = wrong(wiring.check_configuration(ground))
     assert (level, mend) == ("error", f"chown root: {path} && chmod go-w {path}, then: cgpu doctor")
 
 
 def test_a_directory_without_a_driver_has_a_hint(ground: Ground, tmp_path: Path) -> None:
     elsewhere = ground._replace(driver_dir=str(tmp_path))
-    [found] = [f for f in checks.examine(elsewhere) if f.check == "driver"]
+    [found] = [f for f in checks.run_checks(elsewhere) if f.check == "driver"]
     assert (found.level, "--driver-dir" in found.mend) == ("error", True)

@@ -39,7 +39,7 @@ def machine() -> Iterator[Path]:
 
 def closed(machine: Path) -> dict[str, str]:
     """What is closed there, and what mends it."""
-    found = users.access(Ground(Machine(str(machine)), str(machine), str(machine / "driver")))
+    found = users.check_access(Ground(Machine(str(machine)), str(machine), str(machine / "driver")))
     wrong = {each.value: each.mend for each in found if each.level == "warning"}
     return {path: mend for path, mend in wrong.items() if path.startswith(str(machine))}
 
@@ -78,8 +78,8 @@ def test_a_user_is_sure_of_their_own_access_alone(
     machine: Path, monkeypatch: pytest.MonkeyPatch, user: int, whom: str
 ) -> None:
     monkeypatch.setattr(users.os, "geteuid", lambda: user)
-    monkeypatch.setattr(users, "_needed", lambda _: ())
-    [found] = users.access(Ground(Machine(str(machine)), str(machine), None))
+    monkeypatch.setattr(users, "_list_needed", lambda _: ())
+    [found] = users.check_access(Ground(Machine(str(machine)), str(machine), None))
     assert found.what == f"nothing that cgpu-run needs is closed to {whom}"
 
 
@@ -105,12 +105,12 @@ def scripts(machine: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "python").symlink_to(sys.executable)
     monkeypatch.setattr(users.sysconfig, "get_path", lambda _: str(folder))
-    monkeypatch.setattr(users, "_needed", lambda _: ())
+    monkeypatch.setattr(users, "_list_needed", lambda _: ())
     return folder
 
 
 def errors(machine: Path) -> list[str]:
-    found = users.access(Ground(Machine(str(machine)), str(machine), None))
+    found = users.check_access(Ground(Machine(str(machine)), str(machine), None))
     return [each.what for each in found if each.level == "error"]
 
 

@@ -22,12 +22,12 @@ ABSENT = CgpuError("no NVIDIA driver found on this machine", hint="name it")
 @pytest.fixture
 def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     """A machine of files, on which no driver is found."""
-    monkeypatch.setattr(driver, "_asked", lambda _: ABSENT)
+    monkeypatch.setattr(driver, "_probe_driver", lambda _: ABSENT)
     return Ground(Machine(str(tmp_path)), str(tmp_path), None)
 
 
 def test_whoever_has_no_gpu_is_told_of_a_simulated_one(ground: Ground) -> None:
-    missing, note = driver.driver(ground)
+    missing, note = driver.check_driver(ground)
     assert (missing.level, missing.what, missing.mend) == ("error", str(ABSENT), ABSENT.hint)
     assert note.level == "note"
     assert "cgpu demo" in note.mend
@@ -36,12 +36,12 @@ def test_whoever_has_no_gpu_is_told_of_a_simulated_one(ground: Ground) -> None:
 
 def test_whoever_has_a_gpu_or_names_a_driver_is_told_of_the_fault_alone(ground: Ground) -> None:
     with pytest.raises(CgpuError, match="no NVIDIA driver"):
-        list(driver.driver(ground._replace(driver_dir="/x")))
-    module = Path(ground.machine.at(driver.MODULE))
+        list(driver.check_driver(ground._replace(driver_dir="/x")))
+    module = Path(ground.machine.resolve_path(driver.MODULE))
     module.parent.mkdir(parents=True)
     module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1  x\n")
     with pytest.raises(CgpuError, match="no NVIDIA driver"):
-        list(driver.driver(ground))
+        list(driver.check_driver(ground))
 
 
 @pytest.mark.parametrize(("modes", "levels"), [({}, ["note"]), ({"GPU-1": 0}, ["ok"])])
@@ -50,26 +50,26 @@ def test_a_compute_mode_that_the_driver_does_not_report_is_not_in_order(
 ) -> None:
     gpus = (NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ()),)
     node = Node("1", "/x", {}, {}, gpus, (), 20, overcommit=False)
-    monkeypatch.setattr(driver, "_asked", lambda _: node)
+    monkeypatch.setattr(driver, "_probe_driver", lambda _: node)
     monkeypatch.setattr(driver, "compute_modes", lambda _: modes)
-    assert [found.level for found in driver.compute_mode(ground)] == levels
-    monkeypatch.setattr(driver, "_asked", lambda _: node._replace(gpus=()))
+    assert [found.level for found in driver.check_compute_mode(ground)] == levels
+    monkeypatch.setattr(driver, "_probe_driver", lambda _: node._replace(gpus=()))
     monkeypatch.setattr(driver, "compute_modes", lambda _: {})
-    assert list(driver.compute_mode(ground)) == []
+    assert list(driver.check_compute_mode(ground)) == []
 
 
 def test_without_a_driver_nothing_that_needs_one_is_in_order(ground: Ground) -> None:
-    (found,) = state.shares(ground)
+    (found,) = state.check_shares(ground)
     assert (found.level, found.what) == ("ok", "no container with a share runs")
     with pytest.raises(CgpuError, match="driver directory /x: there is no such directory"):
-        list(users.accounts(ground._replace(driver_dir="/x")))
+        list(users.check_accounts(ground._replace(driver_dir="/x")))
 
 
 @pytest.mark.parametrize("text", ["[node\n", '[driver]\nlibrary_dir = "/nowhere"\n'])
 def test_a_wrong_configuration_is_mended_and_not_gone_round(ground: Ground, text: str) -> None:
     """No simulated GPU makes up for it."""
-    path = Path(ground.machine.at(CONFIG_PATH))
+    path = Path(ground.machine.resolve_path(CONFIG_PATH))
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(CgpuError, match="no NVIDIA driver"):
-        list(driver.driver(ground))
+        list(driver.check_driver(ground))

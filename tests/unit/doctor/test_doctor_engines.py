@@ -53,7 +53,7 @@ def test_an_engine_without_its_program_is_an_error(machine: Machine) -> None:
     write(machine, dockerd.FILE, json.dumps(settings))
     assert wrong(findings(machine)) == [("error", "/usr/bin/cgpu-runtime", "cgpu install docker")]
     for name in ("cgpu-runtime", "cgpu-hook"):
-        Path(machine.at(f"/usr/bin/{name}")).symlink_to(target(name))
+        Path(machine.resolve_path(f"/usr/bin/{name}")).symlink_to(target(name))
     assert wrong(findings(machine)) == []
 
 
@@ -62,13 +62,13 @@ def test_without_systemd_no_unit_is_asked_for(machine: Machine) -> None:
     write(machine, "/lib/systemd/systemd", "")
     (asked,) = findings(machine)
     assert (asked.level, asked.mend) == ("note", "cgpu install systemd")
-    Path(machine.at(BOOTED)).rmdir()
+    Path(machine.resolve_path(BOOTED)).rmdir()
     for _ in range(2):
         (output,) = findings(machine)
         assert (output.level, output.mend) == ("ok", "")
         assert output.what == (
             "systemd does not run here: the first container starts cgpud,"
-            f" which logs to {machine.at('/run/cgpu')}/cgpud.log"
+            f" which logs to {machine.resolve_path('/run/cgpu')}/cgpud.log"
         )
         install(machine, "systemd")
 
@@ -90,7 +90,7 @@ class Processes:
         return pid
 
     def folders(self, name: str) -> Iterator[str]:
-        """As ``running.processes`` has them."""
+        """As ``running.find_processes`` has them."""
         assert name in {"dockerd", "containerd"}
         return map(str, sorted(self._folder.iterdir()))
 
@@ -98,16 +98,16 @@ class Processes:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
     made = Processes(tmp_path / "proc")
-    monkeypatch.setattr(running, "processes", made.folders)
+    monkeypatch.setattr(running, "find_processes", made.folders)
     monkeypatch.setattr(dockerd, "_STARTS", ())
-    monkeypatch.setattr(dockerd, "info", lambda _: 'runc {"runc":{}}')
+    monkeypatch.setattr(dockerd, "query_info", lambda _: 'runc {"runc":{}}')
     return made
 
 
 def unread() -> list[tuple[str, str, str]]:
     """The finding where docker's file names cgpu, and dockerd does not know it."""
     ground = Ground(Machine(), "/run/cgpu", None)
-    found = wiring.of_dockerd(ground, has_entry=True, is_default=False)
+    found = wiring.check_dockerd(ground, has_entry=True, is_default=False)
     return [(f.level, f.what, f.mend) for f in found]
 
 
@@ -142,20 +142,20 @@ def test_a_containerd_that_reads_another_file_is_named(
     processes.start("--config", "/mnt/exec/containerd/containerd.toml", name="containerd")
     processes.start(*words, name="containerd", uid=USER)
     processes.start("-c", str(file), name="containerd-shim")
-    assert list(wiring.of_containerds(Machine())) == []
+    assert list(wiring.check_containerds(Machine())) == []
     pid = processes.start(*words, name="/usr/bin/containerd")
-    [found] = wiring.of_containerds(Machine())
+    [found] = wiring.check_containerds(Machine())
     assert (found.level, found.value) == ("warning", str(file))
     assert found.what == f"containerd (pid {pid}) reads {file}, which names no runtime of cgpu"
     assert found.mend.startswith(f"add the runtime cgpu to {file}, as cgpu install containerd ")
     file.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
-    assert list(wiring.of_containerds(Machine())) == []
+    assert list(wiring.check_containerds(Machine())) == []
     file.write_text('version = 3\nimports = ["config.toml.d/*.toml"]\n')
-    assert len(list(wiring.of_containerds(Machine()))) == 1
+    assert len(list(wiring.check_containerds(Machine()))) == 1
     drop_in = tmp_path / "config.toml.d" / "cgpu.toml"
     drop_in.parent.mkdir()
     drop_in.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
-    assert list(wiring.of_containerds(Machine())) == []
+    assert list(wiring.check_containerds(Machine())) == []
 
 
 def test_a_containerd_names_its_file_by_its_own_folder(
@@ -164,7 +164,7 @@ def test_a_containerd_names_its_file_by_its_own_folder(
     pid = processes.start("-c", "other.toml", name="containerd")
     (tmp_path / "other.toml").write_text("version = 2\n")
     (tmp_path / "proc" / str(pid) / "cwd").symlink_to(tmp_path)
-    [found] = wiring.of_containerds(Machine())
+    [found] = wiring.check_containerds(Machine())
     assert found.value == str(tmp_path / "other.toml")
 
 
@@ -172,7 +172,7 @@ def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: 
     """It reads a file in the user's home, which cgpu leaves alone."""
     pid = processes.start("--default-runtime=crun", uid=USER)
     dockerd.check_default(Machine())
-    [found] = wiring.of_users()
+    [found] = wiring.check_rootless()
     assert (found.level, found.value) == ("note", str(pid))
     assert f"(pid {pid}) is user {USER}'s own (rootless)" in found.what
 
@@ -199,9 +199,9 @@ def test_what_makes_dockerd_read_its_file_is_told_for_this_machine(
     is_default: bool,
     is_booted: bool,
 ) -> None:
-    monkeypatch.setattr(dockerd, "info", lambda _: known)
-    ground = Ground(machine, machine.at("/run/cgpu"), None)
+    monkeypatch.setattr(dockerd, "query_info", lambda _: known)
+    ground = Ground(machine, machine.resolve_path("/run/cgpu"), None)
     if not is_booted:
-        Path(machine.at(BOOTED)).rmdir()
-    found = wiring.of_dockerd(ground, has_entry=True, is_default=is_default)
+        Path(machine.resolve_path(BOOTED)).rmdir()
+    found = wiring.check_dockerd(ground, has_entry=True, is_default=is_default)
     assert [(f.level, f.mend) for f in found] == [("error", mends[not is_booted])]

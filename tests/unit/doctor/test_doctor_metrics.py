@@ -31,13 +31,13 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def configure(ground: Ground, address: str) -> None:
-    Path(ground.machine.at("/etc/cgpu/config.toml")).write_text(
+    Path(ground.machine.resolve_path("/etc/cgpu/config.toml")).write_text(
         f'[server]\nmetrics = "{address}"\n'
     )
 
 
 def only(ground: Ground) -> Finding:
-    (found,) = metrics.served(ground)
+    (found,) = metrics.check_metrics(ground)
     return found
 
 
@@ -110,7 +110,7 @@ def test_an_address_of_another_machine_is_an_error(
     def unreachable(*_: object) -> bytes:
         raise OSError(101, "Network is unreachable")
 
-    monkeypatch.setattr(metrics, "_answer", unreachable)
+    monkeypatch.setattr(metrics, "_fetch_metrics", unreachable)
     configure(ground, NOT_HERE)
     found = only(ground)
     assert (found.level, found.value) == ("error", NOT_HERE)
@@ -124,7 +124,7 @@ def refused(*_: object) -> bytes:
 def test_a_server_that_serves_none_is_told_from_one_that_is_to_come(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_answer", refused)
+    monkeypatch.setattr(metrics, "_fetch_metrics", refused)
     configure(ground, "127.0.0.1:9477")
     assert only(ground).level == "ok"
     monkeypatch.setattr(Ground, "is_served", lambda _: True)
@@ -134,7 +134,7 @@ def test_a_server_that_serves_none_is_told_from_one_that_is_to_come(
 
 
 def install_socket(ground: Ground) -> None:
-    units = Path(ground.machine.at("/etc/systemd/system"))
+    units = Path(ground.machine.resolve_path("/etc/systemd/system"))
     (units / "sockets.target.wants").mkdir(parents=True)
     (units / "sockets.target.wants/cgpud-metrics.socket").symlink_to("../cgpud-metrics.socket")
     (units / "cgpud-metrics.socket").write_text("[Socket]\nListenStream=127.0.0.1:9999\n")
@@ -143,9 +143,9 @@ def install_socket(ground: Ground) -> None:
 def test_without_systemd_its_socket_serves_nothing(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_answer", refused)
+    monkeypatch.setattr(metrics, "_fetch_metrics", refused)
     monkeypatch.setattr(Ground, "is_served", lambda _: True)
-    Path(ground.machine.at(BOOTED)).rmdir()
+    Path(ground.machine.resolve_path(BOOTED)).rmdir()
     install_socket(ground)
     found = only(ground)
     assert (found.level, found.value) == ("warning", "cgpud-metrics.socket")
@@ -159,7 +159,7 @@ def test_without_systemd_its_socket_serves_nothing(
 def test_the_socket_of_systemd_goes_before_the_configuration(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_answer", refused)
+    monkeypatch.setattr(metrics, "_fetch_metrics", refused)
     install_socket(ground)
     configure(ground, "127.0.0.1:9477")
     found = only(ground)
@@ -169,4 +169,4 @@ def test_the_socket_of_systemd_goes_before_the_configuration(
 
 def test_another_state_directorys_server_has_no_address(tmp_path: Path, ground: Ground) -> None:
     configure(ground, "nowhere:80")
-    assert list(metrics.served(ground._replace(state_dir=str(tmp_path)))) == []
+    assert list(metrics.check_metrics(ground._replace(state_dir=str(tmp_path)))) == []

@@ -52,9 +52,9 @@ def test_a_proxy_that_only_its_owner_can_read_is_named(
     """As root's umask of 077 leaves it."""
     proxy = installed(tmp_path)
     proxy.chmod(0o711)
-    assert wrong(driver.proxies(ground)) == [("error", str(proxy), f"chmod a+r {proxy}")]
+    assert wrong(driver.check_proxies(ground)) == [("error", str(proxy), f"chmod a+r {proxy}")]
     proxy.chmod(0o744)
-    assert wrong(driver.proxies(ground)) == []
+    assert wrong(driver.check_proxies(ground)) == []
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_proxies_that_no_overlay_covers_are_named(
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/filesystems").write_text(systems)
     proxy = installed(tmp_path / folder)
-    inside = Path(sealed.path(str(proxy), ground.state_dir))
+    inside = Path(sealed.overlay_path(str(proxy), ground.state_dir))
     inside.parent.mkdir(parents=True)
-    [found] = wrong(driver.proxies(ground))
+    [found] = wrong(driver.check_proxies(ground))
     assert found[:2] == ("warning", str(proxy))
     assert mend in found[2]
     inside.write_bytes(b"")
-    assert wrong(driver.proxies(ground)) == []
+    assert wrong(driver.check_proxies(ground)) == []

@@ -29,7 +29,7 @@ def test_a_container_whose_size_was_forgotten_is_named(
     for pid, base in (("30", "/etc"), ("40", "/dev/cgpu"), ("50", "/run/user/7/cgpu")):
         mount = f"31 30 0:9 /containers/x/limits {base}/limits ro - tmpfs cgpu rw\n"
         (tmp_path / f"proc/{pid}/mountinfo").write_text(mount.replace("/etc/limits", "/etc/hosts"))
-    found = state.shares(Ground(Machine(str(tmp_path)), str(tmp_path), None))
+    found = state.check_shares(Ground(Machine(str(tmp_path)), str(tmp_path), None))
     assert [each.value for each in found if each.level == "warning"] == (["30"] if warned else [])
 
 
@@ -40,11 +40,11 @@ def test_a_default_size_that_a_gpu_cannot_give_is_a_warning(
     libraries = dict.fromkeys(driver.PROXIED, "/x")
     gpu = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ())
     node = Node("1", "/x", libraries, {}, (gpu,), (), 20, overcommit=False)
-    monkeypatch.setattr(driver, "_asked", lambda _: node)
+    monkeypatch.setattr(driver, "_probe_driver", lambda _: node)
     ground = Ground(Machine(str(tmp_path)), str(tmp_path), None)
 
     def wrong() -> list[tuple[str, str]]:
-        return [(found.level, found.value) for found in driver.driver(ground) if found.mend]
+        return [(found.level, found.value) for found in driver.check_driver(ground) if found.mend]
 
     path = tmp_path / "etc/cgpu/config.toml"
     path.parent.mkdir(parents=True)

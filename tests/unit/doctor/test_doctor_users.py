@@ -11,7 +11,7 @@ import pytest
 from cgpu_doctor import checks, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
-from cgpu_install.engines import named
+from cgpu_install.engines import select_engines
 from cgpu_install.machine import Machine
 from cgpu_upgrade.environment import Environment
 from lab.machine.nobody import NOBODY
@@ -39,13 +39,13 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def test_a_configuration_that_cannot_be_read_is_not_said_to_be_absent(ground: Ground) -> None:
-    [found] = wiring.configuration(ground)
+    [found] = wiring.check_configuration(ground)
     assert (found.level, found.mend) == ("warning", "chmod a+rx /etc/cgpu")
     assert "not readable by you" in found.what
 
 
 def test_a_runtime_that_cannot_be_seen_is_not_said_to_be_absent(ground: Ground) -> None:
-    [found] = wiring.runtime(ground)
+    [found] = wiring.check_runtime(ground)
     assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
     assert found.what == "/usr/bin/cgpu-runtime is not readable by you"
 
@@ -53,9 +53,9 @@ def test_a_runtime_that_cannot_be_seen_is_not_said_to_be_absent(ground: Ground) 
 def test_an_engines_file_that_cannot_be_read_is_no_fault(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "found", lambda _: [named(["docker"])[0]])
+    monkeypatch.setattr(wiring, "detect_engines", lambda _: [select_engines(["docker"])[0]])
     monkeypatch.setattr(wiring, "Journal", lambda _: None)
-    [found] = wiring.engines(ground)
+    [found] = wiring.check_engines(ground)
     assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
     assert found.what == "/etc/docker/daemon.json: Permission denied"
 
@@ -63,9 +63,9 @@ def test_an_engines_file_that_cannot_be_read_is_no_fault(
 def test_a_journal_that_cannot_be_read_is_no_fault(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "found", lambda _: [named(["docker"])[0]])
-    monkeypatch.setattr(checks, "CHECKS", {"engines": wiring.engines})
-    [found] = checks.examine(ground)
+    monkeypatch.setattr(wiring, "detect_engines", lambda _: [select_engines(["docker"])[0]])
+    monkeypatch.setattr(checks, "CHECKS", {"engines": wiring.check_engines})
+    [found] = checks.run_checks(ground)
     assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
     assert found.what == "/var/lib/cgpu/install.json: Permission denied"
 
@@ -82,16 +82,16 @@ def test_a_user_is_told_what_only_root_can_do(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, mend: str, shown: str
 ) -> None:
     monkeypatch.setattr(checks, "CHECKS", {"x": lambda _: [Finding("warning", "x", "", mend)]})
-    assert [found.mend for found in checks.examine(ground)] == [shown]
+    assert [found.mend for found in checks.run_checks(ground)] == [shown]
     os.seteuid(os.getuid())
     if os.geteuid() == 0:
-        assert [found.mend for found in checks.examine(ground)] == [mend]
+        assert [found.mend for found in checks.run_checks(ground)] == [mend]
 
 
 def test_a_state_directory_that_cannot_be_read_is_said_to_be_so(ground: Ground) -> None:
-    for check in (state.directory, state.leftovers, state.shares):
-        assert ground.closed() in list(check(ground))
-    [found] = state.server(ground)
+    for check in (state.check_directory, state.check_leftovers, state.check_shares):
+        assert ground.report_closed() in list(check(ground))
+    [found] = state.check_server(ground)
     assert found.level == "note"
     assert "only root can see" in found.what
 
@@ -104,10 +104,10 @@ def test_an_environment_that_containers_may_use_is_not_said_to_be_unused(
         packages = opt / f"cgpu-{number}/lib/python3.11/site-packages/cgpu_env"
         packages.mkdir(parents=True)
         (packages / "version.py").write_text(f'VERSION = "{number}"\n')
-        Environment(str(opt / f"cgpu-{number}")).mark()
+        Environment(str(opt / f"cgpu-{number}")).mark_removable()
     (opt / "cgpu").symlink_to(f"cgpu-{VERSION}")
     monkeypatch.setattr(releases.installation, "own_environment", lambda: str(opt / "cgpu"))
     monkeypatch.setattr(Ground, "is_closed", property(lambda _: True))
-    [_, found] = releases.environments(Ground(Machine(), str(tmp_path), None))
+    [_, found] = releases.check_releases(Ground(Machine(), str(tmp_path), None))
     assert (found.level, found.value) == ("note", f"{opt}/cgpu-0.0.9")
     assert found.mend == "as root: cgpu doctor"

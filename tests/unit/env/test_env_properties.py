@@ -20,7 +20,7 @@ from cgpu_env.request import (
     PASSED_OVER,
     VISIBLE,
     WEIGHT,
-    parse,
+    parse_variables,
 )
 
 pytestmark = pytest.mark.unit
@@ -107,10 +107,10 @@ def test_no_variable_of_ours_is_read_over(name: str) -> None:
     variable = f"ALIYUN_COM_GPU_{name}"
     known = variable in KNOWN or variable in PASSED_OVER
     if known:
-        parse({variable: "1"}, lambda: 0)
+        parse_variables({variable: "1"}, lambda: 0)
         return
     with pytest.raises(EnvError, match=variable):
-        parse({variable: "1"}, lambda: 0)
+        parse_variables({variable: "1"}, lambda: 0)
 
 
 def test_importing_the_vocabulary_pulls_in_nothing_slow() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_env import EnvError, Gpu, environment
-from cgpu_env.request import parse, without_size
+from cgpu_env import EnvError, Gpu, parse_environment
+from cgpu_env.request import parse_variables, without_size
 from lab.shares.asked import FOUR, P100, SHORT, T4, caps, env, is_asked, parse_request, refusal
 
 pytestmark = pytest.mark.unit
@@ -260,9 +260,9 @@ def test_env_12_off_is_refused_where_the_node_forbids_it(
     given: dict[str, str], written: str
 ) -> None:
     """ENV-12: an image may say it, and its variables look like a user's."""
-    assert parse(given, lambda: 4096) is None
+    assert parse_variables(given, lambda: 4096) is None
     with pytest.raises(EnvError) as refusal:
-        parse(given, lambda: 4096, allow_off=False)
+        parse_variables(given, lambda: 4096, allow_off=False)
     assert (
         str(refusal.value) == f"{written}: this node lets no container switch cgpu off (allow_off)"
     )
@@ -272,14 +272,16 @@ def test_env_12_off_is_refused_where_the_node_forbids_it(
     "given", [{}, {"CGPU_DISABLE": "false"}, env(mem="6"), env(mem="6", dev="15")]
 )
 def test_env_12_what_is_not_off_is_as_before(given: dict[str, str]) -> None:
-    assert parse(given, lambda: 4096, allow_off=False) == parse(given, lambda: 4096)
-    assert parse({}, lambda: 0, allow_off=False) is None
+    assert parse_variables(given, lambda: 4096, allow_off=False) == parse_variables(
+        given, lambda: 4096
+    )
+    assert parse_variables({}, lambda: 0, allow_off=False) is None
 
 
 @pytest.mark.parametrize("entry", [1, None, ["A=1"], {"A": "1"}])
 def test_an_environment_of_other_things_than_strings_is_refused(entry: object) -> None:
     with pytest.raises(EnvError, match=r"process\.env"):
-        environment(["A=1", entry])  # type: ignore[list-item]
+        parse_environment(["A=1", entry])  # type: ignore[list-item]
 
 
 WHY = "GPU is lost (error 15); reboot"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cgpu_env
-from cgpu_env import EnvError, Gpu, GpuShare, Request, environment
+from cgpu_env import EnvError, Gpu, GpuShare, Request, parse_environment
 from cgpu_env import request as request_module
 from cgpu_env.request import PASSED_OVER
 from lab.shares.asked import FOUR, MIB, P100, T4, caps, env, is_asked, order, parse, parse_request
@@ -265,7 +265,7 @@ def test_white_space_around_values_and_items_is_accepted() -> None:
 
 
 def test_of_duplicate_variables_the_last_wins() -> None:
-    assert environment(["A=1", "B=x=y", "A=2", "C", "D="]) == {
+    assert parse_environment(["A=1", "B=x=y", "A=2", "C", "D="]) == {
         "A": "2",
         "B": "x=y",
         "C": "",
@@ -290,9 +290,9 @@ def test_the_default_size_is_asked_for_only_where_no_size_is_named() -> None:
         return 4096
 
     for named in ({"mem": "6", "dev": "15"}, {"mem": "0"}, {"mem": "6", "disable": "1"}):
-        request_module.parse(env(**named), default)
+        request_module.parse_variables(env(**named), default)
     assert not asked
-    found = request_module.parse({}, default)
+    found = request_module.parse_variables({}, default)
     assert found is not None
     assert (found.default_memsize, asked) == (4096, [4096])
 

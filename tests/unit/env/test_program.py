@@ -59,12 +59,12 @@ def test_the_log_says_why_a_server_ends_whatever_it_was(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyError("u")
 
-    monkeypatch.setattr(serve, "_detach", lambda *_, **__: None)
-    monkeypatch.setattr(serve, "_serve", fail)
+    monkeypatch.setattr(serve, "_detach_process", lambda *_, **__: None)
+    monkeypatch.setattr(serve, "_serve_until_stopped", fail)
     monkeypatch.setattr(serve, "is_open", lambda: True)
     monkeypatch.setattr(serve.log, "error", lambda event, **rest: output.append((event, rest)))
     with pytest.raises(KeyError):
-        serve.serve(argparse.Namespace(idle_exit=None), [])
+        serve.run_server(argparse.Namespace(idle_exit=None), [])
     [(event, rest)] = output
     assert event == "server_fails"
     assert rest["error"].startswith("KeyError('u') at ")

@@ -33,11 +33,11 @@ class Nvml(probe._Library):  # noqa: SLF001
             raise probe._FailedError(name, LOST, "GPU is lost")  # noqa: SLF001
         give(arguments[1], ctypes.c_void_p, arguments[0].value + 1)
 
-    def text(self, name: str, *arguments: Any) -> str:
+    def read_text(self, name: str, *arguments: Any) -> str:
         assert name == "nvmlDeviceGetUUID"
         return f"GPU-{arguments[0].value - 1}"
 
-    def status(self, name: str, *arguments: Any) -> int:
+    def try_call(self, name: str, *arguments: Any) -> int:
         assert name == "nvmlDeviceGetComputeMode"
         mode = self._modes[arguments[0].value - 1]
         if mode is None:
@@ -52,6 +52,6 @@ class Nvml(probe._Library):  # noqa: SLF001
 def test_each_gpu_has_the_mode_that_the_driver_gives() -> None:
     """Exclusive Process is 3; a GPU that has no mode, or is lost, is left out."""
     nvml = Nvml(0, 3, None, 2)
-    assert probe._modes(nvml) == {"GPU-0": 0, "GPU-1": 3, "GPU-3": 2}  # noqa: SLF001
+    assert probe._read_modes(nvml) == {"GPU-0": 0, "GPU-1": 3, "GPU-3": 2}  # noqa: SLF001
     nvml.lose(1)
-    assert probe._modes(nvml) == {"GPU-0": 0, "GPU-3": 2}  # noqa: SLF001
+    assert probe._read_modes(nvml) == {"GPU-0": 0, "GPU-3": 2}  # noqa: SLF001

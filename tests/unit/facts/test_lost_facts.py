@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cgpu_env.devices import GpuLostError
-from cgpu_node.facts.node import DeviceNode, unless_lost
+from cgpu_node.facts.node import DeviceNode, refresh_if_lost
 from lab.driver.fake_probe import FACTS, MIB, UUID, FakeDriver, fake_driver, load
 
 pytestmark = pytest.mark.unit
@@ -40,7 +40,7 @@ def test_a_lost_gpu_is_what_it_was_before(fake: FakeDriver, uuid: str) -> None:
         fake.answers["facts"] = two(uuid=uuid, lost=LOST)
         node = load(fake, refresh=True)
         assert node.gpus == (before.gpus[0], before.gpus[1]._replace(lost=LOST))
-        assert node.lost == node.gpus[1:]
+        assert node.lost_gpus == node.gpus[1:]
     fake.answers["facts"] = two()
     assert load(fake, refresh=True) == before
     assert fake.asked.count("contexts") == 1
@@ -69,7 +69,7 @@ def test_a_context_that_fails_is_named_with_its_gpu(fake: FakeDriver) -> None:
     contexts = {"costs": {UUID: 100 * MIB}, "failed": failed, "order": [OTHER, UUID]}
     fake.answers = {"facts": two(), "contexts": contexts}
     node = load(fake)
-    assert (node.cuda_order, node.lost) == ((OTHER, UUID), ())
+    assert (node.cuda_order, node.lost_gpus) == ((OTHER, UUID), ())
     assert [gpu.context_bytes for gpu in node.gpus] == [100 * MIB, 0]
     [note] = node.notes
     assert note.startswith(f"what a CUDA context costs on {OTHER} is not known, so none is charged")
@@ -93,7 +93,7 @@ def test_a_gpu_that_was_never_known_has_the_device_nodes_that_are_nobody_elses(
     monkeypatch.setattr(Path, "glob", lambda *_: map(Path, there))
     fake.answers["facts"] = two(lost=LOST)
     for _ in range(2):
-        [gpu] = load(fake, refresh=True).lost
+        [gpu] = load(fake, refresh=True).lost_gpus
         assert [node.host for node in gpu.device_nodes] == ["/dev/nvidia0", "/dev/nvidia12"]
     assert (gpu.name, gpu.total_bytes) == ("", 0)
 
@@ -126,5 +126,5 @@ def test_a_lost_gpu_that_is_asked_for_is_asked_about_once_more() -> None:
             raise GpuLostError("it is lost")
         return "back"
 
-    assert unless_lost(make) == "back"
+    assert refresh_if_lost(make) == "back"
     assert asked == [False, True]

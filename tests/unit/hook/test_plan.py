@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cgpu_env import CgpuError, EnvError, environment
-from cgpu_env.request import Asked, parse
-from cgpu_hook.plan import HostFiles, Mount, Plan, plan
+from cgpu_env import CgpuError, EnvError, parse_environment
+from cgpu_env.request import Asked, parse_variables
+from cgpu_hook.plan import HostFiles, Mount, Plan, plan_container
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 
 pytestmark = pytest.mark.unit
@@ -49,28 +49,32 @@ class Image:
         parent = posixpath.dirname(path)
         return parent == "/" or (self.entries.get(parent) == "/" and self._reachable(parent))
 
-    def kind(self, path: str) -> str | None:
+    def get_kind(self, path: str) -> str | None:
         if path not in self.entries or not self._reachable(path):
             return None
         kinds = {"/": "directory", "!": "other"}
         text = self.entries[path]
         return "link" if text.startswith("-> ") else kinds.get(text, "file")
 
-    def names(self, path: str) -> list[str]:
-        if path != "/" and self.kind(path) != "directory":
+    def list_names(self, path: str) -> list[str]:
+        if path != "/" and self.get_kind(path) != "directory":
             return []
         return sorted(posixpath.basename(p) for p in self.entries if posixpath.dirname(p) == path)
 
-    def folders(self, path: str) -> list[str]:
-        return [n for n in self.names(path) if self.kind(posixpath.join(path, n)) == "directory"]
+    def list_folders(self, path: str) -> list[str]:
+        return [
+            n
+            for n in self.list_names(path)
+            if self.get_kind(posixpath.join(path, n)) == "directory"
+        ]
 
-    def link(self, path: str) -> str:
-        return self.entries[path][3:] if self.kind(path) == "link" else ""
+    def read_link(self, path: str) -> str:
+        return self.entries[path][3:] if self.get_kind(path) == "link" else ""
 
     def read(self, path: str, most: int) -> bytes | None:
-        return self.entries[path].encode()[:most] if self.kind(path) == "file" else None
+        return self.entries[path].encode()[:most] if self.get_kind(path) == "file" else None
 
-    def part(self, path: str, start: int, most: int) -> bytes:
+    def read_part(self, path: str, start: int, most: int) -> bytes:
         return (self.read(path, start + most) or b"")[start:]
 
     def on_host(self, source: str) -> Image:
@@ -99,7 +103,7 @@ DEBIAN_IMAGE = {f"{DEBIAN}/libc.so.6": "", "/usr/bin/env": "", "/lib": "-> usr/l
 
 def asked(config: dict[str, Any]) -> Asked:
     """What a container asks for that does ask for a share."""
-    found = parse(environment(config["process"]["env"]), lambda: 0)
+    found = parse_variables(parse_environment(config["process"]["env"]), lambda: 0)
     assert found is not None
     return found
 
@@ -113,7 +117,7 @@ def decide(
     **section: Any,
 ) -> Plan:
     config = {"process": {"env": env}, "mounts": [DEV, *(mounts or [])], **section}
-    return plan(config, asked(config), node, Image(image, host), HOST_FILES)
+    return plan_container(config, asked(config), node, Image(image, host), HOST_FILES)
 
 
 def bind(destination: str, source: str = "/somewhere") -> dict[str, Any]:
@@ -238,7 +242,7 @@ def test_a_library_named_by_the_drivers_version_has_no_name_without_it() -> None
     name = "libnvidia-gpucomp.so.535.1"
     node = NODE._replace(companions={name: f"/usr/lib/drv/{name}"})
     config = {"process": {"env": SIX}, "mounts": [DEV]}
-    found = placed(plan(config, asked(config), node, Image(DEBIAN_IMAGE), HOST_FILES))
+    found = placed(plan_container(config, asked(config), node, Image(DEBIAN_IMAGE), HOST_FILES))
     assert [path for path in found if "gpucomp" in path] == [f"{DEBIAN}/{name}"]
 
 
@@ -337,7 +341,7 @@ def test_rel_4_a_volume_over_the_library_directory_is_refused(place: str) -> Non
 def test_rel_4_a_container_without_its_own_dev_is_refused() -> None:
     config: dict[str, Any] = {"process": {"env": SIX}, "mounts": []}
     with pytest.raises(CgpuError, match="no tmpfs is mounted at /dev"):
-        plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
+        plan_container(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
 
 
 def test_other_mounts_do_no_harm() -> None:
@@ -357,5 +361,5 @@ def test_of_duplicate_variables_the_last_wins_as_in_runc() -> None:
 
 def test_the_configuration_is_not_changed_by_planning() -> None:
     config = {"process": {"env": SIX}, "mounts": [DEV]}
-    plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
+    plan_container(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
     assert config == {"process": {"env": SIX}, "mounts": [DEV]}

@@ -27,7 +27,7 @@ from test_plan import (
 )
 
 from cgpu_env import CgpuError
-from cgpu_hook.plan import plan
+from cgpu_hook.plan import plan_container
 from cgpu_node.image import ldcache, loader
 from cgpu_node.image.rootfs import Rootfs
 
@@ -80,13 +80,13 @@ FOUND = ["/opt/a/libcuda.so.1", "/odd/name"]
 
 @pytest.mark.parametrize("make", [new_cache, old_cache])
 def test_the_cache_is_read_in_each_format(make: type) -> None:
-    assert ldcache.paths(make(ENTRIES), STEMS) == FOUND
-    assert ldcache.paths(make({"libz.so.1": "/lib/libz.so.1"}), STEMS) == []
+    assert ldcache.find_by_stems(make(ENTRIES), STEMS) == FOUND
+    assert ldcache.find_by_stems(make({"libz.so.1": "/lib/libz.so.1"}), STEMS) == []
 
 
 def test_the_new_format_behind_the_old_one_is_read() -> None:
     old = old_cache({"libz.so.1": "/lib/libz.so.1"})
-    assert ldcache.paths(old + bytes(-len(old) % 8) + new_cache(ENTRIES), STEMS) == FOUND
+    assert ldcache.find_by_stems(old + bytes(-len(old) % 8) + new_cache(ENTRIES), STEMS) == FOUND
 
 
 def test_rel_4_a_damaged_cache_leads_nowhere_and_to_no_error() -> None:
@@ -98,7 +98,7 @@ def test_rel_4_a_damaged_cache_leads_nowhere_and_to_no_error() -> None:
             for _ in range(chance.randint(0, 8)):
                 if data:
                     data[chance.randrange(len(data))] = chance.randrange(256)
-            assert all(path.startswith("/") for path in ldcache.paths(bytes(data), STEMS))
+            assert all(path.startswith("/") for path in ldcache.find_by_stems(bytes(data), STEMS))
 
 
 def test_the_compatibility_driver_is_covered_where_its_files_are() -> None:
@@ -173,7 +173,7 @@ def test_rel_4_more_than_can_be_looked_at_is_refused(
         "mounts": [DEV],
     }
     with pytest.raises(CgpuError, match=words):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
+        plan_container(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
 
 
 def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path
 
     def planned() -> dict[str, str]:
         return placed(
-            plan(config, asked(config), NODE, Rootfs(str(tmp_path / "image")), HOST_FILES)
+            plan_container(config, asked(config), NODE, Rootfs(str(tmp_path / "image")), HOST_FILES)
         )
 
     assert len([path for path in planned() if path.startswith("/opt/")]) == 40
@@ -274,7 +274,7 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
         (tmp_path / path[1:]).write_text(text)
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
+        plan_container(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_rel_4_what_the_loader_reads_takes_no_memory_without_bounds(
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     tracemalloc.start()
     with pytest.raises(CgpuError, match="the image"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
+        plan_container(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 << 20
@@ -342,7 +342,7 @@ def test_a_path_beside_the_program_refuses_no_large_image_without_a_driver(tmp_p
         (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path[1:]).touch()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
-    planned = plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
+    planned = plan_container(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
     assert f"{DEBIAN}/{CUDA}" in placed(planned)
 
 
@@ -354,4 +354,4 @@ def test_rel_4_a_path_beside_the_program_refuses_more_than_can_be_looked_at(
         (tmp_path / f"{i}").mkdir()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"\$ORIGIN"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
+        plan_container(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)

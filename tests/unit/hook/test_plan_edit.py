@@ -14,11 +14,11 @@ from cgpu_env import CgpuError, GpuShare
 from cgpu_env.request import Request
 from cgpu_hook import prestart
 from cgpu_hook.container import Draft
-from cgpu_hook.edit import edited, without_earlier_edit
+from cgpu_hook.edit import apply_plan, without_earlier_edit
 from cgpu_hook.plan import HostFiles, Mount, Plan
 from cgpu_node import trust
 from cgpu_node.facts.node import DeviceNode, Node
-from cgpu_node.image.rootfs import Rootfs, resolved
+from cgpu_node.image.rootfs import Rootfs, resolve_path
 from cgpu_node.trust import check_source
 from lab.machine.hostile_files import Hostile
 
@@ -36,7 +36,7 @@ def plan_of(**fields: Any) -> Plan:
 
 
 def test_a_granted_device_gets_a_node_and_a_rule() -> None:
-    linux = edited({}, plan_of(devices=(NULL,)))["linux"]
+    linux = apply_plan({}, plan_of(devices=(NULL,)))["linux"]
     assert linux["devices"] == [
         {"path": "/dev/nvidia0", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666}
     ]
@@ -45,14 +45,14 @@ def test_a_granted_device_gets_a_node_and_a_rule() -> None:
 
 
 def test_a_device_that_is_there_already_is_not_given_twice() -> None:
-    once = edited({}, plan_of(devices=(NULL,)))
-    twice = edited(once, plan_of(devices=(NULL,)))
+    once = apply_plan({}, plan_of(devices=(NULL,)))
+    twice = apply_plan(once, plan_of(devices=(NULL,)))
     assert twice["linux"] == once["linux"]
 
 
 def test_a_withheld_device_is_taken_away_with_its_rule() -> None:
-    given = edited({}, plan_of(devices=(NULL, ZERO)))
-    left = edited(given, plan_of(devices=(NULL,), withheld=(ZERO,)))
+    given = apply_plan({}, plan_of(devices=(NULL, ZERO)))
+    left = apply_plan(given, plan_of(devices=(NULL,), withheld=(ZERO,)))
     assert [d["path"] for d in left["linux"]["devices"]] == ["/dev/nvidia0"]
     assert [r["minor"] for r in left["linux"]["resources"]["devices"]] == [3]
 
@@ -60,7 +60,7 @@ def test_a_withheld_device_is_taken_away_with_its_rule() -> None:
 def test_rules_and_masks_of_the_engine_stay() -> None:
     closed = {"allow": False, "access": "rwm"}
     config = {"linux": {"resources": {"devices": [closed]}, "maskedPaths": ["/proc/kcore"]}}
-    linux = edited(config, plan_of(devices=(NULL,), masks=("/x", "/proc/kcore")))["linux"]
+    linux = apply_plan(config, plan_of(devices=(NULL,), masks=("/x", "/proc/kcore")))["linux"]
     assert linux["resources"]["devices"][0] == closed
     assert linux["maskedPaths"] == ["/proc/kcore", "/x"]
 
@@ -68,7 +68,7 @@ def test_rules_and_masks_of_the_engine_stay() -> None:
 def test_mounts_come_after_those_of_the_configuration() -> None:
     own = {"destination": "/dev", "type": "tmpfs"}
     mount = Mount("/etc/hostname", "/dev/cgpu/x")
-    assert edited({"mounts": [own]}, plan_of(mounts=(mount,)))["mounts"] == [
+    assert apply_plan({"mounts": [own]}, plan_of(mounts=(mount,)))["mounts"] == [
         own,
         {
             "destination": "/dev/cgpu/x",
@@ -87,37 +87,40 @@ def test_mounts_come_after_those_of_the_configuration() -> None:
 def test_rel_6_a_driver_that_no_configuration_can_name_is_refused(fields: dict[str, Any]) -> None:
     """Runtimes would mount beside it."""
     with pytest.raises(CgpuError, match=r"^the image's /opt/\\udcff/x: the name is not UTF-8"):
-        edited({}, plan_of(**fields))
+        apply_plan({}, plan_of(**fields))
 
 
 def test_rel_6_the_hook_mounts_over_a_name_that_is_no_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = []
-    monkeypatch.setattr(prestart, "_run", lambda _, data: given.append(data) or 0)
+    monkeypatch.setattr(prestart, "_run_program", lambda _, data: given.append(data) or 0)
     plan = plan_of(mounts=(Mount("/etc/hostname", "/opt/\udcff/x"),))
     node = Node("1", "/d", {}, {}, (), (), 20, overcommit=False)
     draft = Draft({}, Request((), 1, high_priority=False), plan, node, HOST_FILES)
-    prestart._mount(draft, 1, "/")  # noqa: SLF001
+    prestart._make_mounts(draft, 1, "/")  # noqa: SLF001
     assert given == [b"ro\0/etc/hostname\0/opt/\xff/x\0"]
 
 
 def test_hooks_of_others_stay_and_come_first() -> None:
     other = {"path": "/x"}
     config = {"hooks": {"poststop": [other], "prestart": [other]}}
-    assert edited(config, plan_of())["hooks"] == {"poststop": [other, HOOK], "prestart": [other]}
+    assert apply_plan(config, plan_of())["hooks"] == {
+        "poststop": [other, HOOK],
+        "prestart": [other],
+    }
 
 
 def test_editing_leaves_the_given_document_alone() -> None:
     config = {"mounts": [], "linux": {"devices": [], "resources": {"devices": []}}, "hooks": {}}
     before = copy.deepcopy(config)
-    edited(config, plan_of(devices=(NULL,), masks=("/x",)))
+    apply_plan(config, plan_of(devices=(NULL,), masks=("/x",)))
     assert config == before
 
 
 def test_a_missing_device_is_refused() -> None:
     with pytest.raises(CgpuError, match=r"device /dev/nvidia99: No such file"):
-        edited({}, plan_of(devices=(DeviceNode("/dev/nvidia99", "/dev/nvidia99"),)))
+        apply_plan({}, plan_of(devices=(DeviceNode("/dev/nvidia99", "/dev/nvidia99"),)))
 
 
 def test_an_earlier_edit_is_undone_only_where_our_hook_is() -> None:
@@ -151,19 +154,19 @@ def _root(tmp_path: Path) -> Path:
 
 def test_rel_4_the_view_follows_no_link(root: Path) -> None:
     view = Rootfs(str(root))
-    assert view.kind("/usr/lib/file") == "file"
-    assert view.kind("/usr/lib") == "directory"
-    assert view.kind("/") == "directory"
-    assert view.kind("/out") == "link"
-    assert view.kind("/fifo") == "other"
+    assert view.get_kind("/usr/lib/file") == "file"
+    assert view.get_kind("/usr/lib") == "directory"
+    assert view.get_kind("/") == "directory"
+    assert view.get_kind("/out") == "link"
+    assert view.get_kind("/fifo") == "other"
     for path in ("/lib/file", "/out/passwd", "/up/passwd", "/loop/x", "/missing", "/missing/x"):
-        assert view.kind(path) is None
-    assert view.names("/usr") == ["abs", "lib"]
-    assert view.names("/out") == []
-    assert view.names("/usr/lib/file") == []
-    assert view.link("/out") == "/etc"
-    assert view.link("/usr") == ""
-    assert view.link("/out/x") == ""
+        assert view.get_kind(path) is None
+    assert view.list_names("/usr") == ["abs", "lib"]
+    assert view.list_names("/out") == []
+    assert view.list_names("/usr/lib/file") == []
+    assert view.read_link("/out") == "/etc"
+    assert view.read_link("/usr") == ""
+    assert view.read_link("/out/x") == ""
 
 
 def test_a_file_that_is_kept_from_the_view_is_not_taken_for_missing(root: Path) -> None:
@@ -178,8 +181,8 @@ def test_a_file_that_is_kept_from_the_view_is_not_taken_for_missing(root: Path) 
 
 def test_a_view_of_nothing_is_empty(tmp_path: Path) -> None:
     view = Rootfs(str(tmp_path / "missing"))
-    assert view.kind("/usr") is None
-    assert view.names("/") == []
+    assert view.get_kind("/usr") is None
+    assert view.list_names("/") == []
 
 
 @pytest.mark.parametrize(
@@ -198,16 +201,16 @@ def test_a_view_of_nothing_is_empty(tmp_path: Path) -> None:
     ],
 )
 def test_rel_4_links_are_resolved_inside_the_root(root: Path, path: str, end: str) -> None:
-    assert resolved(Rootfs(str(root)), path) == end
+    assert resolve_path(Rootfs(str(root)), path) == end
 
 
 def test_the_view_leaks_no_descriptor(root: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     view = Rootfs(str(root))
     for path in ("/usr/lib/file", "/lib/file", "/loop/x", "/fifo", "/missing/x"):
-        view.kind(path)
-        view.names(path)
-        view.link(path)
+        view.get_kind(path)
+        view.list_names(path)
+        view.read_link(path)
     del view
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 

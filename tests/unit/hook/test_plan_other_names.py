@@ -13,7 +13,7 @@ from test_plan_brought import new_cache
 
 import cgpu_shim
 from cgpu_env import CgpuError
-from cgpu_hook.plan import plan
+from cgpu_hook.plan import plan_container
 from cgpu_node.image import elf, ldcache
 from cgpu_node.image.rootfs import Rootfs
 
@@ -44,7 +44,7 @@ def covered(
     process = {"env": [*SIX, *env], "cwd": "/opt"}
     config = {"process": process, "mounts": [DEV, *mounts]}
     view = Rootfs(str(image), is_complete=complete)
-    found = placed(plan(config, asked(config), NODE, view, HOST_FILES))
+    found = placed(plan_container(config, asked(config), NODE, view, HOST_FILES))
     return [path for path in found if path.startswith("/opt")]
 
 
@@ -163,7 +163,7 @@ def test_what_ldconfig_always_reads_is_searched(image: Path, folder: str) -> Non
     (image / folder[1:]).mkdir(parents=True, exist_ok=True)
     (image / "opt/drv/libcuda.so.1").rename(image / folder[1:] / CUDA)
     config = {"process": {"env": SIX}, "mounts": [DEV, PROC]}
-    found = placed(plan(config, asked(config), NODE, Rootfs(str(image)), HOST_FILES))
+    found = placed(plan_container(config, asked(config), NODE, Rootfs(str(image)), HOST_FILES))
     assert f"{folder}/{CUDA}" in found
 
 
@@ -228,7 +228,7 @@ def soname(data: bytes) -> str:
         read += most
         return data[start : start + most]
 
-    found = elf.soname(part)
+    found = elf.read_soname(part)
     assert read < 1 << 17
     return found
 
@@ -247,5 +247,5 @@ def test_rel_4_a_soname_is_read_from_whatever_the_file_is() -> None:
 
 def test_the_cache_is_asked_for_whole_names() -> None:
     cache = new_cache({"libfoo.so.1": "/a", "libfoo.so": "/b", "x": "/c"})
-    assert ldcache.files(cache, {"libfoo.so", "y"}) == ["/b"]
-    assert ldcache.files(cache, {"libfo", "a"}) == []
+    assert ldcache.find_by_names(cache, {"libfoo.so", "y"}) == ["/b"]
+    assert ldcache.find_by_names(cache, {"libfo", "a"}) == []

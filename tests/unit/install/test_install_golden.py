@@ -15,7 +15,7 @@ import pytest
 
 from cgpu_cli.commands.completers import ENGINE_NAMES
 from cgpu_env import CgpuError
-from cgpu_install.engines import ENGINES, SERVICE, named, shipped
+from cgpu_install.engines import ENGINES, SERVICE, read_shipped, select_engines
 from cgpu_install.machine import Machine
 
 pytestmark = pytest.mark.unit
@@ -37,13 +37,13 @@ def outcome(case: str, root: Path) -> tuple[str, bytes]:
     """Which of the outcomes a case has, and its content."""
     before = (GOLDEN / case).read_bytes()
     machine = Machine(str(root))
-    [engine] = named([case.partition("/")[0]])
+    [engine] = select_engines([case.partition("/")[0]])
     path = engine.files(machine)[0].path
-    Path(machine.at(path)).parent.mkdir(parents=True, exist_ok=True)
-    Path(machine.at(path)).write_bytes(before)
+    Path(machine.resolve_path(path)).parent.mkdir(parents=True, exist_ok=True)
+    Path(machine.resolve_path(path)).write_bytes(before)
     try:
         [file, *_] = engine.files(machine)
-        after = file.add(machine.text(path), file.program).encode()
+        after = file.add(machine.read_text(path), file.program).encode()
     except CgpuError as error:
         sentence = re.sub(r"(not (TOML|JSON)): .*", r"\1", str(error))  # the rest is the parser's
         return ".refused", f"{sentence}\n".encode()
@@ -63,7 +63,7 @@ def test_what_was_installed_is_left_alone_and_taken_out_without_a_trace(
 ) -> None:
     """Also where the file is not the one that was written, and its bytes cannot just come back."""
     outcome(case, tmp_path)
-    [engine] = named([case.partition("/")[0]])
+    [engine] = select_engines([case.partition("/")[0]])
     file = engine.files(Machine(str(tmp_path)))[0]
     after = (GOLDEN / f"{case}.after").read_bytes().decode()
     assert file.add(after, file.program) == after
@@ -75,17 +75,17 @@ def test_what_was_installed_is_left_alone_and_taken_out_without_a_trace(
 OLDER = "[Service]\nType=notify\nExecStart=/opt/old/cgpud --replace\n"
 
 
-@pytest.mark.parametrize("before", ["", OLDER, shipped(SERVICE)])
+@pytest.mark.parametrize("before", ["", OLDER, read_shipped(SERVICE)])
 def test_a_unit_becomes_the_one_of_this_release(before: str) -> None:
     """Own settings belong into drop-ins (`systemctl edit`), so a unit is replaced as a whole."""
-    file = named(["systemd"])[0].files(Machine(bin_dir="/opt/bin"))[0]
+    file = select_engines(["systemd"])[0].files(Machine(bin_dir="/opt/bin"))[0]
     after = file.add(before, file.program)
-    assert after == shipped(SERVICE).replace("/usr/bin/cgpud", "/opt/bin/cgpud")
+    assert after == read_shipped(SERVICE).replace("/usr/bin/cgpud", "/opt/bin/cgpud")
     assert file.take(after, file.program) is None
 
 
 def test_another_unit_of_that_name_is_refused() -> None:
-    file = named(["systemd"])[0].files(Machine())[0]
+    file = select_engines(["systemd"])[0].files(Machine())[0]
     with pytest.raises(CgpuError, match="expected no such unit, or cgpu's"):
         file.add("[Service]\nExecStart=/usr/bin/sleep 1000\n", file.program)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cgpu_install import containerd, toml_text
-from cgpu_install.engines import named
+from cgpu_install.engines import select_engines
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
-from cgpu_install.plan import installing
+from cgpu_install.plan import plan_install
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,9 @@ def test_an_installation_says_which_template_is_to_be_changed(
     machine = Machine(str(tmp_path))
 
     def notes() -> list[str]:
-        return installing(machine, named(["containerd"]), Journal(machine), forgiving=False).notes
+        return plan_install(
+            machine, select_engines(["containerd"]), Journal(machine), forgiving=False
+        ).notes
 
     [note] = notes()
     assert note == (
@@ -56,6 +58,6 @@ def test_the_documented_template_has_what_an_installation_would_write(version: i
     runc = (
         f'[plugins."{plugins[version]}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
     )
-    wanted = toml_text.parse(containerd.add(base + runc, PROGRAM))
+    wanted = toml_text.parse(containerd.add_runtime(base + runc, PROGRAM))
     place = toml_text.parse(text)["plugins"][plugins[version]]["containerd"]["runtimes"]
     assert place == {"cgpu": wanted["plugins"][plugins[version]]["containerd"]["runtimes"]["cgpu"]}

@@ -64,7 +64,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def place_of(machine: Machine, engine: str) -> Path:
     """Where its configuration is to be; the folder is there."""
-    place = Path(machine.at(FILES[engine]))
+    place = Path(machine.resolve_path(FILES[engine]))
     place.parent.mkdir(parents=True)
     return place
 
@@ -93,8 +93,8 @@ def test_what_is_no_text_is_refused_by_name_and_by_what_it_is(
         assert str(error) == sentence  # noqa: PT017 (a link is left alone)
     else:
         assert kind == "dangling link"
-    assert not Path(machine.at("/var")).exists()
-    assert list(Path(machine.at("/usr/bin")).iterdir()) == []
+    assert not Path(machine.resolve_path("/var")).exists()
+    assert list(Path(machine.resolve_path("/usr/bin")).iterdir()) == []
 
 
 @pytest.mark.parametrize("engine", FILES)
@@ -110,7 +110,7 @@ def test_a_folder_that_is_a_file_is_found_before_anything_is_written(
     assert str(refusal.value) == sentence
     assert output(machine, engine) == [("error", sentence)]
     uninstall(machine, engine)
-    assert not Path(machine.at("/var")).exists()
+    assert not Path(machine.resolve_path("/var")).exists()
     assert place.parent.is_file()
 
 
@@ -158,10 +158,10 @@ def test_a_text_that_is_not_understood_is_refused_with_its_line(
 
 
 def test_a_program_is_not_linked_into_what_is_no_directory(machine: Machine) -> None:
-    Path(machine.at("/opt")).touch()
+    Path(machine.resolve_path("/opt")).touch()
     with pytest.raises(CgpuError, match=r"^/opt: expected a directory$"):
         install(machine._replace(bin_dir="/opt/bin"), "podman")
-    assert not Path(machine.at("/var")).exists()
+    assert not Path(machine.resolve_path("/var")).exists()
 
 
 @pytest.mark.parametrize("link", ["etc/docker", "var/lib", "usr/bin"])
@@ -169,7 +169,7 @@ def test_a_link_out_of_the_tree_is_not_followed(
     machine: Machine, tmp_path_factory: pytest.TempPathFactory, link: str
 ) -> None:
     """It leads to a folder of this machine, which is not the one to be changed."""
-    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.at(f"/{link}"))
+    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.resolve_path(f"/{link}"))
     if place.exists():
         place.rmdir()
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def test_a_link_out_of_the_tree_is_not_followed(
         uninstall(machine, "docker")
     place.unlink()
     place.symlink_to("../real" if "/" in link else "real")
-    Path(machine.at("/real")).mkdir()
+    Path(machine.resolve_path("/real")).mkdir()
     install(machine, "docker")
 
 
@@ -189,7 +189,7 @@ def test_a_link_out_of_the_tree_is_not_followed(
 def test_backups_stay_in_the_tree(
     machine: Machine, tmp_path_factory: pytest.TempPathFactory, link: str
 ) -> None:
-    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.at("/")) / link
+    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.resolve_path("/")) / link
     place.parent.mkdir(parents=True)
     place.symlink_to(outside)
     before = '{"runtimes": {"other": {"path": "/usr/bin/other"}}}\n'
@@ -209,7 +209,7 @@ def test_a_journal_cannot_lead_out_of_its_tree(
     (outside / "empty").mkdir()
     (outside / "file").write_text("kept")
     install(machine, "docker")
-    journal = Path(machine.at("/var/lib/cgpu/install.json"))
+    journal = Path(machine.resolve_path("/var/lib/cgpu/install.json"))
     text = journal.read_text()
     up = f"/{'../' * 30}{str(outside)[1:]}"
     for changed in (

@@ -28,8 +28,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, *words: str) -> CgpuError:
         raise ClosedError(CLOSED)
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(install_command, "_job", closed)
-    given = commands.arguments().parse_args(words)
+    monkeypatch.setattr(install_command, "_make_job", closed)
+    given = commands.build_parser().parse_args(words)
     with pytest.raises(CgpuError, match=r"^you are not root") as refusal:
         given.command.run(given)
     return refusal.value
@@ -51,7 +51,7 @@ def test_a_dry_run_without_a_change_says_so(
     """Beside the diff, which is empty."""
 
     def shown(command: str) -> tuple[str, str]:
-        given = commands.arguments().parse_args(
+        given = commands.build_parser().parse_args(
             [command, "docker", "--dry-run", "--root", str(tmp_path)]
         )
         assert given.command.run(given) == 0

@@ -55,7 +55,7 @@ class Machine:
         return folder
 
     def found(self) -> list[str]:
-        return running.containers(str(self.proc))
+        return running.list_containers(str(self.proc))
 
 
 @pytest.fixture
@@ -140,18 +140,18 @@ def test_a_container_made_while_cgpu_is_taken_out_gives_everything_back(
     def search(state_dir: str) -> None:
         searches.append(state_dir)
         if len(searches) > 1:
-            assert not Path(machine.at("/usr/bin/cgpu-runtime")).is_symlink()
+            assert not Path(machine.resolve_path("/usr/bin/cgpu-runtime")).is_symlink()
             raise CgpuError("containers run with cgpu: stop them first: late")
 
     monkeypatch.setattr(install, "_check_idle", search)
-    monkeypatch.setattr(install, "_job", lambda *_: install._Job(machine, Journal(machine)))  # noqa: SLF001
+    monkeypatch.setattr(install, "_make_job", lambda *_: install._Job(machine, Journal(machine)))  # noqa: SLF001
     monkeypatch.setattr(dockerd, "default_runtime", lambda: "")
     given = argparse.Namespace(root="", engines=[], now=False, dry_run=False, state_dir="/nowhere")
     with pytest.raises(CgpuError, match="stop them first: late"):
         install.Uninstall().run(given)
     assert (tree(tmp_path), len(searches)) == (before, 2)
     wired.uninstall(machine, "docker", "podman")
-    assert machine.text(dockerd.FILE) == "{}\n"
+    assert machine.read_text(dockerd.FILE) == "{}\n"
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -168,7 +168,7 @@ def test_this_machine_named_as_a_root_is_searched_for_containers_too(
         raise CgpuError("containers run with cgpu: stop them first")
 
     monkeypatch.setattr(install, "_check_idle", search)
-    monkeypatch.setattr(install, "_rights", lambda *_: nullcontext())
+    monkeypatch.setattr(install, "_require_rights", lambda *_: nullcontext())
     for root in ("/", "//", "/usr/.."):
         given = argparse.Namespace(**vars(parsed("--root", root, "docker")), state_dir=None)
         with pytest.raises(CgpuError, match="stop them first"):

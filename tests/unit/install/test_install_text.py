@@ -38,11 +38,11 @@ def test_a_value_put_into_json_is_there_beside_all_that_was(
         runtimes.pop("cgpu", None)
         data["runtimes"] = runtimes
     text = texts(data, indent)
-    put = json_text.put(text, PATH, {"path": "/x"})
+    put = json_text.set_value(text, PATH, {"path": "/x"})
     assert json.loads(put) == {**data, "runtimes": {**(runtimes or {}), "cgpu": {"path": "/x"}}}
-    again = json_text.put(put, (*PATH, "path"), "/y")
+    again = json_text.set_value(put, (*PATH, "path"), "/y")
     assert again == put.replace('"path": "/x"', '"path": "/y"') or "/x" in text
-    assert json.loads(json_text.take(put, PATH)) == {**data, "runtimes": runtimes or {}}
+    assert json.loads(json_text.remove_value(put, PATH)) == {**data, "runtimes": runtimes or {}}
 
 
 @given(OBJECTS.filter(bool), LAYOUTS)
@@ -52,7 +52,10 @@ def test_what_was_put_into_json_last_is_taken_out_to_the_byte(
     data.pop("cgpu", None)
     text = texts(data, indent)
     if data:
-        assert json_text.take(json_text.put(text, ("cgpu",), {"a": []}), ("cgpu",)) == text
+        assert (
+            json_text.remove_value(json_text.set_value(text, ("cgpu",), {"a": []}), ("cgpu",))
+            == text
+        )
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -60,7 +63,7 @@ def test_a_member_is_taken_out_of_json_wherever_it_is(place: int) -> None:
     names = ["a", "b"]
     names.insert(place, "cgpu")
     text = texts({name: {"x": [1, "}"]} for name in names}, 2)
-    assert list(json.loads(json_text.take(text, ("cgpu",)))) == ["a", "b"]
+    assert list(json.loads(json_text.remove_value(text, ("cgpu",)))) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -72,21 +75,21 @@ def test_a_member_is_taken_out_of_json_wherever_it_is(place: int) -> None:
 )
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(CgpuError):
-        json_text.put(text, PATH, 1)
+        json_text.set_value(text, PATH, 1)
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 3000, "a = " + "[" * 400 + "]" * 400, "a = {"])
 def test_what_is_not_toml_is_refused(text: str) -> None:
     with pytest.raises(CgpuError):
-        toml_text.put(text, PATH, 1)
+        toml_text.set_value(text, PATH, 1)
 
 
 def test_toml_into_which_a_table_was_put_can_be_read_by_what_takes_it_out() -> None:
     """tomlkit cannot read every order of tables that TOML allows."""
     text = "[plugins]\n[plugins.a.x]\n[plugins.b.x]\n[plugins.a.y]\n[other]\n"
     path = ("plugins", "a", "x", "runtimes", "cgpu")
-    after = toml_text.put(text, path, {"path": "/x"})
-    assert toml_text.parse(toml_text.take(after, path[:-1])) == toml_text.parse(text)
+    after = toml_text.set_value(text, path, {"path": "/x"})
+    assert toml_text.parse(toml_text.remove_value(after, path[:-1])) == toml_text.parse(text)
 
 
 def test_toml_that_tomlkit_stumbles_over_is_refused() -> None:
@@ -94,11 +97,11 @@ def test_toml_that_tomlkit_stumbles_over_is_refused() -> None:
     text = "[p]\n  [p.a.b.c.d.e]\n  [p.a.b.f]\n  [p.a.b.c.g.h]\n"
     assert "p" in toml_text.parse(text)
     with pytest.raises(CgpuError, match=r"^written in a way that cgpu cannot change: "):
-        toml_text.put(text, ("p", "a", "b", "c", "cgpu"), {"path": "/x"})
+        toml_text.set_value(text, ("p", "a", "b", "c", "cgpu"), {"path": "/x"})
 
 
 def test_a_toml_text_that_tomlkit_would_spoil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a library does: what is written was read again first."""
     monkeypatch.setattr(toml_text.tomlkit, "dumps", lambda _: "a = 2\n")
     with pytest.raises(CgpuError, match="cannot change safely"):
-        toml_text.put("a = 1\nb = 1\n", ("a",), 2)
+        toml_text.set_value("a = 1\nb = 1\n", ("a",), 2)

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from cgpu_k8s.api import plugin
-from cgpu_k8s.api.cluster import Certificate, Cluster, expiry
-from cgpu_k8s.api.configuration import load
+from cgpu_k8s.api.cluster import Certificate, Cluster, describe_expiry
+from cgpu_k8s.api.configuration import load_cluster
 from cgpu_k8s.api.errors import ConfigurationError
 
 pytestmark = pytest.mark.unit
@@ -43,16 +43,16 @@ def written(path: Path, what: dict[str, Any]) -> str:
 
 
 def loaded(tmp_path: Path, what: dict[str, Any], context: str | None = None) -> Cluster:
-    return load(written(tmp_path / "config", what), context, environment={})
+    return load_cluster(written(tmp_path / "config", what), context, environment={})
 
 
 def headers(cluster: Cluster) -> dict[str, str]:
-    return asyncio.run(cluster.credentials.current()).headers
+    return asyncio.run(cluster.credentials.get_current()).headers
 
 
 def refused(tmp_path: Path, what: dict[str, Any], context: str | None = None) -> str:
     with pytest.raises(ConfigurationError) as error:
-        asyncio.run(loaded(tmp_path, what, context).credentials.current())
+        asyncio.run(loaded(tmp_path, what, context).credentials.get_current())
     sentence = str(error.value)
     assert "\n" not in sentence
     return sentence
@@ -86,7 +86,7 @@ def test_a_certificate_as_data_and_an_authority_as_a_file_beside_the_kubeconfig(
     (tmp_path / "ca.pem").write_text("authority")
     user = {"client-certificate-data": base64_of("chain"), "client-key-data": base64_of("key")}
     cluster = loaded(tmp_path, content(user, **{"certificate-authority": "ca.pem"}))
-    credential = asyncio.run(cluster.credentials.current())
+    credential = asyncio.run(cluster.credentials.get_current())
     assert credential.certificate == Certificate("chain", "key")
     assert cluster.trust.authorities == "authority"
 
@@ -107,21 +107,21 @@ def test_of_several_files_the_first_that_has_a_name_wins(tmp_path: Path) -> None
     first |= {"users": [{"name": "u", "user": {"token": "first"}}]}
     names = [written(tmp_path / "a", first), written(tmp_path / "b", content({"token": "second"}))]
     missing = str(tmp_path / "missing")
-    cluster = load(environment={"KUBECONFIG": ":".join([*names[:1], missing, *names[1:]])})
+    cluster = load_cluster(environment={"KUBECONFIG": ":".join([*names[:1], missing, *names[1:]])})
     assert headers(cluster)["Authorization"] == "Bearer first"
 
 
 def test_the_home_directory_has_the_usual_file(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     written(tmp_path / ".kube" / "config", content({"token": "t"}))
-    assert load(environment={"HOME": str(tmp_path)}).server == "https://127.0.0.1:6443"
+    assert load_cluster(environment={"HOME": str(tmp_path)}).server == "https://127.0.0.1:6443"
 
 
 def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
     for name in ("token", "ca.crt", "namespace"):
         (tmp_path / name).write_text(f"{name}\n")
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
-    cluster = load(environment={**environment, "HOME": str(tmp_path)}, account=tmp_path)
+    cluster = load_cluster(environment={**environment, "HOME": str(tmp_path)}, account=tmp_path)
     assert cluster.server == "https://[fd00::1]:6443"
     assert cluster.namespace == "namespace"
     assert cluster.trust.authorities == "ca.crt\n"
@@ -132,24 +132,24 @@ def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
 
 
 def test_a_token_says_when_it_expired() -> None:
-    credential = plugin.bearer(token_until(86400.0))
-    assert expiry(credential) == "the token expired at 1970-01-02 00:00:00 UTC"
-    assert not expiry(plugin.bearer(token_until(time.time() + 60)))
-    assert not expiry(plugin.bearer("a.b.c"))
+    credential = plugin.make_bearer(token_until(86400.0))
+    assert describe_expiry(credential) == "the token expired at 1970-01-02 00:00:00 UTC"
+    assert not describe_expiry(plugin.make_bearer(token_until(time.time() + 60)))
+    assert not describe_expiry(plugin.make_bearer("a.b.c"))
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"{tmp_path}/no does not exist"):
-        load(str(tmp_path / "no"), environment={"KUBERNETES_SERVICE_HOST": "h"})
+        load_cluster(str(tmp_path / "no"), environment={"KUBERNETES_SERVICE_HOST": "h"})
     with pytest.raises(ConfigurationError, match=r"/a and /b do not exist"):
-        load(environment={"KUBECONFIG": "/a:/b"})
+        load_cluster(environment={"KUBECONFIG": "/a:/b"})
 
 
 def test_a_kubeconfig_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.mkdir()
     with pytest.raises(ConfigurationError, match=r"config cannot be read: Is a directory"):
-        load(str(path), environment={})
+        load_cluster(str(path), environment={})
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_kubeconfig_that_is_none(tmp_path: Path, text: str, wrong: str) -> Non
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=wrong):
-        load(str(path), environment={}).credentials.renew()
+        load_cluster(str(path), environment={}).credentials.renew()
 
 
 def test_an_unknown_context_lists_those_that_are_there(tmp_path: Path) -> None:
@@ -233,9 +233,9 @@ def test_an_address_has_no_slash_at_the_end_and_may_go_through_a_proxy(tmp_path:
 def test_an_authority_that_is_no_certificate(tmp_path: Path) -> None:
     cluster = loaded(tmp_path, content(**{"certificate-authority-data": base64_of("no")}))
     with pytest.raises(ConfigurationError, match=r"certificate authority of context .* not PEM"):
-        cluster.trust.context(None)
+        cluster.trust.make_context(None)
     with pytest.raises(ConfigurationError, match=r"client certificate of context .* do not fit"):
-        loaded(tmp_path, content()).trust.context(Certificate("no", "no"))
+        loaded(tmp_path, content()).trust.make_context(Certificate("no", "no"))
 
 
 def test_an_authority_needs_no_key_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,8 @@ def test_an_authority_needs_no_key_id(tmp_path: Path, monkeypatch: pytest.Monkey
     strict = ssl.create_default_context()
     strict.verify_flags |= ssl.VERIFY_X509_STRICT
     monkeypatch.setattr(ssl, "create_default_context", lambda **_: strict)
-    assert not loaded(tmp_path, content()).trust.context(None).verify_flags & ssl.VERIFY_X509_STRICT
+    context = loaded(tmp_path, content()).trust.make_context(None)
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def program(tmp_path: Path, answer: object, **more: object) -> dict[str, Any]:
@@ -280,7 +281,7 @@ def test_a_plugin_is_started_once_until_its_credential_is_refused(tmp_path: Path
     cluster = loaded(tmp_path, content(user))
 
     async def twice() -> list[dict[str, str]]:
-        found = await asyncio.gather(*(cluster.credentials.current() for _ in range(2)))
+        found = await asyncio.gather(*(cluster.credentials.get_current() for _ in range(2)))
         return [each.headers for each in found]
 
     assert asyncio.run(twice()) == [{"Authorization": "Bearer t"}] * 2
@@ -296,7 +297,7 @@ def test_a_plugin_is_started_again_when_its_credential_expires(
     user = program(tmp_path, answered(token="t", expirationTimestamp="2999-01-01T00:00:00Z"))
     cluster = loaded(tmp_path, content(user))
     headers(cluster)
-    monkeypatch.setattr(plugin.ExecPlugin, "_expired", lambda _, early=None: early is not None)
+    monkeypatch.setattr(plugin.ExecPlugin, "_is_expired", lambda _, early=None: early is not None)
     headers(cluster)
     assert len(starts(tmp_path)) == 2
 
@@ -307,7 +308,7 @@ def test_whether_a_credential_has_expired_is_the_api_servers_to_say(tmp_path: Pa
     cluster = loaded(tmp_path, content(user))
     assert [headers(cluster), headers(cluster)] == [{"Authorization": "Bearer t"}] * 2
     assert len(starts(tmp_path)) == 2
-    assert cluster.credentials.problem().endswith(
+    assert cluster.credentials.find_problem().endswith(
         "gives a credential that expired at 2001-01-01 00:00:00 UTC, by this machine's clock"
     )
 
@@ -318,7 +319,7 @@ def test_a_plugin_learns_of_the_cluster_if_it_wants_to(tmp_path: Path) -> None:
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
     authority = base64_of("authority")
     what = content(user, **{"certificate-authority-data": authority, "extensions": [extension]})
-    credential = asyncio.run(loaded(tmp_path, what).credentials.current())
+    credential = asyncio.run(loaded(tmp_path, what).credentials.get_current())
     assert credential.certificate == Certificate("c", "k")
     [known] = starts(tmp_path)
     assert known["spec"]["cluster"] == {
@@ -359,7 +360,7 @@ def test_a_plugin_that_fails_is_started_once_for_all_who_wait(tmp_path: Path) ->
     cluster = loaded(tmp_path, content(program(tmp_path, "", args=["other"])))
 
     async def work() -> list[object]:
-        waiting = (cluster.credentials.current() for _ in range(3))
+        waiting = (cluster.credentials.get_current() for _ in range(3))
         return await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [type(each) for each in asyncio.run(work())] == [ConfigurationError] * 3
@@ -385,10 +386,10 @@ def test_an_agent_in_a_pod_loads_nothing_that_it_can_do_without(tmp_path: Path) 
         (tmp_path / name).write_text("x")
     script = f"""if True:
         import pathlib, sys
-        from cgpu_k8s.api.configuration import load
+        from cgpu_k8s.api.configuration import load_cluster
         from cgpu_k8s.agent import agent, anchor, driver, engine, main, podresources, shares
-        found = load(environment={{"KUBERNETES_SERVICE_HOST": "api"}},
-                     account=pathlib.Path({str(tmp_path)!r}))
+        found = load_cluster(environment={{"KUBERNETES_SERVICE_HOST": "api"}},
+                             account=pathlib.Path({str(tmp_path)!r}))
         assert found.server == "https://api:443"
         spared = {{"yaml", "cgpu_k8s.api.plugin", "decimal", "grpc", "google", "cryptography"}}
         print(*(spared & sys.modules.keys()))

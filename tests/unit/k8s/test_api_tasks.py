@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_k8s.api.tasks import result_of
+from cgpu_k8s.api.tasks import run_coroutine
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ def test_a_large_result_is_handed_over_and_not_written_out() -> None:
     async def work() -> Large:
         return large
 
-    assert result_of(work()) is large
+    assert run_coroutine(work()) is large
 
 
 def test_an_error_of_the_work_is_raised() -> None:
@@ -27,4 +27,4 @@ def test_an_error_of_the_work_is_raised() -> None:
         raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
-        result_of(work())
+        run_coroutine(work())

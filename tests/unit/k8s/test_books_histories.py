@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cgpu_k8s.books.books import Books
-from cgpu_k8s.books.placing import commit, find
+from cgpu_k8s.books.placing import commit_decision, find_nodes
 from cgpu_k8s.objects.pods import Pod
 from cgpu_node.allocation import Decision, Refusal
 from lab.worlds.books import UNITS, bound, offer, on, pod, state
@@ -73,14 +73,14 @@ def last(events: list[Any], kind: str) -> list[Any]:
 def deliver(books: Books, event: tuple[str, str, Any]) -> None:
     kind, name, what = event
     if kind == "node":
-        books.node_seen(what) if what else books.node_gone(name)
+        books.update_node(what) if what else books.remove_node(name)
     else:
-        books.pod_seen(what) if what else books.pod_gone(name)
+        books.update_pod(what) if what else books.remove_pod(name)
 
 
 def listed(books: Books, events: list[Any]) -> None:
-    books.nodes_listed(last(events, "node"))
-    books.pods_listed(last(events, "pod"))
+    books.replace_nodes(last(events, "node"))
+    books.replace_pods(last(events, "pod"))
 
 
 @given(
@@ -121,7 +121,7 @@ class Cluster(RuleBasedStateMachine):
 
     @initialize()
     def nodes(self) -> None:
-        self.books.nodes_listed([offer("a"), offer("b")])
+        self.books.replace_nodes([offer("a"), offer("b")])
 
     def uid(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.pods)), label="pod")
@@ -151,7 +151,7 @@ class Cluster(RuleBasedStateMachine):
     def filter(self, data: st.DataObject) -> None:
         uid = self.uid(data)
         asked = self.pods[uid]._replace(node="", allocation="")
-        self.found[uid] = find(self.books, asked, ("a", "b", "c"), self.now).fitting
+        self.found[uid] = find_nodes(self.books, asked, ("a", "b", "c"), self.now).fitting
 
     @precondition(lambda self: any(self.found.get(uid) for uid in self.pods))
     @rule(data=st.data(), outcome=st.sampled_from(("ok", "refused", "lost")))
@@ -160,7 +160,7 @@ class Cluster(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(ready), label="pod")
         node = data.draw(st.sampled_from(self.found[uid]), label="node")
         asked = self.pods[uid]._replace(node="", allocation="")
-        decision = commit(self.books, asked, node, self.now)
+        decision = commit_decision(self.books, asked, node, self.now)
         if isinstance(decision, Refusal):
             return
         if outcome == "ok" and self.land(uid, decision):
@@ -168,7 +168,7 @@ class Cluster(RuleBasedStateMachine):
         if outcome == "lost":
             self.flying.append((uid, decision))
         elif not self.pods[uid].node:  # a conflict is no refusal: the pod is read, as by `read`
-            self.books.refused(uid)
+            self.books.mark_refused(uid)
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), lands=st.booleans())
@@ -181,12 +181,12 @@ class Cluster(RuleBasedStateMachine):
     @rule()
     def read(self) -> None:
         """What is overdue is read; what is not bound is released once nothing can be on its way."""
-        for each in self.books.overdue(self.now + 1):
+        for each in self.books.list_overdue(self.now + 1):
             known = self.pods.get(each.pod.uid)
             if known is None:
-                self.books.pod_gone(each.pod.uid)
+                self.books.remove_pod(each.pod.uid)
             elif known.node:
-                self.books.pod_read(known, self.now)
+                self.books.confirm_pod(known, self.now)
             elif all(uid != each.pod.uid for uid, _ in self.flying):
                 self.books.release(each.pod.uid)
 
@@ -208,11 +208,11 @@ class Cluster(RuleBasedStateMachine):
         uid, new = self.news.pop(0)
         for _ in range(times):
             if uid == "*":
-                self.books.pods_listed(new)
+                self.books.replace_pods(new)
             elif new is None:
-                self.books.pod_gone(uid)
+                self.books.remove_pod(uid)
             else:
-                self.books.pod_seen(new)
+                self.books.update_pod(new)
 
     @rule()
     def lose_the_watch(self) -> None:
@@ -230,7 +230,7 @@ class Cluster(RuleBasedStateMachine):
         for each in self.pods.values():
             if each.node and not each.final:
                 books = Books()
-                books.pod_seen(each)
+                books.update_pod(each)
                 for uuid in books.bound[each.uid].gpus:
                     used[uuid] = used.get(uuid, 0) + books.bound[each.uid].part.units
         assert all(units <= UNITS for units in used.values()), used
@@ -239,8 +239,8 @@ class Cluster(RuleBasedStateMachine):
         while self.news:
             self.learn(1)
         fresh = Books()
-        fresh.nodes_listed([offer("a"), offer("b")])
-        fresh.pods_listed(self.pods.values())
+        fresh.replace_nodes([offer("a"), offer("b")])
+        fresh.replace_pods(self.pods.values())
         for uid in list(self.books.reservations):
             self.books.release(uid)
         assert state(self.books) == state(fresh)

@@ -13,10 +13,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.decisions import decided, write_annotations
+from cgpu_k8s.objects.decisions import read_decision, write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import Pod, read_pod
-from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, NodeInfo, decide
+from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, NodeInfo, allocate_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -49,8 +49,8 @@ def placed(given: Any) -> tuple[Pod, Decision]:
     found = read_pod(given)
     assert found.need is not None
     mode = CORE_MEM if found.need.containers[0].cores else CGPU
-    decision = decide(
-        NodeInfo("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()]), found.need
+    decision = allocate_gpus(
+        NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()]), found.need
     )
     assert isinstance(decision, Decision)
     return found, decision
@@ -65,8 +65,8 @@ def bound(found: Pod, decision: Decision, **changes: Any) -> Pod:
 def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
     found = read_pod(pod({"name": "main", "resources": limits(2, 30)}))
     assert found.need is not None
-    v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].gpu()])
-    decision = decide(v100, found.need)
+    v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].to_offered_gpu()])
+    decision = allocate_gpus(v100, found.need)
     assert isinstance(decision, Decision)
     written = write_annotations(decision, found, GPUS, NOW)
     assert json.loads(written.pop("cgpu/allocation")) == {
@@ -142,17 +142,17 @@ def test_what_a_binding_writes_is_read_as_the_same_decision(
     found = read_pod(pod(*apps, init=first, count=count))
     assert found.need is not None
     mode = CORE_MEM if cores else CGPU
-    node = NodeInfo("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()])
-    decision = decide(node, found.need)
+    node = NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()])
+    decision = allocate_gpus(node, found.need)
     assume(isinstance(decision, Decision))
     assert isinstance(decision, Decision)
-    assert decided(bound(found, decision)) == decision
+    assert read_decision(bound(found, decision)) == decision
 
 
 def test_a_pod_without_annotation_or_without_need_has_nothing() -> None:
     found, decision = placed(pod({"name": "main", "resources": limits(2)}))
-    assert decided(bound(found, decision, allocation="")) is None
-    assert decided(bound(found, decision, containers=())) is None
+    assert read_decision(bound(found, decision, allocation="")) is None
+    assert read_decision(bound(found, decision, containers=())) is None
 
 
 def changed(found: Pod, decision: Decision, **containers: Any) -> Pod:
@@ -195,11 +195,11 @@ def test_an_annotation_that_is_not_for_the_pod_as_it_is_now_gives_it_nothing() -
     ]
     for given_pod, sentence in cases:
         with pytest.raises(CgpuError, match="cgpu/allocation: ") as caught:
-            decided(given_pod)
+            read_decision(given_pod)
         assert sentence in str(caught.value)
 
 
 def test_a_label_that_changes_later_alters_nothing_that_a_pod_has() -> None:
     found, decision = placed(pod({"name": "main", "resources": limits(6)}, count=2))
-    assert decided(bound(found, decision, gpus=3)) == decision
-    assert decided(bound(found, decision, refusal="label: expected a number")) == decision
+    assert read_decision(bound(found, decision, gpus=3)) == decision
+    assert read_decision(bound(found, decision, refusal="label: expected a number")) == decision

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cgpu_k8s.inspect.cluster import NodeView, read_claim, read_machine, view
-from cgpu_k8s.inspect.columns import aligned
-from cgpu_k8s.inspect.document import FORMATS, document
-from cgpu_k8s.inspect.text import CORES, MEMORY, details, summary, unit
+from cgpu_k8s.inspect.cluster import NodeView, make_views, read_claim, read_machine
+from cgpu_k8s.inspect.columns import align_columns
+from cgpu_k8s.inspect.document import FORMATS, make_document
+from cgpu_k8s.inspect.text import CORES, MEMORY, choose_unit, format_details, format_summary
 from lab.kubernetes.manifests import V100, bound, decided, gpus, node, pod, published_node
 
 pytestmark = pytest.mark.unit
@@ -31,7 +31,7 @@ B0, B1 = B
 def shown(nodes: list[Any], pods: list[Any]) -> list[NodeView]:
     """What the program has of these objects."""
     claims = filter(None, map(read_claim, pods))
-    return view(map(read_machine, nodes), claims)
+    return make_views(map(read_machine, nodes), claims)
 
 
 def one(name: str, index: int, to: str, units: int, **more: str) -> Any:
@@ -67,21 +67,21 @@ UNEVEN = gpus("big", V100, V100, 81920)
 del UNEVEN["GPU-big-1"]
 MIB = {"i-2ze0gl97vw1": (72, 7606), "i-2ze0gl97vw2": (73, 3803), "i-2ze0gl97vw3": (71, 7606)}
 TEXTS: dict[str, Callable[[], str]] = {
-    "summary-documented": lambda: summary(
+    "summary-documented": lambda: format_summary(
         shown([published_node("cn-zhangjiakou.192.168.66.139", 15, 1, "192.168.66.139")], []),
         MEMORY,
     ),
-    "summary-documented-two-gpus": lambda: summary(
+    "summary-documented-two-gpus": lambda: format_summary(
         shown([published_node("cn-shanghai.192.168.0.4", 14, 2, "192.168.0.4")], []), MEMORY
     ),
-    "summary-pending": lambda: summary(
+    "summary-pending": lambda: format_summary(
         shown(
             [node("gpu-c", C), node("gpu-b", B), node("gpu-a", A), published_node("cpu", 0, 0)],
             [ours("p", 12, A0), ours("q", 4, A1), *PENDING_B, pod("unbound", 9)],
         ),
         MEMORY,
     ),
-    "summary-uneven": lambda: summary(
+    "summary-uneven": lambda: format_summary(
         shown(
             [node("node-big", UNEVEN), node("n", gpus("n", 24576), address="")],
             [
@@ -91,25 +91,25 @@ TEXTS: dict[str, Callable[[], str]] = {
         ),
         MEMORY,
     ),
-    "summary-mib": lambda: summary(
+    "summary-mib": lambda: format_summary(
         shown(
             [published_node(name, 7606, 1, f"192.168.0.{at}") for name, (at, _) in MIB.items()],
             [one(name, 0, name, units) for name, (_, units) in MIB.items()],
         ),
         MEMORY,
     ),
-    "summary-empty": lambda: summary(shown([published_node("cpu", 0, 0)], []), MEMORY),
-    "summary-core": lambda: summary(
+    "summary-empty": lambda: format_summary(shown([published_node("cpu", 0, 0)], []), MEMORY),
+    "summary-core": lambda: format_summary(
         shown([node("gpu-a", A, "core_mem"), node("b", B)], TIMED), CORES
     ),
-    "details-documented": lambda: details(
+    "details-documented": lambda: format_details(
         shown(
             [published_node("cn-hangzhou.192.168.2.167", 15, 1, "192.168.2.167")],
             [one(f"app-3g-v1-{n}", 0, "cn-hangzhou.192.168.2.167", 4) for n in (1, 0)],
         ),
         MEMORY,
     ),
-    "details-two-nodes": lambda: details(
+    "details-two-nodes": lambda: format_details(
         shown(
             [
                 published_node("10.0.33.21", 77, 7, "10.0.33.21"),
@@ -119,15 +119,15 @@ TEXTS: dict[str, Callable[[], str]] = {
         ),
         MEMORY,
     ),
-    "details-pending": lambda: details(shown([node("gpu-b", B)], PENDING_B), MEMORY),
-    "details-two-gpus": lambda: details(
+    "details-pending": lambda: format_details(shown([node("gpu-b", B)], PENDING_B), MEMORY),
+    "details-two-gpus": lambda: format_details(
         shown(
             [node("gpu-a", A, address="")],
             [ours("one-with-a-name", 3, A1), ours("train", 16, A0, A1, namespace="ml")],
         ),
         MEMORY,
     ),
-    "details-core": lambda: details(shown([node("gpu-a", A, "core_mem")], TIMED), CORES),
+    "details-core": lambda: format_details(shown([node("gpu-a", A, "core_mem")], TIMED), CORES),
 }
 
 
@@ -143,7 +143,7 @@ def test_each_golden_file_is_compared() -> None:
 @pytest.mark.parametrize(("units", "expected"), [(100, "GiB"), (101, "MiB")])
 def test_more_than_100_units_of_a_gpu_are_mib(units: int, expected: str) -> None:
     [found] = shown([published_node("a", units, 1)], [])
-    assert unit([found]) == expected
+    assert choose_unit([found]) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_more_than_100_units_of_a_gpu_are_mib(units: int, expected: str) -> None
 def test_columns_are_as_wide_as_their_widest_cell_in_lines_that_follow_each_other(
     given: str, expected: str
 ) -> None:
-    assert aligned(given) == expected
+    assert align_columns(given) == expected
 
 
 def test_a_pod_of_ours_is_shown_by_uuid_also_where_its_gpu_has_another_index_now() -> None:
@@ -233,7 +233,7 @@ def test_a_request_that_no_gpu_of_ours_could_give_is_counted_as_others_count_it(
 
 def test_the_document_has_the_same_figures_in_both_forms() -> None:
     nodes = shown([node("gpu-a", A, "core_mem"), published_node("n", 141, 1)], TIMED)
-    content = document(nodes)
+    content = make_document(nodes)
     assert (
         json.loads(FORMATS["json"](content)) == yaml.safe_load(FORMATS["yaml"](content)) == content
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.inspect.cluster import read_claim, read_machine
-from cgpu_k8s.inspect.why import why, why_none
+from cgpu_k8s.inspect.why import explain_maker, explain_pod
 from lab.kubernetes.manifests import (
     CONTROLLERS,
     V100,
@@ -33,7 +33,7 @@ def reason(
     """The sentence, without the pod's name at its beginning."""
     claims = [claim for claim in map(read_claim, pods or []) if claim]
     machines = [read_machine(each) for each in nodes]
-    sentence = why(given, read_claim(given), machines, claims, events)
+    sentence = explain_pod(given, read_claim(given), machines, claims, events)
     start = f"pod default/{given['metadata']['name']} "
     assert sentence.startswith(start)
     assert "\n" not in sentence
@@ -171,20 +171,22 @@ def test_what_makes_pods_that_no_gpu_could_serve(plural: str) -> None:
     events = [{**warning, "message": "exceeded quota"}]
     maker = controller(plural, pod("p", 7, 33))
     maker["metadata"] = {"name": "x", "namespace": "ml"}
-    assert why_none(kind, maker, events) == (
+    assert explain_maker(kind, maker, events) == (
         f"{kind} ml/x gets no pod: container main: aliyun.com/gpu-core.percentage=33: expected a"
         " multiple of 5 from 5 to 100"
     )
     for has in ({"replicas": 2}, {"active": 1}, {"active": [{}]}, {"currentNumberScheduled": 1}):
-        assert " gets no new pod: container main: " in why_none(kind, {**maker, "status": has}, [])
+        assert " gets no new pod: container main: " in explain_maker(
+            kind, {**maker, "status": has}, []
+        )
     maker = {**controller(plural, pod("p", 7, 30)), "metadata": maker["metadata"]}
-    assert why_none(kind, maker, events) == f"{kind} ml/x says: FailedCreate: exceeded quota"
+    assert explain_maker(kind, maker, events) == f"{kind} ml/x says: FailedCreate: exceeded quota"
     failed = {"type": "ReplicaFailure", "reason": "FailedCreate", "message": "no account"}
     conditions = [{"type": "Available", "status": "True"}, {**failed, "status": "True"}]
     maker["status"] = {"conditions": conditions, "replicas": 0}
-    assert why_none(kind, maker, []) == f"{kind} ml/x says: FailedCreate: no account"
+    assert explain_maker(kind, maker, []) == f"{kind} ml/x says: FailedCreate: no account"
     conditions[1]["status"] = "False"
-    assert why_none(kind, maker, []) == (
+    assert explain_maker(kind, maker, []) == (
         f"{kind} ml/x may have pods: ask about one of them, by --why POD"
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.objects.quantities import whole
+from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.allocation import APP, INIT, SIDECAR, Container
 
 pytestmark = pytest.mark.unit
@@ -70,13 +70,13 @@ def test_the_published_examples_ask_for_3_gib_and_for_2_with_30_percent() -> Non
 def test_a_quantity_is_a_whole_number_in_any_of_its_forms_or_none(
     text: object, number: int | None
 ) -> None:
-    assert whole(text) == number
+    assert parse_quantity(text) == number
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 9))
 def test_a_whole_number_reads_the_same_in_every_form(number: int, shift: int) -> None:
     forms = (f"{number}", f"{number}000m", f"{number}.000", f"{number * 10**shift}e-{shift}")
-    assert {whole(form) for form in forms if len(form) < 20} == {number}
+    assert {parse_quantity(form) for form in forms if len(form) < 20} == {number}
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,11 @@ def test_the_thread_lives_as_long_as_the_arbitration() -> None:
     before = _threads()
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         assert _threads() == before + 1
-        assert arbitration.figures().tenants == 0
+        assert arbitration.read_figures().tenants == 0
     assert _threads() == before
     arbitration.close()
     with pytest.raises(ValueError, match="closed"):
-        arbitration.figures()
+        arbitration.read_figures()
 
 
 def test_a_lone_container_is_free_and_gets_signs_of_life_rel_2(
@@ -75,11 +75,11 @@ def test_a_lone_container_is_free_and_gets_signs_of_life_rel_2(
         _until(lambda: _gpu(limits).gate & STATE == FREE and _gpu(limits).share_ppm > 0)
         first = _gpu(limits).heartbeat_ns
         _until(lambda: _gpu(limits).heartbeat_ns > first)
-        assert arbitration.figures().tenants == 1
+        assert arbitration.read_figures().tenants == 1
         arbitration.set_tenant(key, weight=1, high_priority=True)
         arbitration.set_rules(1, 8, 50)
         arbitration.remove(key)
-        assert arbitration.figures().tenants == 0
+        assert arbitration.read_figures().tenants == 0
         with pytest.raises(cgpu_native.NativeError, match="remove container"):
             arbitration.remove(key)
         with pytest.raises(cgpu_native.NativeError, match="weight"):
@@ -93,9 +93,9 @@ def test_nothing_is_decided_before_all_that_run_are_added_rel_2(
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         arbitration.add(limits, ledger, number=0, weight=1)
         arbitration.add(limits, ledger, number=0, weight=1)
-        assert arbitration.figures().steps == 0
+        assert arbitration.read_figures().steps == 0
         arbitration.begin()
-        _until(lambda: arbitration.figures().steps > 0)
+        _until(lambda: arbitration.read_figures().steps > 0)
 
 
 @pytest.mark.parametrize("rules", [(7, 4, 80), (6, 0, 80), (6, 26, 80), (6, 4, 19), (6, 4, 100)])
@@ -142,7 +142,7 @@ def test_the_interpreter_goes_on_while_the_thread_is_busy(container: tuple[Path,
     seen: list[int] = []
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         watcher = threading.Thread(
-            target=lambda: seen.extend(arbitration.figures().steps for _ in range(200))
+            target=lambda: seen.extend(arbitration.read_figures().steps for _ in range(200))
         )
         watcher.start()
         arbitration.begin()
@@ -169,7 +169,7 @@ def test_gpus_that_are_joined_have_one_thread_and_go_on_with_their_containers(
             assert _threads() == before + threads
             _is_arbitrated(limits)
         Arbitration.join([two, one])
-        steps = one.figures().steps
+        steps = one.read_figures().steps
         two.close()
-        _until(lambda: one.figures().steps > steps)
+        _until(lambda: one.read_figures().steps > steps)
     assert _threads() == before

@@ -103,12 +103,12 @@ def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
     observer = cgpu_native.Ledger.observe(path)
     with cgpu_native.Ledger.attach(path) as ledger:
         assert ledger.charge(0, CAP, 150) == 150
-        assert (ledger.used(0), ledger.own(0), observer.used(0)) == (150, 150, 150)
-        assert observer.processes() == [cgpu_native.LedgerProcess(os.getpid(), 0, 150)]
-        assert observer.processes(1) == []
+        assert (ledger.read_used(0), ledger.read_own(0), observer.read_used(0)) == (150, 150, 150)
+        assert observer.list_processes() == [cgpu_native.LedgerProcess(os.getpid(), 0, 150)]
+        assert observer.list_processes(1) == []
         ledger.release(0, 50)
-        assert observer.used(0) == 100
-    assert observer.used(0) == 0
+        assert observer.read_used(0) == 100
+    assert observer.read_used(0) == 0
     observer.close()
 
 
@@ -202,7 +202,7 @@ def test_each_status_is_an_exception_of_its_own(path: Path) -> None:
         with pytest.raises(cgpu_native.OverCapError) as caught:
             ledger.charge(0, CAP, CAP + 1)
         assert caught.value.status == lib.CGPU_EOVERCAP
-        assert ledger.refused(0) == 1
+        assert ledger.read_refused(0) == 1
         with pytest.raises(cgpu_native.NativeError, match="release 1 bytes on GPU 0"):
             ledger.release(0, 1)
     with pytest.raises(cgpu_native.NativeError):
@@ -367,7 +367,7 @@ def test_every_public_function_is_in_the_leak_test() -> None:
     used = set(re.findall(r"lib\.(cgpu_\w+)\(", Path(__file__).read_text(encoding="utf-8")))
     public: set[str] = set()
     for header in cgpu_native.build.HEADERS:
-        declared = cgpu_native.build.declarations(cgpu_native.build.NATIVE / header)
+        declared = cgpu_native.build.read_declarations(cgpu_native.build.NATIVE / header)
         public |= set(re.findall(r"\b(cgpu_\w+)\(", declared))
     assert public == used | {"cgpu_system_adopt_orphans"}  # which would change this process
 
@@ -375,7 +375,7 @@ def test_every_public_function_is_in_the_leak_test() -> None:
 def test_a_header_without_markers_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.h").write_text("int f(void);")
     with pytest.raises(ValueError, match="no part between"):
-        cgpu_native.build.declarations(tmp_path / "x.h")
+        cgpu_native.build.read_declarations(tmp_path / "x.h")
 
 
 def test_the_module_needs_the_c_library_only_and_has_no_runpath() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_native.policies import NATIVE_POLICY, POLICIES, WHOLE_PPM, entitle
+from cgpu_native.policies import NATIVE_POLICY, POLICIES, WHOLE_PPM, entitle_containers
 from cgpu_node.settings import rules
 
 pytestmark = pytest.mark.unit
@@ -23,13 +23,13 @@ def test_policies_are_typed_by_their_names() -> None:
 
 
 def test_sch3_a_weight_of_6_in_20_is_a_ceiling_of_30_percent() -> None:
-    assert [each.ceiling_ppm for each in entitle(3, [6, 6, 6], 20)] == [300_000] * 3
+    assert [each.ceiling_ppm for each in entitle_containers(3, [6, 6, 6], 20)] == [300_000] * 3
 
 
 @pytest.mark.parametrize("policy", [*{*POLICIES} - {NATIVE_POLICY}])
 def test_fallback_parts_never_exceed_the_gpu(policy: int) -> None:
     for weights in ([1], [1, 2, 3], [20], [7] * 3, [1] * 25):
-        parts = entitle(policy, weights, 20)
+        parts = entitle_containers(policy, weights, 20)
         assert sum(part.fallback_ppm for part in parts) <= WHOLE_PPM
         assert all(part.fallback_ppm > 0 for part in parts)
 
@@ -40,4 +40,4 @@ def test_fallback_parts_never_exceed_the_gpu(policy: int) -> None:
 )
 def test_what_is_out_of_range_is_refused(policy: int, weights: list[int], max_inst: int) -> None:
     with pytest.raises(ValueError, match="no entitlements"):
-        entitle(policy, weights, max_inst)
+        entitle_containers(policy, weights, max_inst)

@@ -17,4 +17,4 @@ RELEASE_0_1 = {"gpus": [[1, "GPU-a", 7]]}
 
 @pytest.mark.parametrize("answer", [NAMED, RELEASE_0_1, {**RELEASE_0_1, **NAMED}])
 def test_a_share_is_read_whichever_release_answers(answer: dict[str, Any]) -> None:
-    assert guest._shares(answer) == (GpuShare(1, "GPU-a", 7),)  # noqa: SLF001 (the answer's form)
+    assert guest._parse_shares(answer) == (GpuShare(1, "GPU-a", 7),)  # noqa: SLF001 (the answer's form)

@@ -25,9 +25,9 @@ from cgpu_node.allocation import (
     NodeInfo,
     OfferedGpu,
     Part,
-    best,
-    decide,
+    allocate_gpus,
     part_of,
+    select_node,
 )
 from lab.worlds.allocation import PODS, bare, filled, fitting_nodes, needs, nodes
 
@@ -94,15 +94,15 @@ def test_without_a_pod_a_node_is_as_it_was_before(
 ) -> None:
     filled(node, pods)
     other = more._replace(pod="other")
-    used = {uuid: node.used(uuid) for uuid in node.gpus}
+    used = {uuid: node.used_part(uuid) for uuid in node.gpus}
     probe = more._replace(pod="probe")
-    before = decide(node, probe)
-    if isinstance(decision := decide(node, other), Decision):
+    before = allocate_gpus(node, probe)
+    if isinstance(decision := allocate_gpus(node, other), Decision):
         node.add(decision)
-        assert {uuid: node.used(uuid) for uuid in node.gpus} != used
+        assert {uuid: node.used_part(uuid) for uuid in node.gpus} != used
         node.remove("other")
-    assert {uuid: node.used(uuid) for uuid in node.gpus} == used
-    assert decide(node, probe) == before
+    assert {uuid: node.used_part(uuid) for uuid in node.gpus} == used
+    assert allocate_gpus(node, probe) == before
 
 
 @given(nodes(), PODS, st.randoms(use_true_random=False), needs())
@@ -116,10 +116,10 @@ def test_without_all_its_pods_a_node_is_as_new(
         node.remove(decision.pod)
     new = bare(node)
     assert node.taken == {}
-    assert [node.free(gpu) for gpu in node.gpus.values()] == [
-        new.free(gpu) for gpu in new.gpus.values()
+    assert [node.free_part(gpu) for gpu in node.gpus.values()] == [
+        new.free_part(gpu) for gpu in new.gpus.values()
     ]
-    assert decide(node, probe) == decide(new, probe)
+    assert allocate_gpus(node, probe) == allocate_gpus(new, probe)
 
 
 @given(nodes(), PODS, st.randoms(use_true_random=False), needs())
@@ -131,10 +131,10 @@ def test_the_order_in_which_pods_are_entered_does_not_matter(
     for decision in chance.sample(made, len(made)):
         again.add(decision)
     assert again.taken == node.taken
-    assert {uuid: again.used(uuid) for uuid in again.gpus} == {
-        uuid: node.used(uuid) for uuid in node.gpus
+    assert {uuid: again.used_part(uuid) for uuid in again.gpus} == {
+        uuid: node.used_part(uuid) for uuid in node.gpus
     }
-    assert decide(again, probe) == decide(node, probe)
+    assert allocate_gpus(again, probe) == allocate_gpus(node, probe)
 
 
 @given(nodes(), PODS, needs())
@@ -147,12 +147,12 @@ def test_a_pod_is_refused_only_where_no_choice_of_gpus_has_room(
         gpu
         for gpu in node.gpus.values()
         if gpu.healthy
-        and all(have >= want for have, want in zip(node.free(gpu), part, strict=True))
+        and all(have >= want for have, want in zip(node.free_part(gpu), part, strict=True))
     ]
     possible = any(itertools.combinations(open_to, need.gpus)) and (
         (part.cores > 0) == (node.mode == CORE_MEM)
     )
-    assert isinstance(decide(node, need), Decision) == possible
+    assert isinstance(allocate_gpus(node, need), Decision) == possible
 
 
 @given(nodes(), PODS, needs())
@@ -160,7 +160,7 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
     node: NodeInfo, pods: list[Need], need: Need
 ) -> None:
     made = filled(node, pods)
-    decision = decide(node, need)
+    decision = allocate_gpus(node, need)
     if not isinstance(decision, Decision):
         return
 
@@ -168,7 +168,7 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
         mine = sum(
             uuid in each.gpus and each.owner == need.owner and bool(need.owner) for each in made
         )
-        free = node.free(node.gpus[uuid]).units
+        free = node.free_part(node.gpus[uuid]).units
         return (free,) if node.placement == BINPACK else (mine, -free)
 
     others = [
@@ -176,7 +176,7 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
         for uuid, gpu in node.gpus.items()
         if uuid not in decision.gpus
         and gpu.healthy
-        and all(h >= w for h, w in zip(node.free(gpu), decision.part, strict=True))
+        and all(h >= w for h, w in zip(node.free_part(gpu), decision.part, strict=True))
     ]
     assert all(rank(mine) <= rank(other) for mine in decision.gpus for other in others)
 
@@ -194,22 +194,22 @@ def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
             for uuid, gpu in node.gpus.items()
             if gpu.healthy
             and (part.cores > 0) == (node.mode == CORE_MEM)
-            and all(have >= want for have, want in zip(node.free(gpu), part, strict=True))
+            and all(have >= want for have, want in zip(node.free_part(gpu), part, strict=True))
         ]
         for gpus in itertools.combinations(fits, need.gpus):
-            room = sum(node.free(node.gpus[uuid]).units for uuid in gpus)
+            room = sum(node.free_part(node.gpus[uuid]).units for uuid in gpus)
             replicas = sum(
                 uuid in each.gpus and each.owner == need.owner != ""
                 for each in made
                 for uuid in gpus
             )
             order = (0, room) if node.placement == BINPACK else (1, replicas, -room)
-            whole = sum(node.free(gpu).units for gpu in node.gpus.values())
+            whole = sum(node.free_part(gpu).units for gpu in node.gpus.values())
             costs[node.name, tuple(sorted(gpus))] = (*order, whole)
     fitting = fitting_nodes(cluster, need)
     assert bool(fitting) == bool(costs)
     if fitting:
-        name = best(fitting)
+        name = select_node(fitting)
         assert costs[name, tuple(sorted(fitting[name].gpus))] == min(costs.values())
 
 
@@ -219,11 +219,11 @@ def test_what_a_node_remembers_is_what_a_fresh_one_finds(
 ) -> None:
     node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu(f"g{n}", n, 8) for n in range(3)])
     for n, need in enumerate(pods):
-        decide(node, probe)
+        allocate_gpus(node, probe)
         filled(node, [need])
         if n in asked:
             node.remove(f"pod-{n}")
         fresh = bare(node)
         for decision in node.taken.values():
             fresh.add(decision)
-        assert decide(node, probe) == decide(fresh, probe)
+        assert allocate_gpus(node, probe) == allocate_gpus(fresh, probe)

@@ -28,9 +28,9 @@ from cgpu_node.allocation import (
     OfferedGpu,
     Part,
     Refusal,
-    best,
-    decide,
+    allocate_gpus,
     part_of,
+    select_node,
 )
 from lab.worlds.allocation import filled, fitting_nodes, pod
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.unit
 
 
 def refusal(node: NodeInfo, need: Need) -> Refusal:
-    found = decide(node, need)
+    found = allocate_gpus(node, need)
     assert isinstance(found, Refusal)
     return found
 
@@ -53,7 +53,7 @@ def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> No
 def test_what_others_hold_is_promised_to_no_pod(units: int, cores: int) -> None:
     node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15, held=2, held_slots=4)])
     assert refusal(node, pod("p", units, cores)).code == FULL
-    assert isinstance(decide(node, pod("p", 13, 80)), Decision)
+    assert isinstance(allocate_gpus(node, pod("p", 13, 80)), Decision)
 
 
 def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
@@ -65,7 +65,7 @@ def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
 def test_a_node_at_rest_remembers_no_more_however_many_controllers_ask() -> None:
     node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15)])
     for n in range(1000):
-        decide(node, pod("p", 1, owner=str(n)))
+        allocate_gpus(node, pod("p", 1, owner=str(n)))
         assert len(node._answers) <= MOST_ANSWERS  # noqa: SLF001 (a cache is no promise)
 
 
@@ -78,7 +78,7 @@ def test_pods_without_a_controller_are_no_replicas_of_each_other() -> None:
 def test_what_one_controller_is_told_is_not_told_to_another() -> None:
     node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
     filled(node, [pod("first", 1, owner="set")])
-    decisions = [decide(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
+    decisions = [allocate_gpus(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
     assert [each.gpus for each in decisions if isinstance(each, Decision)] == [("b",), ("a",)]
 
 
@@ -145,8 +145,8 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
         need = pod(str(n), chance.choice((1, 2, 3, 5, 8, 12)))
         fitting: dict[str, Choice]
         fitting = fitting_nodes(cluster.values(), need)
-        node = cluster[best(fitting)]
-        decision = decide(node, need)
+        node = cluster[select_node(fitting)]
+        decision = allocate_gpus(node, need)
         assert isinstance(decision, Decision)
         node.add(decision)
         live.append(decision)
@@ -158,7 +158,7 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
         for uuid in decision.gpus:
             taken[uuid] = taken.get(uuid, 0) + decision.part.units
     assert all(
-        taken.get(uuid, 0) == node.used(uuid).units <= gpu.units
+        taken.get(uuid, 0) == node.used_part(uuid).units <= gpu.units
         for node in cluster.values()
         for uuid, gpu in node.gpus.items()
     )
@@ -173,8 +173,11 @@ def test_pods_of_3_gib_fill_gpus_of_15_one_after_the_other() -> None:
     }
     for n in range(500):
         fitting = fitting_nodes(cluster.values(), pod(str(n), 3))
-        node = cluster[best(fitting)]
-        decision = decide(node, pod(str(n), 3))
+        node = cluster[select_node(fitting)]
+        decision = allocate_gpus(node, pod(str(n), 3))
         assert isinstance(decision, Decision)
         node.add(decision)
-    assert sum(node.used(uuid).units > 0 for node in cluster.values() for uuid in node.gpus) == 100
+    assert (
+        sum(node.used_part(uuid).units > 0 for node in cluster.values() for uuid in node.gpus)
+        == 100
+    )

@@ -57,7 +57,7 @@ def wakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         if not there:
             serve(tmp_path, [json.dumps({"pid": 7}).encode() + b"\n"])
 
-    monkeypatch.setattr(server, "wake", wake)
+    monkeypatch.setattr(server, "wake_server", wake)
     return asked
 
 
@@ -67,14 +67,14 @@ def test_a_server_that_ends_while_it_is_asked_is_followed_by_another(
 ) -> None:
     """An idle server takes connections up to its end, and answers none of the last."""
     serve(tmp_path, [b""] * connections)
-    assert client.ask_started(str(tmp_path), None, ASKED) == {"pid": 7}
+    assert client.start_and_send(str(tmp_path), None, ASKED) == {"pid": 7}
     assert wakes[-1] is False
     assert len(wakes) <= 1 + connections
 
 
 def test_a_server_that_is_there_is_not_started(tmp_path: Path, wakes: list[bool]) -> None:
     serve(tmp_path, [b"{}\n"])
-    assert client.ask_started(str(tmp_path), None, ASKED) == {}
+    assert client.start_and_send(str(tmp_path), None, ASKED) == {}
     assert wakes == []
 
 
@@ -82,9 +82,9 @@ def test_a_server_that_does_not_start_is_told_of_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_START_SECONDS", 0.1)
-    monkeypatch.setattr(server, "wake", lambda *_: None)
+    monkeypatch.setattr(server, "wake_server", lambda *_: None)
     with pytest.raises(CgpuError, match=f"cgpud does not start: see {tmp_path}/{server.LOG}"):
-        client.ask_started(str(tmp_path), None, ASKED)
+        client.start_and_send(str(tmp_path), None, ASKED)
 
 
 @pytest.mark.parametrize("make", [lambda _: None, lambda state: serve(state, [b""])])
@@ -93,12 +93,12 @@ def test_a_server_that_is_not_there_is_told_from_one_that_refuses(
 ) -> None:
     ending = make(tmp_path)
     with pytest.raises(client.AbsentError):
-        client.ask(str(tmp_path), ASKED)
+        client.send_request(str(tmp_path), ASKED)
     if ending is not None:
         ending.join()
     serve(tmp_path, [b'{"error": "no"}\n'])
     with pytest.raises(CgpuError, match="no") as refusal:
-        client.ask(str(tmp_path), ASKED)
+        client.send_request(str(tmp_path), ASKED)
     assert not isinstance(refusal.value, client.AbsentError)
 
 
@@ -117,7 +117,7 @@ def test_a_refusal_names_a_driver_directory_that_is_not_there(
     answer = error.format(tmp_path)
     serve(tmp_path, [f'{{"error": "{answer}"}}\n'.encode()])
     with pytest.raises(CgpuError) as refusal:
-        client.ask(str(tmp_path), client.with_driver(ASKED, f"{tmp_path}{folder}"))
+        client.send_request(str(tmp_path), client.with_driver(ASKED, f"{tmp_path}{folder}"))
     assert str(refusal.value) == f"{answer}{ending.format(tmp_path)}"
 
 
@@ -169,7 +169,7 @@ def test_where_others_wait_at_the_socket_a_command_waits_in_line(
             target=lambda: begun.wait() and answer_all(listener), daemon=True
         )
         answering.start()
-        assert client.ask(str(tmp_path), ASKED)["asked"] > 0
+        assert client.send_request(str(tmp_path), ASKED)["asked"] > 0
         del ends
 
 
@@ -182,7 +182,7 @@ def test_where_nobody_makes_room_the_command_says_so(
         listener.listen(1)
         ends = fill(tmp_path / server.SOCKET)
         with pytest.raises(client.SilentError, match="connections leave no room within 1 s"):
-            client.ask(str(tmp_path), ASKED)
+            client.send_request(str(tmp_path), ASKED)
         del ends
 
 
@@ -195,7 +195,7 @@ def test_root_does_not_wait_where_users_do(tmp_path: Path, monkeypatch: pytest.M
     for listener in lock.listeners:
         listener.settimeout(None)
     threading.Thread(target=answer_all, args=lock.listeners[:1], daemon=True).start()
-    assert client.ask(str(tmp_path), ASKED)["asked"] > 0
+    assert client.send_request(str(tmp_path), ASKED)["asked"] > 0
     modes = [
         stat.S_IMODE((tmp_path / name).stat().st_mode)
         for name in (server.ROOT_SOCKET, server.SOCKET)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
 from cgpu_node import allocation, decision
-from cgpu_node.decision import AllocationAnnotation, Grant, read, write
+from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation, parse_annotation
 
 pytestmark = pytest.mark.unit
 
@@ -47,20 +47,20 @@ decisions = st.builds(
 
 @given(decisions)
 def test_what_is_written_is_read_again(written: AllocationAnnotation) -> None:
-    assert read(write(written)) == written
+    assert parse_annotation(format_annotation(written)) == written
 
 
 def test_a_node_that_shares_memory_alone_needs_no_core() -> None:
-    found = read(json.dumps(containers({"mem": 8192})))
+    found = parse_annotation(json.dumps(containers({"mem": 8192})))
     assert found.containers == {"main": {GPU: Grant(8192, 0)}}
-    assert '"core"' not in write(found)
+    assert '"core"' not in format_annotation(found)
 
 
 def test_several_containers_have_their_own_sizes_on_the_same_gpus() -> None:
     text = json.dumps(
         content(containers={"a": {GPU: {"mem": 1}, OTHER: {"mem": 2}}, "b": {OTHER: {"mem": 3}}})
     )
-    assert read(text).containers == {
+    assert parse_annotation(text).containers == {
         "a": {GPU: Grant(1), OTHER: Grant(2)},
         "b": {OTHER: Grant(3)},
     }
@@ -131,7 +131,7 @@ def test_anything_else_is_refused_in_a_sentence_that_names_the_field(
     given: object, sentence: str
 ) -> None:
     with pytest.raises(CgpuError) as error:
-        read(given if isinstance(given, str) else json.dumps(given))
+        parse_annotation(given if isinstance(given, str) else json.dumps(given))
     assert str(error.value).startswith(f"cgpu/allocation: {sentence}")
     assert str(error.value).isprintable()
 
@@ -147,7 +147,7 @@ def test_anything_else_is_refused_in_a_sentence_that_names_the_field(
 )
 def test_nothing_is_written_that_would_not_be_read(broken: AllocationAnnotation) -> None:
     with pytest.raises(CgpuError):
-        write(broken)
+        format_annotation(broken)
 
 
 def test_allocator_and_decision_divide_a_gpu_s_time_alike() -> None:

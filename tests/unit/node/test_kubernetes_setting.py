@@ -11,8 +11,16 @@ import pytest
 from cgpu_env.errors import CgpuError
 from cgpu_node import allocation
 from cgpu_node.settings import kubernetes
-from cgpu_node.settings.config import KUBERNETES, Config, identity, load_config
-from cgpu_node.settings.kubernetes import CGPU, CORE_MEM, RULES, SHARE, Kubernetes, read, write
+from cgpu_node.settings.config import KUBERNETES, Config, identify_config, load_config
+from cgpu_node.settings.kubernetes import (
+    CGPU,
+    CORE_MEM,
+    RULES,
+    SHARE,
+    Kubernetes,
+    read_setting,
+    write_setting,
+)
 from cgpu_node.settings.rules import POLICIES
 
 pytestmark = pytest.mark.unit
@@ -27,15 +35,15 @@ def _path(tmp_path: Path) -> str:
 
 def test_what_the_agent_writes_is_read_again(path: str) -> None:
     assert not Path(path).exists()
-    write(path, SETTING)
-    assert read(path) == SETTING
-    write(path, SETTING._replace(mode=SHARE, pass_through=()))
-    assert read(path) == Kubernetes("gpu-a.example", SHARE)
+    write_setting(path, SETTING)
+    assert read_setting(path) == SETTING
+    write_setting(path, SETTING._replace(mode=SHARE, pass_through=()))
+    assert read_setting(path) == Kubernetes("gpu-a.example", SHARE)
     assert [each.name for each in Path(path).parent.iterdir()] == [KUBERNETES]
 
 
 def test_without_the_file_pods_are_like_other_containers(path: str) -> None:
-    assert read(path) is None
+    assert read_setting(path) is None
     assert load_config(str(Path(path).with_name("config.toml"))).kubernetes is None
 
 
@@ -61,7 +69,7 @@ FIELDS = {"version": 1, "node": "gpu-a", "mode": "cgpu"}
 def test_a_damaged_file_stops_every_start_and_names_its_field(
     path: str, content: Any, sentence: str
 ) -> None:
-    write(path, SETTING)
+    write_setting(path, SETTING)
     Path(path).write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(CgpuError) as error:
         load_config(str(Path(path).with_name("config.toml")))
@@ -69,15 +77,15 @@ def test_a_damaged_file_stops_every_start_and_names_its_field(
 
 
 def test_a_file_that_others_could_change_counts_for_nothing(path: str) -> None:
-    write(path, SETTING)
+    write_setting(path, SETTING)
     Path(path).chmod(0o666)
     with pytest.raises(CgpuError, match="others could change it"):
-        read(path)
+        read_setting(path)
 
 
 def test_nothing_is_written_that_would_not_be_read(path: str) -> None:
     with pytest.raises(CgpuError, match="mode = topology"):
-        write(path, SETTING._replace(mode="topology"))
+        write_setting(path, SETTING._replace(mode="topology"))
     assert not Path(path).exists()
 
 
@@ -88,7 +96,7 @@ def test_modes_are_those_of_the_allocator() -> None:
 
 def test_a_mode_sets_its_rules_and_leaves_the_others(path: str) -> None:
     folder = Path(path).parent
-    write(path, SETTING)
+    write_setting(path, SETTING)
     config = folder / "config.toml"
     config.write_text(
         "[node]\npolicy = 6\nmax_inst = 9\nprio_ratio = 70\n[gpu.0]\npolicy = 1\nprio_ratio = 60\n"
@@ -96,7 +104,7 @@ def test_a_mode_sets_its_rules_and_leaves_the_others(path: str) -> None:
     found = load_config(str(config))
     assert (found.policy, found.max_inst, found.prio_ratio) == (3, 20, 70)
     assert found.gpu == {"0": {"prio_ratio": 60}}
-    write(path, SETTING._replace(mode=SHARE))
+    write_setting(path, SETTING._replace(mode=SHARE))
     found = load_config(str(config))
     assert (found.policy, found.max_inst, found.gpu["0"]["policy"]) == (6, 9, 1)
     assert found._replace(kubernetes=None) != Config()
@@ -104,13 +112,13 @@ def test_a_mode_sets_its_rules_and_leaves_the_others(path: str) -> None:
 
 def test_the_server_sees_that_either_file_has_changed(path: str) -> None:
     config = Path(path).with_name("config.toml")
-    seen = [identity(str(config))]
-    write(path, SETTING)
-    seen.append(identity(str(config)))
+    seen = [identify_config(str(config))]
+    write_setting(path, SETTING)
+    seen.append(identify_config(str(config)))
     config.write_text("")
-    seen.append(identity(str(config)))
-    write(path, SETTING._replace(mode=SHARE))
-    seen.append(identity(str(config)))
+    seen.append(identify_config(str(config)))
+    write_setting(path, SETTING._replace(mode=SHARE))
+    seen.append(identify_config(str(config)))
     assert len(set(seen)) == 4
-    assert identity(str(config)) == seen[-1]
-    assert kubernetes.read(path) is not None
+    assert identify_config(str(config)) == seen[-1]
+    assert kubernetes.read_setting(path) is not None

@@ -11,7 +11,7 @@ import pytest
 
 from cgpu_env import CgpuError
 from cgpu_node.facts import discovery
-from cgpu_node.lockfile import LockFile, take
+from cgpu_node.lockfile import LockFile, try_lock
 
 pytestmark = pytest.mark.unit
 
@@ -81,16 +81,16 @@ def test_a_driver_that_is_asked_elsewhere_is_not_waited_for_without_end(
         lock(tmp_path / "node.lock"),
         pytest.raises(CgpuError, match=f"process {os.getpid()} has held its lock for 0.1 s"),
     ):
-        discovery.discover(str(tmp_path), "/nowhere", {})
+        discovery.discover_facts(str(tmp_path), "/nowhere", {})
 
 
 def test_one_that_is_taken_has_its_holders_id_and_is_free_once_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for _ in range(2):
-        held = take(str(path))
+        held = try_lock(str(path))
         assert held is not None
         assert path.read_text() == f"{os.getpid()}\n"
-        assert take(str(path)) is None
+        assert try_lock(str(path)) is None
         with pytest.raises(CgpuError, match=f"process {os.getpid()} has held"), lock(path):
             pass
         os.close(held)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
-POLICIES = rules.allowed("policy")
+POLICIES = rules.format_allowed("policy")
 
 
 @pytest.mark.timeout(60)
@@ -282,13 +282,13 @@ prio_ratio = 50
 """
     node = load(fake, text)
     gpus = [node.gpus[0]._replace(index=i, uuid=f"{uuid[:-1]}{i}".lower()) for i in range(3)]
-    defaults = rules.configured(node, gpus)
-    assert [defaults.of(gpu.uuid) for gpu in gpus] == [
+    defaults = rules.make_defaults(node, gpus)
+    assert [defaults.for_gpu(gpu.uuid) for gpu in gpus] == [
         rules.Rules(3, 10, 80),
         rules.Rules(5, 20, 50),
         rules.Rules(2, 20, 80),
     ]
-    assert rules.strangers(node, gpus) == ["7"]
+    assert rules.find_unknown_gpus(node, gpus) == ["7"]
 
 
 @pytest.mark.parametrize(

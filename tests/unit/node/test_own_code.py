@@ -144,7 +144,7 @@ def test_nothing_is_compiled_where_the_file_cannot_be_written(
     finder = own_code.Finder("none")
     monkeypatch.setitem(sys.modules, "cgpu_new", own_code)
     compiled: list[object] = []
-    monkeypatch.setattr(own_code, "_entry", compiled.append)
+    monkeypatch.setattr(own_code, "_make_entry", compiled.append)
     refusals = {"access": lambda *_: False, "open": lambda *_: os.close(-1)}
     monkeypatch.setattr(os, reason, refusals[reason])
     with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: R
         (UUIDS[1], 1, NINE, TOTAL, 100 * MIB),
     ]
     with cgpu_native.Ledger.observe(directory / "ledger") as ledger:
-        assert ledger.used(0) == 0
+        assert ledger.read_used(0) == 0
 
 
 def test_all_files_that_a_directory_can_hold_are_known(registry: Registry) -> None:
@@ -74,19 +74,19 @@ def test_only_the_beginning_of_a_long_command_is_kept(
     registry: Registry, command: list[str], kept: tuple[str, ...]
 ) -> None:
     directory = registry.admit("abc", "container", ask(SIX), make_node(), myself(), command)
-    assert registry.records()[0].command == kept
+    assert registry.list_records()[0].command == kept
     assert Path(directory, record.FILE).stat().st_size < 8192
 
 
 def test_a_long_command_of_an_earlier_release_is_read_as_its_beginning(registry: Registry) -> None:
     path = Path(admit(registry, "abc", ask(SIX)), record.FILE)
     path.write_text(path.read_text().replace('"true"', '"true", "' + "x" * 5_000_000 + '"'))
-    assert registry.records()[0].command == ("true", "x" * 1015 + "...")
+    assert registry.list_records()[0].command == ("true", "x" * 1015 + "...")
 
 
 def test_only_the_beginning_of_long_notes_is_kept(registry: Registry) -> None:
     directory = admit(registry, "abc", ask(SIX)._replace(notes=("first", "x" * 100_000)))
-    assert record.notes(directory) == ("first", "x" * 4090)
+    assert record.read_notes(directory) == ("first", "x" * 4090)
 
 
 def test_names_of_a_pod_that_kubernetes_does_not_allow_are_refused(registry: Registry) -> None:
@@ -98,7 +98,7 @@ def test_names_of_a_pod_that_kubernetes_does_not_allow_are_refused(registry: Reg
 
 def test_what_was_admitted_is_read_back(registry: Registry) -> None:
     admit(registry, "abc", ask(SIX, weight=2))
-    (entry,) = registry.records()
+    (entry,) = registry.list_records()
     assert (entry.id, entry.kind, entry.weight, entry.command) == ("abc", "container", 2, ("true",))
     assert entry.gpus == (GpuShare(0, UUIDS[0], SIX),)
     assert entry.owner == myself()
@@ -128,26 +128,26 @@ def test_each_gpu_has_an_account_of_its_own(registry: Registry) -> None:
 def test_overcommit_lets_caps_add_up_to_more(registry: Registry) -> None:
     for name in ("one", "two", "three"):
         admit(registry, name, ask(TOTAL), node=make_node(overcommit=True))
-    assert len(registry.records()) == 3
+    assert len(registry.list_records()) == 3
 
 
 def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry) -> None:
     """ENV-2: for the server's log, and for cgpu doctor."""
     notes = ("GPU 0 has not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV", "GPU 1 too")
     directory = admit(registry, "one", ask(SIX)._replace(notes=notes))
-    assert record.notes(directory) == notes
+    assert record.read_notes(directory) == notes
     change_container(registry, "one", {"weight": 2}, Defaults())
-    assert len(record.notes(directory)) == 2
+    assert len(record.read_notes(directory)) == 2
     limits = f"{directory}/limits"  # by whose flag its programs print it
     assert cgpu_native.read_limits(limits).flags == cgpu_native.MISSTATED
     odd = ask(SIX)._replace(notes=("GPU 0 has not the 80 GiB of default_memsize=6/80",))
     other = f"{admit(registry, 'odd', odd)}/limits"  # no program's user can mend that
     assert cgpu_native.read_limits(other).flags == 0
     change_container(registry, "one", {"memsize": MIB}, Defaults())
-    assert record.notes(directory) == ()
+    assert record.read_notes(directory) == ()
     assert cgpu_native.read_limits(limits).flags == 0
     change_container(registry, "one", {"memsize": 2 * MIB}, Defaults())
-    assert record.notes(admit(registry, "two", ask(SIX))) == ()
+    assert record.read_notes(admit(registry, "two", ask(SIX))) == ()
     noted = ask(MIB)._replace(notes=("GPU 0 is smaller",))
     session = admit(registry, "run-1", noted, kind="session")  # cgpu-run has printed it
     assert cgpu_native.read_limits(f"{session}/limits").flags == 0
@@ -209,7 +209,7 @@ def test_an_id_in_use_is_refused_and_its_owner_undisturbed(registry: Registry) -
     admit(registry, "abc", ask(SIX))
     with pytest.raises(AdmissionError, match="one of that name"):
         admit(registry, "abc", ask(MIB))
-    assert registry.records()[0].gpus[0].cap_bytes == SIX
+    assert registry.list_records()[0].gpus[0].cap_bytes == SIX
 
 
 def test_remove_gives_back_and_may_be_repeated(registry: Registry) -> None:
@@ -259,7 +259,7 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
     node = make_node()
     admit(registry, "one", ask(MIB), node=node, policy=3)
     admit(registry, "two", ask(MIB), node=node)
-    assert [entry.policy for entry in registry.records()] == [3, 3]
+    assert [entry.policy for entry in registry.list_records()] == [3, 3]
     with pytest.raises(AdmissionError) as refusal:
         admit(registry, "three", ask(MIB), node=node, policy=1)
     assert str(refusal.value) == "--policy 1: GPU 0 is under policy 3 while one runs"
@@ -313,10 +313,10 @@ def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
 def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
     """REL-1: a message names the process that is waited for."""
     registry = Registry(str(tmp_path), patience=0.1)
-    with registry.locked(make=True), pytest.raises(CgpuError) as refusal, registry.locked():
+    with registry.lock(make=True), pytest.raises(CgpuError) as refusal, registry.lock():
         raise AssertionError("two have it")
     assert f"process {os.getpid()} has held its lock for 0.1 seconds" in str(refusal.value)
     assert "kill -9" in refusal.value.hint
-    with registry.locked():
+    with registry.lock():
         pass
-    assert registry.records() == []
+    assert registry.list_records() == []

@@ -34,7 +34,7 @@ def test_the_next_admission_removes_a_container_whose_owner_died(registry: Regis
         with pytest.raises(AdmissionError):
             admit(registry, "early", ask(TOTAL))
         owner.kill()
-    assert registry.records() == []
+    assert registry.list_records() == []
     admit(registry, "next", ask(TOTAL))
     assert leftovers(registry) == ["next"]
 
@@ -44,19 +44,19 @@ def test_a_zombie_does_not_keep_a_container(registry: Registry) -> None:
         started = start_time(owner.pid) or 1
         os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
         admit(registry, "dead", ask(TOTAL), owner=Owner(owner.pid, started, None))
-        assert registry.records() == []
+        assert registry.list_records() == []
 
 
 def test_another_process_with_the_owners_pid_does_not_keep_a_container(registry: Registry) -> None:
     admit(registry, "old", ask(TOTAL), owner=Owner(os.getpid(), 1, None))
-    assert registry.records() == []
+    assert registry.list_records() == []
 
 
 def test_a_runtime_directory_keeps_a_container(registry: Registry, tmp_path: Path) -> None:
     runtime = tmp_path / "runc" / "abc"
     runtime.mkdir(parents=True)
     admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, str(runtime)))
-    assert [entry.id for entry in registry.records()] == ["abc"]
+    assert [entry.id for entry in registry.list_records()] == ["abc"]
     runtime.rmdir()
     admit(registry, "next", ask(TOTAL))
     assert leftovers(registry) == ["next"]
@@ -76,9 +76,9 @@ def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: 
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert [entry.id for entry in registry.records()] == ["abc"]
+        assert [entry.id for entry in registry.list_records()] == ["abc"]
         process.kill()
-    assert registry.records() == []
+    assert registry.list_records() == []
 
 
 @pytest.mark.parametrize("kind", ["container", "session"])
@@ -96,7 +96,7 @@ def test_whoever_cannot_look_takes_nobody_for_dead(
         with monkeypatch.context() as patch:
             fail_at(patch, call, OSError(number, os.strerror(number)))
             try:
-                assert len(registry.reap(registry.gone())) == 2
+                assert len(registry.reap(registry.find_gone())) == 2
             except CgpuError:
                 failed += 1
         assert leftovers(registry) == ["new", "old"], call
@@ -130,7 +130,7 @@ def test_all_ended_sessions_are_found_in_one_pass_that_holds_up_no_admission(
 
     def listed(path: str) -> list[str]:
         if path == "/proc":
-            with Registry(registry.state_dir, patience=0.1).locked():  # nobody else has it
+            with Registry(registry.state_dir, patience=0.1).lock():  # nobody else has it
                 passes.append(path)
         return whole(path)
 
@@ -159,7 +159,7 @@ def test_each_ended_session_is_asked_for_first_at_some_pass(
 
     monkeypatch.setattr(liveness, "_may_be_used", may_be_used)
     for _ in range(100):
-        liveness.ended(records)
+        liveness.find_ended(records)
     assert {*asked[::2]} == {"full", "last"}
 
 
@@ -176,7 +176,7 @@ def test_a_pass_that_finds_too_many_mounts_keeps_the_shares_and_rests(
             pass
         return {*directories}
 
-    monkeypatch.setattr(liveness, "inhabited", never)
+    monkeypatch.setattr(liveness, "find_inhabited", never)
     monkeypatch.setattr(registries, "MOUNTS_CPU_S", 0.01)
     for name in ("one", "two"):
         admit(registry, name, ask(MIB), owner=Owner(-1, 0, None))
@@ -186,10 +186,10 @@ def test_a_pass_that_finds_too_many_mounts_keeps_the_shares_and_rests(
 
 def test_a_session_that_ends_after_the_pass_lives_until_the_next(registry: Registry) -> None:
     admit(registry, "old", ask(SIX), kind="session", owner=Owner(-1, 0, None))
-    gone = registry.gone()
+    gone = registry.find_gone()
     registry.remove("old")
     admit(registry, "old", ask(SIX), kind="session")
-    with registry.locked():
+    with registry.lock():
         assert [entry.id for entry in registry.reap(gone)] == ["old"], "it is another one"
 
 
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_removed_stops_no_admission_and_has_no_share(
     for name in ("one", "two"):
         admit(registry, name, ask(SIX))
         assert "stuck" in leftovers(registry)
-    assert [entry.id for entry in registry.records()] == ["one", "two"]
+    assert [entry.id for entry in registry.list_records()] == ["one", "two"]
     monkeypatch.undo()
     admit(registry, "three", ask(MIB))
     assert leftovers(registry) == ["file", "one", "three", "two"]

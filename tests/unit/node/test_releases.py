@@ -56,7 +56,7 @@ def later(registry: Registry) -> str:
 
 def test_a_later_releases_container_lives_and_keeps_its_share(registry: Registry) -> None:
     later(registry)
-    (entry,) = registry.reap(registry.gone())
+    (entry,) = registry.reap(registry.find_gone())
     assert (entry.id, entry.version, entry.weight) == ("later", 2, 3)
     assert entry.gpus[0].cap_bytes == TOTAL - MIB
     admit(registry, "one", ask(MIB))
@@ -66,13 +66,13 @@ def test_a_later_releases_container_lives_and_keeps_its_share(registry: Registry
 
 def test_a_later_releases_container_that_died_gives_its_share_back(registry: Registry) -> None:
     rewrite(later(registry), owner=dead())
-    assert registry.reap(registry.gone()) == []
+    assert registry.reap(registry.find_gone()) == []
     assert leftovers(registry) == []
 
 
 def test_a_damaged_record_of_which_nobody_lives_is_removed(registry: Registry) -> None:
     Path(admit(registry, "abc", ask(MIB)), record.FILE).write_text("{")
-    assert registry.reap(registry.gone()) == []
+    assert registry.reap(registry.find_gone()) == []
     assert leftovers(registry) == []
 
 
@@ -85,10 +85,10 @@ def test_a_damaged_record_stays_as_long_as_a_process_sees_its_limits(registry: R
     with subprocess.Popen(words, stdin=pipe, stdout=pipe) as guest:
         assert guest.stdout is not None
         assert guest.stdout.readline() == b"\n"
-        assert registry.reap(registry.gone()) == []
+        assert registry.reap(registry.find_gone()) == []
         assert leftovers(registry) == ["abc"]
         guest.communicate(b"\n")
-    registry.reap(registry.gone())
+    registry.reap(registry.find_gone())
     assert leftovers(registry) == []
 
 
@@ -106,9 +106,9 @@ def test_0_1_0_reads_the_records_that_this_release_writes(registry: Registry) ->
 def test_what_a_later_release_wrote_into_a_record_of_ours_is_kept(registry: Registry) -> None:
     rewrite(admit(registry, "abc", ask(MIB)), colour="blue")
     changing.change_container(registry, "abc", {"weight": 4}, rules.Defaults())
-    (entry,) = registry.records()
+    (entry,) = registry.list_records()
     assert entry.weight == 4
-    content = record.content(entry.directory)
+    content = record.read_content(entry.directory)
     assert content is not None
     assert content["colour"] == "blue"
 
@@ -131,7 +131,7 @@ def test_a_container_of_another_layout_is_not_changed_but_others_are(
     changing.change_container(registry, "ours", {"weight": 4}, rules.Defaults())
     if file == "limits":
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
-    assert record.content(str(directory)) == json.loads(before[record.FILE])
+    assert record.read_content(str(directory)) == json.loads(before[record.FILE])
 
 
 def test_beside_a_page_of_another_version_containers_are_made(registry: Registry) -> None:
@@ -148,10 +148,10 @@ def test_beside_a_page_of_another_version_containers_are_made(registry: Registry
 def test_a_container_that_ends_while_another_is_made_is_no_fault(registry: Registry) -> None:
     """Its poststop hook removes files without the registry's lock."""
     directory = admit(registry, "ends", ask(MIB))
-    entries = registry.records()
+    entries = registry.list_records()
     Path(directory, "limits").unlink()
-    parts = compute.parts(UUIDS[0], entries, rules.Rules(policies.NATIVE_POLICY))
-    compute.spread(entries, {UUIDS[0]: parts})
+    parts = compute.divide_time(UUIDS[0], entries, rules.Rules(policies.NATIVE_POLICY))
+    compute.write_parts(entries, {UUIDS[0]: parts})
 
 
 def test_a_dead_container_that_its_hook_removes_at_the_same_moment_is_no_fault(
@@ -186,18 +186,18 @@ def test_a_page_names_the_release_that_made_it(registry: Registry) -> None:
 def test_rules_of_another_version_are_told_apart_from_none(registry: Registry) -> None:
     path = Path(registry.state_dir, rules.FILE)
     assert not rules.is_foreign(registry.state_dir)
-    rules.write(registry.state_dir, {})
+    rules.write_changes(registry.state_dir, {})
     assert not rules.is_foreign(registry.state_dir)
     rules.write_node(registry.state_dir, {"default_memsize": 1 << 30})
     living.check_rules(registry.state_dir, layouts.FIRST)
     rules.write_node(registry.state_dir, {"default_memsize": "40%"})
     assert not rules.is_foreign(registry.state_dir)
-    living.check_rules(registry.state_dir, layouts.own())
+    living.check_rules(registry.state_dir, layouts.own_layouts())
     with pytest.raises(CgpuError, match="which is of version 2"):
         living.check_rules(registry.state_dir, layouts.FIRST)
     path.write_text('{"version": 3}')
     assert rules.is_foreign(registry.state_dir)
-    assert rules.read(registry.state_dir) == {}
+    assert rules.read_changes(registry.state_dir) == {}
     with pytest.raises(CgpuError, match="which is of version 3"):
         living.check_rules(registry.state_dir, layouts.FIRST)
 
@@ -207,8 +207,8 @@ def test_a_release_that_cannot_read_a_living_container_is_refused(
     registry: Registry, name: str
 ) -> None:
     directory = Path(admit(registry, "abc", ask(MIB)))
-    living.check(living.guests(registry.state_dir), layouts.FIRST)
-    reader = layouts.own()
+    living.check_containers(living.list_running(registry.state_dir), layouts.FIRST)
+    reader = layouts.own_layouts()
     if name == "record":
         rewrite(directory, version=ANOTHER)
     elif name == "limits":
@@ -216,7 +216,7 @@ def test_a_release_that_cannot_read_a_living_container_is_refused(
     else:  # its version is the container's to write
         reader = reader._replace(reads={**reader.reads, name: [ANOTHER]})
     with pytest.raises(CgpuError) as refusal:
-        living.check(living.guests(registry.state_dir), reader)
+        living.check_containers(living.list_running(registry.state_dir), reader)
     release = version.VERSION
     assert f"cgpu {release} cannot read the files of running containers: " in str(refusal.value)
     assert f"abc ({release})" in str(refusal.value)
@@ -225,9 +225,9 @@ def test_a_release_that_cannot_read_a_living_container_is_refused(
 
 def test_0_1_0_reads_what_this_release_writes() -> None:
     """Whoever changes a layout decides here from which release on there is a way back."""
-    own = layouts.own()
+    own = layouts.own_layouts()
     assert all(number in layouts.FIRST.reads[name] for name, number in own.writes.items())
-    assert layouts.parsed(json.dumps(own.as_json())) == own
+    assert layouts.parse_layouts(json.dumps(own.as_json())) == own
 
 
 def test_environments_are_found_by_the_links_beside_them(tmp_path: Path) -> None:
@@ -239,14 +239,14 @@ def test_environments_are_found_by_the_links_beside_them(tmp_path: Path) -> None
     prefix.symlink_to("cgpu-2.0")
     (tmp_path / "cgpu.back").symlink_to("cgpu-1.0")
     for name in ("cgpu", "cgpu.back", "cgpu-1.0", "cgpu-2.0"):
-        found = installation.containing(str(tmp_path / name))
+        found = installation.find_installation(str(tmp_path / name))
         assert found.prefix == str(prefix)
-    assert installation.release_of(found.current) == "2.0"
-    assert found.back is not None
-    assert installation.release_of(found.back) == "1.0"
-    assert found.back == str(tmp_path / "cgpu-1.0")
-    plain = installation.containing(str(tmp_path / "other"))
-    assert (plain.prefix, plain.back) == (str(tmp_path / "other"), None)
+    assert installation.release_of(found.current_environment) == "2.0"
+    assert found.previous_environment is not None
+    assert installation.release_of(found.previous_environment) == "1.0"
+    assert found.previous_environment == str(tmp_path / "cgpu-1.0")
+    plain = installation.find_installation(str(tmp_path / "other"))
+    assert (plain.prefix, plain.previous_environment) == (str(tmp_path / "other"), None)
 
 
 def test_an_installation_knows_where_its_documents_are(
@@ -255,6 +255,6 @@ def test_an_installation_knows_where_its_documents_are(
     """An environment has its own; a source tree names no other release's."""
     monkeypatch.setattr(installation, "own_environment", lambda: str(tmp_path))
     (tmp_path / "share" / "doc" / "cgpu").mkdir(parents=True)
-    assert installation.shared() == f"{tmp_path}/share"
+    assert installation.find_shared_folder() == f"{tmp_path}/share"
     monkeypatch.setattr(installation, "own_environment", lambda: None)
-    assert installation.shared() is None
+    assert installation.find_shared_folder() is None

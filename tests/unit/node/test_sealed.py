@@ -28,11 +28,11 @@ def test_a_proxy_has_another_overlay_if_it_changes_and_not_if_its_folder_does(
     """The kernel shows the old mode of a file in an overlay that is mounted."""
     proxy, beside = tmp_path / "libcuda.so.1", tmp_path / "beside"
     proxy.write_bytes(b"")
-    first = sealed.path(str(proxy), "/run/cgpu")
+    first = sealed.overlay_path(str(proxy), "/run/cgpu")
     until_changed(tmp_path, lambda: (beside.write_bytes(b""), beside.unlink()))
-    assert sealed.path(str(proxy), "/run/cgpu") == first
+    assert sealed.overlay_path(str(proxy), "/run/cgpu") == first
     until_changed(proxy, lambda: proxy.chmod(0o644))
-    assert sealed.path(str(proxy), "/run/cgpu") != first
+    assert sealed.overlay_path(str(proxy), "/run/cgpu") != first
 
 
 def test_only_what_was_made_for_overlays_is_taken_away(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_only_what_was_made_for_overlays_is_taken_away(tmp_path: Path) -> None:
         (lib / made).mkdir(parents=True)
     mine = lib / "other/cgpu_shim/_lib/mine"
     mine.write_bytes(b"")
-    sealed.unmount(str(tmp_path))
+    sealed.unmount_overlays(str(tmp_path))
     assert [path.name for path in lib.iterdir()] == ["other"]
     mine.unlink()
-    sealed.unmount(str(tmp_path))
+    sealed.unmount_overlays(str(tmp_path))
     assert not lib.exists()

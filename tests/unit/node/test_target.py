@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_node.shares.target import Target, meant
+from cgpu_node.shares.target import Target, resolve_target
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +40,7 @@ def test_a_gpu_goes_before_a_container_and_nothing_is_guessed(
     word: str, target: Target | None
 ) -> None:
     if target is not None:
-        assert meant(word, GPUS, NAMES) == target
+        assert resolve_target(word, GPUS, NAMES) == target
     else:
         with pytest.raises(CgpuError):
-            meant(word, GPUS, NAMES)
+            resolve_target(word, GPUS, NAMES)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("cgpu_env", "native", "shim", "node", "hook", "server", "cli", "k8s")
 LISTENS = re.compile(
-    r"AF_INET|getaddrinfo|create_server|start_server|(TCP|Sock)Site|run_app|TCPServer|HTTPServer"
+    r"AF_INET|getaddrinfo|create_server|\bstart_server|(TCP|Sock)Site|run_app|TCPServer|HTTPServer"
     r"|grpclib\.server"
 )
 KNOWN = {
@@ -69,15 +69,15 @@ class Api:
 
 def guard() -> Port:
     served = Guard(Settings(("scheduler",), "agent"), Api(), print, lambda: ("", "word"))
-    return Port(served.application(), served.is_servers)
+    return Port(served.make_application(), served.is_from_api_server)
 
 
 def calls() -> Port:
-    return Port(extender().application(), _is_local)
+    return Port(extender().make_application(), _is_local)
 
 
 def metrics() -> Port:
-    return Port(extender().public(), most=_SCRAPERS)
+    return Port(extender().make_public_application(), most=_SCRAPERS)
 
 
 def extender() -> Extender:

@@ -16,7 +16,7 @@ from cgpu_cli import smi
 from cgpu_cli.commands import commands
 from cgpu_cli.running import options
 from cgpu_env import Gpu, parse_request
-from cgpu_env.request import environment
+from cgpu_env.request import parse_environment
 from cgpu_native import policies
 from cgpu_node import installation
 from cgpu_server import main as server
@@ -54,15 +54,15 @@ def test_help_says_how_to_read_the_pages_of_an_environment(
     pages = shared / "man" / "man7"
     pages.mkdir(parents=True)
     shutil.copy(FOLDER / "cgpu.7", pages)
-    monkeypatch.setattr(installation, "shared", lambda: str(shared))
-    output = commands.arguments().format_help()
+    monkeypatch.setattr(installation, "find_shared_folder", lambda: str(shared))
+    output = commands.build_parser().format_help()
     [line] = [line for line in output.splitlines() if line.startswith("manual pages: ")]
     command, *words = shlex.split(line.removeprefix("manual pages: ").partition(" (")[0])
     asked = [command, "--where", *words]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     assert done.stdout == f"{pages}/cgpu.7\n"
-    monkeypatch.setattr(installation, "shared", lambda: "/usr/share")
-    assert "manual pages: man 7 cgpu (" in commands.arguments().format_help()
+    monkeypatch.setattr(installation, "find_shared_folder", lambda: "/usr/share")
+    assert "manual pages: man 7 cgpu (" in commands.build_parser().format_help()
 
 
 def section(name: str, title: str) -> str:
@@ -118,14 +118,14 @@ def test_an_example_is_understood_by_its_program(command: str) -> None:
     program, *words = shlex.split(command)
     gpus = [Gpu(index, f"GPU-{index}", 15 << 30) for index in range(2)]
     if program == "docker":
-        given = environment(value for flag, value in pairwise(words) if flag == "-e")
+        given = parse_environment(value for flag, value in pairwise(words) if flag == "-e")
         asked = parse_request(given, gpus)
         assert (asked is None) == ("CGPU_DISABLE" in given)
     elif program == "cgpu-run":
-        assert parse_request(options.variables(options.parse(words)), gpus, has_units=True)
+        assert parse_request(options.to_variables(options.parse(words)), gpus, has_units=True)
     elif program == "cgpu-runtime":
         flags = section("cgpu-runtime.8", "OPTIONS")
         assert all(word in flags for word in words if word.startswith("--"))
     else:
         parsers = {"cgpu": commands, "cgpu-smi": smi, "cgpud": server}
-        assert parsers[program].arguments().parse_args(words)
+        assert parsers[program].build_parser().parse_args(words)

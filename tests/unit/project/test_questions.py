@@ -13,7 +13,7 @@ import yaml
 from cgpu_cli.commands import commands
 from cgpu_cli.running import options
 from cgpu_env import Gpu, parse_request
-from cgpu_env.request import environment
+from cgpu_env.request import parse_environment
 
 pytestmark = pytest.mark.unit
 
@@ -34,15 +34,15 @@ def block(language: str) -> str:
 def test_a_command_is_understood_by_its_program(command: str) -> None:
     program, *words = shlex.split(command)
     if program == "cgpu":
-        assert commands.arguments().parse_args(words)
+        assert commands.build_parser().parse_args(words)
     else:
-        assert parse_request(options.variables(options.parse(words)), [T4], has_units=True)
+        assert parse_request(options.to_variables(options.parse(words)), [T4], has_units=True)
 
 
 def test_the_service_of_compose_gets_the_share() -> None:
     service = yaml.safe_load(block("yaml"))["services"]["train"]
     assert service["runtime"] == "cgpu"
-    given = environment(f"{name}={value}" for name, value in service["environment"].items())
+    given = parse_environment(f"{name}={value}" for name, value in service["environment"].items())
     for gpu, cap in ((T4, "6,043 MiB"), (LARGE, "32 GiB")):
         request = parse_request(given, [gpu])
         assert request is not None

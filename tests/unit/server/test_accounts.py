@@ -31,25 +31,25 @@ def test_an_account_is_not_beside_itself_however_long_its_path(sockets: Path) ->
     """A name is cut off at 107 bytes."""
     state = sockets.parent / ("s" * 150)
     state.mkdir()
-    bound(sockets, [accounts.name(str(state), str(sockets.parent))])
-    assert accounts.others(str(state), str(sockets.parent)) == []
-    [other] = accounts.others("/nowhere", str(sockets.parent))
+    bound(sockets, [accounts.format_socket_name(str(state), str(sockets.parent))])
+    assert accounts.find_other_accounts(str(state), str(sockets.parent)) == []
+    [other] = accounts.find_other_accounts("/nowhere", str(sockets.parent))
     assert (other.uid, other.state_dir[:1]) == (os.geteuid(), "/")
 
 
 @pytest.mark.parametrize("path", [b"/x\r\x1b[2Kcgpu-run: error", b"relative", b"", b"/\xff"])
 def test_a_name_that_no_account_has_is_passed_over(sockets: Path, path: bytes) -> None:
     """It would be printed on others' terminals."""
-    own = accounts.name("/x", str(sockets.parent))
+    own = accounts.format_socket_name("/x", str(sockets.parent))
     bound(sockets, [own.partition(b":")[0] + b":" + path])
-    assert accounts.others("/nowhere", str(sockets.parent)) == []
-    assert "\x1b" not in accounts.sentence([accounts.Account(0, "/x\x1b[2K")])
+    assert accounts.find_other_accounts("/nowhere", str(sockets.parent)) == []
+    assert "\x1b" not in accounts.format_warning([accounts.Account(0, "/x\x1b[2K")])
 
 
 def test_however_many_names_are_bound_few_are_read(sockets: Path) -> None:
-    start = accounts.name("/", str(sockets.parent)).partition(b":")[0]
+    start = accounts.format_socket_name("/", str(sockets.parent)).partition(b":")[0]
     bound(sockets, [start + b"%d:/x%d" % (number, number) for number in range(1000)])
-    assert len(accounts.others("/nowhere", str(sockets.parent))) == 100
+    assert len(accounts.find_other_accounts("/nowhere", str(sockets.parent))) == 100
 
 
 def test_a_server_of_root_that_only_listens_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +67,4 @@ def test_a_server_of_root_that_only_listens_shares_nothing(monkeypatch: pytest.M
             (state / "containers/web", [accounts.Account(0, str(state))]),
         ):
             path.mkdir()
-            assert accounts.others("/nowhere", str(driver)) == found
+            assert accounts.find_other_accounts("/nowhere", str(driver)) == found

@@ -10,7 +10,7 @@ from cgpu_native._native import ffi, lib
 
 import cgpu_native
 from cgpu_node.shares.record import GpuShare, Owner, Record
-from cgpu_server.audit.accounts import accounts_of
+from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.verdict import LedgerAccount
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def test_what_others_pay_for_is_no_more_than_was_promised(tmp_path: Path) -> Non
         ledger.charge(0, CAP, 300)
         share(tmp_path, 0, exported=0, imported=200, due=200)
         share(tmp_path, 1, exported=5000, imported=5000, due=0)
-        found = accounts_of([record])
+        found = read_accounts([record])
     pid = os.getpid()
     assert found[str(tmp_path), 0] == LedgerAccount(300, {pid: 300}, {}, 200, 1)
     assert found[str(tmp_path), 1] == LedgerAccount(0, {pid: 0}, {pid: CAP}, CAP, 1)
@@ -57,6 +57,6 @@ def test_what_others_pay_for_is_no_more_than_was_promised(tmp_path: Path) -> Non
 def test_a_ledger_that_its_container_ruined_says_nothing(tmp_path: Path) -> None:
     record = made(tmp_path)
     (tmp_path / "ledger").write_bytes(b"")
-    assert accounts_of([record]) == {(str(tmp_path), n): LedgerAccount(0, {}) for n in range(2)}
+    assert read_accounts([record]) == {(str(tmp_path), n): LedgerAccount(0, {}) for n in range(2)}
     (tmp_path / "limits").unlink()
-    assert accounts_of([record]) == {}
+    assert read_accounts([record]) == {}

@@ -54,6 +54,6 @@ def test_a_charge_falls_to_the_most_that_any_reading_found(
     monkeypatch.setattr(auditor, "_PAUSE_SECONDS", (0, 0))
     monkeypatch.setattr(auditor, "limits_of", lambda _: [[gpu]])
     monkeypatch.setattr(auditor, "charge_outside", charge)
-    monkeypatch.setattr(audit, "_compare", compare)
-    audit._audit()  # noqa: SLF001 (its thread would do it after seconds)
+    monkeypatch.setattr(audit, "_compare_once", compare)
+    audit._audit_once()  # noqa: SLF001 (its thread would do it after seconds)
     assert written == [then]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_server.audit.interfaces import named_in
+from cgpu_server.audit.interfaces import match_interface
 from cgpu_server.audit.verdict import (
     CALM,
     DRIFT_BYTES,
@@ -15,18 +15,18 @@ from cgpu_server.audit.verdict import (
     LedgerAccount,
     ReportedMemory,
     Verdict,
-    allowance,
-    excused,
-    explained,
-    judge,
-    larger,
-    steady,
+    compute_allowance,
+    excuse_bypasses,
+    intersect_verdicts,
+    judge_container,
+    merge_larger,
+    sum_explained,
 )
 
 pytestmark = pytest.mark.unit
 
 CONTEXT = 104 * MIB
-FREE = allowance(CONTEXT)
+FREE = compute_allowance(CONTEXT)
 ALL = 1 << 40
 
 
@@ -138,23 +138,26 @@ def test_what_the_driver_and_the_ledger_say(
     case: tuple[list[ReportedMemory], LedgerAccount, Verdict],
 ) -> None:
     theirs, ledger, verdict = case
-    assert judge(theirs, ledger, CONTEXT, ALL) == verdict
+    assert judge_container(theirs, ledger, CONTEXT, ALL) == verdict
 
 
 def test_where_contexts_cost_nobody_knows_what_a_bare_one_is_free() -> None:
     bare = held(616 * MIB)
-    assert judge(bare, LedgerAccount(0, {}), 0, ALL) == CALM
-    assert judge(held(allowance(0) + 1), LedgerAccount(0, {}), 0, ALL).outside_bytes == 1
+    assert judge_container(bare, LedgerAccount(0, {}), 0, ALL) == CALM
+    assert (
+        judge_container(held(compute_allowance(0) + 1), LedgerAccount(0, {}), 0, ALL).outside_bytes
+        == 1
+    )
 
 
 def test_no_more_is_charged_than_the_gpu_holds() -> None:
     """The figures of processes may count memory twice that they share."""
     imports = held(CONTEXT, 4000 * MIB)
     ledger = account(CONTEXT, CONTEXT)
-    assert judge(imports, ledger, CONTEXT, 0) == CALM
-    assert judge(imports, ledger, CONTEXT, 7).outside_bytes == 7
+    assert judge_container(imports, ledger, CONTEXT, 0) == CALM
+    assert judge_container(imports, ledger, CONTEXT, 7).outside_bytes == 7
     both, one_pays = held(700, 700), sharing({1: 700, 2: 0}, {2: 700})
-    assert explained(both, one_pays) == 700
+    assert sum_explained(both, one_pays) == 700
 
 
 @pytest.mark.parametrize(
@@ -169,30 +172,30 @@ def test_the_driver_may_name_each_importer_of_the_same_memory(
     one_pays = sharing({1: CONTEXT + 5000 * MIB, 2: CONTEXT}, {2: 5000 * MIB})
     one_pays = one_pays._replace(paid_bytes=5000 * MIB, importers=importers)
     excess = 5000 * MIB - 2 * FREE
-    verdict = judge(both, one_pays, CONTEXT, excess + more)
+    verdict = judge_container(both, one_pays, CONTEXT, excess + more)
     assert verdict.outside_bytes == excess + min(0, more)
     assert [(each.kind, each.excess_bytes) for each in verdict.findings] == [(kind, excess)]
-    assert judge(both, one_pays, CONTEXT, 0) == CALM
+    assert judge_container(both, one_pays, CONTEXT, 0) == CALM
 
 
 def test_what_is_exported_once_explains_no_more_than_once_for_each_importer() -> None:
     most = sharing({1: CONTEXT, 2: CONTEXT, 3: 1000 * MIB}, {1: ALL, 2: ALL})
     most = most._replace(paid_bytes=1000 * MIB, importers=2)
     theirs = held(*[CONTEXT + 4000 * MIB] * 2)
-    verdict = judge(theirs, most, CONTEXT, 5000 * MIB)
+    verdict = judge_container(theirs, most, CONTEXT, 5000 * MIB)
     assert [each.kind for each in verdict.findings] == ["bypass"]
     assert verdict.outside_bytes == 5000 * MIB
 
 
 def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
-    assert explained(held(100, 300, 7), account(200, 200)) == 100 + 200
-    assert explained(held(100, 300, 7), account(200, 200, total=9)) == 9
+    assert sum_explained(held(100, 300, 7), account(200, 200)) == 100 + 200
+    assert sum_explained(held(100, 300, 7), account(200, 200, total=9)) == 9
 
 
 def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:
     one = LedgerAccount(5, {1: 4, 2: 1}, {2: 7}, 8, 1)
     other = LedgerAccount(3, {1: 2, 3: 1}, {2: 9, 3: 1}, 7, 2)
-    assert larger(one, other) == LedgerAccount(5, {1: 4, 2: 1, 3: 1}, {2: 9, 3: 1}, 8, 2)
+    assert merge_larger(one, other) == LedgerAccount(5, {1: 4, 2: 1, 3: 1}, {2: 9, 3: 1}, 8, 2)
 
 
 STEADY = [
@@ -218,7 +221,7 @@ STEADY = [
 
 @pytest.mark.parametrize(("first", "second", "both"), STEADY)
 def test_only_what_both_say_holds(first: Verdict, second: Verdict, both: Verdict) -> None:
-    assert steady(first, second) == both
+    assert intersect_verdicts(first, second) == both
 
 
 def test_who_is_excused_is_charged_all_the_same() -> None:
@@ -231,10 +234,12 @@ def test_who_is_excused_is_charged_all_the_same() -> None:
             Discrepancy("drift", (4,), 9),
         ),
     )
-    kinds = [finding.kind for finding in excused(verdict, {1, 2}).findings]
+    kinds = [finding.kind for finding in excuse_bypasses(verdict, {1, 2}).findings]
     assert kinds == ["drift", "bypass", "drift"], "all of those that go by one id, or none"
-    assert excused(verdict, {1, 2, 3})._replace(findings=()) == verdict._replace(findings=())
-    assert excused(Verdict(5, (ruined,)), {1}).findings == (ruined,)
+    assert excuse_bypasses(verdict, {1, 2, 3})._replace(findings=()) == verdict._replace(
+        findings=()
+    )
+    assert excuse_bypasses(Verdict(5, (ruined,)), {1}).findings == (ruined,)
 
 
 MAPS = {
@@ -252,7 +257,7 @@ MAPS = {
 @pytest.mark.parametrize(("line", "interface"), MAPS.items())
 def test_who_has_a_library_of_video_or_graphics_uses_it(line: str, interface: str | None) -> None:
     others = ["55-56 r-xp 00000000 fe:00 12 /usr/bin/python3", "7f-80 rw-p 00000000 00:00 0"]
-    assert named_in([*others, line]) == interface
+    assert match_interface([*others, line]) == interface
 
 
 AMOUNTS = st.integers(0, 1 << 36)
@@ -265,11 +270,11 @@ def test_nobody_is_accused_of_what_another_process_holds(
 ) -> None:
     """Whoever else goes by its id: alone in its container it would be accused as well."""
     theirs = [ReportedMemory(100 + n, own, used) for n, (own, used) in enumerate(groups)]
-    verdict = judge(theirs, LedgerAccount(ALL, slots), context, ALL)
+    verdict = judge_container(theirs, LedgerAccount(ALL, slots), context, ALL)
     accused = {pid for each in verdict.findings if each.kind == "bypass" for pid in each.pids}
     for each in theirs:
         if each.pid in accused:
-            alone = judge([each], LedgerAccount(ALL, slots), context, ALL)
+            alone = judge_container([each], LedgerAccount(ALL, slots), context, ALL)
             assert [finding.pids for finding in alone.findings] == [(each.pid,)]
 
 
@@ -278,7 +283,7 @@ def test_an_honest_ledger_is_never_accused(pairs: list[tuple[int, int]], context
     """Whatever was charged before it was used."""
     theirs = held(*(used for used, _ in pairs))
     ledger = account(*(used + more for used, more in pairs))
-    assert judge(theirs, ledger, context, ALL) == CALM
+    assert judge_container(theirs, ledger, context, ALL) == CALM
 
 
 BY_PID = st.dictionaries(st.integers(1, 5), AMOUNTS)
@@ -290,5 +295,7 @@ def test_with_the_charge_the_container_is_where_the_driver_says(
 ) -> None:
     """But for the allowances: whatever is in the ledger, hostile or not."""
     theirs = held(*used)
-    charge = judge(theirs, LedgerAccount(total, slots, shared), CONTEXT, ALL).outside_bytes
+    charge = judge_container(
+        theirs, LedgerAccount(total, slots, shared), CONTEXT, ALL
+    ).outside_bytes
     assert total + charge >= sum(used) - len(used) * FREE

@@ -94,7 +94,7 @@ def test_the_driver_is_released_without_containers_however_late_the_next_look_is
         records=(),
         exclusive={"GPU-1": None},
         inhabited_at=0.0,
-        node=lambda: None,
+        find_node=lambda: None,
     )
     audit = Audit(state)
     audit.start()

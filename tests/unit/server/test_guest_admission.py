@@ -44,4 +44,4 @@ def test_numbers_of_users_and_groups_are_read_without_a_sign() -> None:
     """Nobody could be given a file for a negative one."""
     end = SimpleNamespace(getsockopt=lambda *_: struct.pack("=iII", 7, 1 << 31, (1 << 32) - 2))
     writer: Any = SimpleNamespace(get_extra_info=lambda _: end)
-    assert connections._peer(writer) == (7, 1 << 31, (1 << 32) - 2)  # noqa: SLF001 (who it is)
+    assert connections._read_peer(writer) == (7, 1 << 31, (1 << 32) - 2)  # noqa: SLF001 (who it is)

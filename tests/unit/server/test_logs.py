@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cgpu_env.logline import LONGEST_VALUE, line, quoted
+from cgpu_env.logline import LONGEST_VALUE, format_line, quote_value
 from cgpu_server.journal import EventLog
 
 if TYPE_CHECKING:
@@ -127,14 +127,14 @@ def test_the_page_lists_the_sentences_of_a_containers_log() -> None:
     ],
 )
 def test_no_value_breaks_a_line(value: object, shown: str) -> None:
-    assert quoted(value) == shown
-    assert line("event", {"key": value}).isprintable()
+    assert quote_value(value) == shown
+    assert format_line("event", {"key": value}).isprintable()
     if shown.startswith('"'):
         assert json.loads(shown) == str(value)
 
 
 def test_a_long_value_is_cut() -> None:
-    assert quoted("x" * 1000) == f'"{"x" * LONGEST_VALUE}..."'.strip('"')
+    assert quote_value("x" * 1000) == f'"{"x" * LONGEST_VALUE}..."'.strip('"')
 
 
 class Kept(logging.Handler):

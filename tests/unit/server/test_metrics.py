@@ -122,9 +122,9 @@ class World:
             "ServerState",
             SimpleNamespace(
                 records=() if self.exclusive or self.is_alone else (record,),
-                node=lambda: self.node,
+                find_node=lambda: self.node,
                 rules_of=lambda _: Rules(),
-                arbiters=SimpleNamespace(figures=lambda: figures),
+                arbiters=SimpleNamespace(read_figures=lambda: figures),
                 refreshed_at=0.0,
                 exclusive=self.exclusive,
                 config=self.config,
@@ -136,7 +136,9 @@ class World:
         last = Snapshot({UUID: True}, {UUID: 5}, {tenant: 2}, {UUID: 75}, {})
         last = last._replace(used_bytes={UUID: 5000} if self.is_read else {})
         utilisation = SimpleNamespace(
-            estimated=list, percent=lambda: last.utilisation, busy_ns={UUID: 2_500_000_000}
+            add_estimates=list,
+            read_percents=lambda: last.utilisation,
+            busy_ns={UUID: 2_500_000_000},
         )
         return cast("Audit", SimpleNamespace(last=last, utilisation=utilisation))
 

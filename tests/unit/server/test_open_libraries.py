@@ -33,12 +33,12 @@ def test_the_proxies_in_the_overlay_are_kept_open_too(
     """To the kernel's leases they are files of their own."""
     monkeypatch.setattr(libraries, "ROOT_STATE", str(tmp_path))
     installed = {os.path.realpath(library(name)) for name in PROXIED}
-    inside = {sealed.path(path, str(tmp_path)) for path in installed}
+    inside = {sealed.overlay_path(path, str(tmp_path)) for path in installed}
     for path in inside:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(b"")
     held = libraries.OpenLibraries()
-    held.keep(str(tmp_path))
+    held.update(str(tmp_path))
     assert (installed | inside) <= set(opened())
-    held.keep(None)
+    held.update(None)
     assert not (installed | inside) & set(opened())

@@ -10,9 +10,9 @@ from cgpu_server.audit import process_owners
 from cgpu_server.audit.process_owners import (
     HostProcess,
     OwnerTracker,
-    container_in,
-    groups_in,
-    home_in,
+    find_container_id,
+    find_home_groups,
+    parse_groups,
     read_process,
 )
 
@@ -71,7 +71,7 @@ CASES = {name: (path, A, home) for name, (path, home) in PATHS.items()} | NAMES
 def test_a_containers_own_group_is_the_one_that_is_named_after_it(
     lines: list[str], path: str, id_: str, home: str | None
 ) -> None:
-    found = home_in(groups_in(f"{line.format(path)}\n" for line in lines), id_)
+    found = find_home_groups(parse_groups(f"{line.format(path)}\n" for line in lines), id_)
     assert {group.path for group in found} == ({home} if home else set())
 
 
@@ -99,14 +99,14 @@ def test_who_is_in_a_containers_own_group_is_its_process(
     homes = {
         group: id_
         for id_, home in HOMES.items()
-        for group in home_in(groups_in(line.format(home) for line in lines), id_)
+        for group in find_home_groups(parse_groups(line.format(home) for line in lines), id_)
     }
-    assert container_in(groups_in(line.format(path) for line in lines), homes) == whose
+    assert find_container_id(parse_groups(line.format(path) for line in lines), homes) == whose
 
 
 def test_the_same_path_in_another_hierarchy_is_another_group() -> None:
-    homes = dict.fromkeys(home_in(groups_in([f"4:memory:/docker/{A}"]), A), A)
-    assert container_in(groups_in([f"1:name=systemd:/docker/{A}"]), homes) is None
+    homes = dict.fromkeys(find_home_groups(parse_groups([f"4:memory:/docker/{A}"]), A), A)
+    assert find_container_id(parse_groups([f"1:name=systemd:/docker/{A}"]), homes) is None
 
 
 def test_this_very_process() -> None:
@@ -137,23 +137,23 @@ def test_who_has_the_id_of_a_process_that_is_gone_answers_for_nothing(
     there = {7: process(7, 1)}
     monkeypatch.setattr(process_owners, "read_process", there.get)
     owners = OwnerTracker()
-    assert owners.of([7, 8], []) == {7: (process(7, 1), None)}
+    assert owners.find_owners([7, 8], []) == {7: (process(7, 1), None)}
     later = 1 << 62
     there = {7: process(7, later), 8: process(8, later)}
     monkeypatch.setattr(process_owners, "read_process", there.get)
     for _ in range(2):
-        assert owners.of([7, 8], []) == {7: (process(7, 1)._replace(ends=True), None)}
-        assert owners.known(7) == process(7, 1)._replace(ends=True)
-        assert owners.known(8) is None
+        assert owners.find_owners([7, 8], []) == {7: (process(7, 1)._replace(ends=True), None)}
+        assert owners.find_known(7) == process(7, 1)._replace(ends=True)
+        assert owners.find_known(8) is None
 
 
 def test_an_id_that_the_driver_named_no_more_is_that_of_a_new_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100]
-    monkeypatch.setattr(process_owners, "_ticks", lambda: clock[0])
+    monkeypatch.setattr(process_owners, "_read_ticks", lambda: clock[0])
     monkeypatch.setattr(process_owners, "read_process", lambda pid: process(pid, clock[0] - 10))
     owners = OwnerTracker()
     for clock[0] in (100, 200):
-        assert owners.of([7], []) == {7: (process(7, clock[0] - 10), None)}
-        assert owners.of([], []) == {}
+        assert owners.find_owners([7], []) == {7: (process(7, clock[0] - 10), None)}
+        assert owners.find_owners([], []) == {}

@@ -54,7 +54,7 @@ class Fake:
     def remove(self, key: int) -> None:
         self.diary.append(("remove", key))
 
-    def figures(self) -> object:
+    def read_figures(self) -> object:
         return "figures"
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
         ("add", "b", 0, 3, False),
         ("join", 0, 1),
     ]
-    assert world.arbiters.figures() == dict.fromkeys(GPUS[:2], "figures")
+    assert world.arbiters.read_figures() == dict.fromkeys(GPUS[:2], "figures")
     assert world.reconcile(a, b) == []
 
 
@@ -124,7 +124,7 @@ def test_who_goes_is_let_go_and_the_last_ends_the_arbitration(world: World) -> N
     world.reconcile(a, b)
     assert world.reconcile(b) == [("remove", 1)]
     assert world.reconcile() == [("close",)]
-    assert world.arbiters.figures() == {}
+    assert world.arbiters.read_figures() == {}
 
 
 def test_each_that_comes_is_told_and_each_that_leaves(

@@ -25,7 +25,7 @@ def serve_slowly(state: Path, seconds: float) -> threading.Thread:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(state / server.SOCKET))
     listener.listen()
-    held = lockfile.take(str(state / server.LOCK))
+    held = lockfile.try_lock(str(state / server.LOCK))
     assert held is not None
 
     def run() -> None:

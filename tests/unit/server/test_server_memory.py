@@ -12,7 +12,7 @@ import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
-from cgpu_env.errors import shown
+from cgpu_env.errors import printable
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
 from cgpu_node.settings.rules import Defaults
@@ -52,7 +52,7 @@ def caps(directory: Path) -> list[int]:
 
 def promised(registry: Registry, name: str) -> list[int]:
     """In MiB, as admission reads them."""
-    (entry,) = (entry for entry in registry.records() if entry.id == name)
+    (entry,) = (entry for entry in registry.list_records() if entry.id == name)
     return [share.cap_bytes // MIB for share in entry.gpus]
 
 
@@ -87,7 +87,7 @@ def test_what_is_changed_together_is_changed_or_not_together(
     after = [each.read_bytes() for each in (*directory.iterdir(), *other.iterdir())]
     assert after == before
     change_container(registry, "a", good, Defaults())
-    (entry, _) = registry.records()
+    (entry, _) = registry.list_records()
     assert (entry.weight, entry.high_priority) == (4, True)
     assert caps(directory) == promised(registry, "a") == [200, 200]
 
@@ -137,7 +137,7 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
         process.charge(0, 900 * MIB, 700 * MIB)
         change_memory(registry, "a", 100 * MIB)
         assert caps(directory) == [100]
-        assert [gpu.cap_bytes // MIB for gpu in use_of(registry.records()[0]).gpus] == [100]
+        assert [gpu.cap_bytes // MIB for gpu in use_of(registry.list_records()[0]).gpus] == [100]
         with pytest.raises(AdmissionError, match="300 of 1000 MiB are free"):
             admit(registry, "b", 301)
         process.release(0, 200 * MIB)
@@ -173,13 +173,13 @@ def test_whoever_states_a_whole_that_is_far_off_is_told(
     directory = admit(registry, "a", 300, 300)
     sentence = "have 1000 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 75 MiB"
     assert change_memory(registry, "a", "6/80") == Notes((f"GPUs 0,1 {sentence}",))
-    assert record.notes(str(directory)) == (f"GPUs 0,1 {sentence}",)
+    assert record.read_notes(str(directory)) == (f"GPUs 0,1 {sentence}",)
     one = f"GPU 1 {sentence.replace('have', 'has')}"
     assert change_memory(registry, "a", "6/80", uuid=UUIDS[1]).misstated == (one,)
-    assert record.notes(str(directory)) == (one,)
+    assert record.read_notes(str(directory)) == (one,)
     for size in ("40%", 75 * MIB, "1/1"):
         assert change_memory(registry, "a", size) == Notes()
-        assert record.notes(str(directory)) == ()
+        assert record.read_notes(str(directory)) == ()
     write = change.write_atomically
 
     def refuse_notes(path: str, data: bytes, **more: Any) -> None:
@@ -229,7 +229,7 @@ def test_what_is_taken_while_a_cap_is_lowered_is_promised_too(
     with cgpu_native.Ledger.attach(directory / "ledger") as process:
 
         def charge_before(path: str, place: int, cap: int) -> None:
-            if process.own(0) == 0:
+            if process.read_own(0) == 0:
                 process.charge(0, caps(directory)[0] * MIB, 200 * MIB)
             set_cap(path, place, cap)
 
@@ -296,7 +296,7 @@ def test_a_cap_is_a_size_within_the_gpu(registry: Registry, value: object) -> No
     sentence = str(refusal.value)
     is_large = value in {TOTAL + 1, "2GiB", "4/3"}
     fault = "GPU 0 has 1000MiB: " if is_large else FAULTS.get(value, "expected")
-    assert sentence.startswith(f"memsize={shown(str(value))}: {fault}")
+    assert sentence.startswith(f"memsize={printable(str(value))}: {fault}")
     assert sentence.partition(": did you mean")[0].endswith(
         "expected from 1MiB to 1000MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU; a number"
         " without a unit is in bytes"
@@ -341,7 +341,7 @@ def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: obje
         change_node(registry, {"default_memsize": value})
     sentence = str(refusal.value)
     assert sentence.startswith(
-        f"default_memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}"
+        f"default_memsize={printable(str(value))}: {FAULTS.get(value, 'expected')}"
     )
     assert sentence.endswith(
         "expected 0 for none or at least 1MiB, or a part of each GPU from 1/1024 to 100%, such as"
@@ -372,10 +372,10 @@ def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
     change_gpus(registry, [GPUS[0]], {"policy": 2}, Defaults())
     change_container(registry, "a", {"weight": 3}, Defaults())
     assert rules.default_memsize(registry.state_dir, 7) == 5 * MIB
-    assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
+    assert rules.read_changes(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
     change_node(registry, {"default_memsize": 0})
     assert rules.default_memsize(registry.state_dir, 7) == 0
-    assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
+    assert rules.read_changes(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
 
 
 def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry: Registry) -> None:

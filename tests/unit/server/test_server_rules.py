@@ -50,9 +50,9 @@ def page(directory: Path) -> cgpu_native.Limits:
 
 
 def in_force(registry: Registry, gpu: int = 0, defaults: Defaults = DEFAULTS) -> Rules:
-    changes = rules.read(registry.state_dir)
-    inhabited = any(gpu == share.index for r in registry.records() for share in r.gpus)
-    return rules.of(UUIDS[gpu], changes, defaults, inhabited=inhabited)
+    changes = rules.read_changes(registry.state_dir)
+    inhabited = any(gpu == share.index for r in registry.list_records() for share in r.gpus)
+    return rules.resolve(UUIDS[gpu], changes, defaults, inhabited=inhabited)
 
 
 def parts(*directories: Path) -> list[tuple[int, int, int]]:
@@ -67,7 +67,7 @@ def test_the_configured_policy_holds_where_nobody_chose_another(registry: Regist
     """CLI-2."""
     directory = admit(registry, "a", defaults=Defaults(Rules(policy=3)))
     assert page(directory).policy == 3
-    assert registry.records()[0].policy == 3
+    assert registry.list_records()[0].policy == 3
 
 
 def test_a_policy_that_came_with_a_program_goes_with_the_last_container(registry: Registry) -> None:
@@ -100,7 +100,7 @@ def test_a_change_reaches_every_page_and_record_and_those_who_come(registry: Reg
     assert in_force(registry) == Rules(2, 20, 50)
     assert in_force(registry, 1) == Rules()
     assert [page(first).policy, page(second).policy] == [2, 6]
-    assert [entry.policy for entry in Registry(registry.state_dir).records()] == [2, 6]
+    assert [entry.policy for entry in Registry(registry.state_dir).list_records()] == [2, 6]
     assert page(admit(registry, "c")).policy == 2
 
 
@@ -207,7 +207,7 @@ def test_weight_and_priority_change_in_record_and_page(registry: Registry) -> No
     """SCH-9."""
     directory = admit(registry, "abc", gpus=(0, 1))
     change_container(registry, "ab", {"weight": 20, "highprio": 1}, DEFAULTS)
-    (entry,) = registry.records()
+    (entry,) = registry.list_records()
     assert (entry.weight, entry.high_priority) == (20, True)
     assert (page(directory).weight, page(directory).high_priority) == (20, True)
     assert sorted(path.name for path in directory.iterdir()) == ["ledger", "limits", "record.json"]
@@ -232,7 +232,7 @@ def test_a_weight_for_which_there_is_no_room_is_refused(
     with pytest.raises(CgpuError) as refusal:
         change_container(registry, "b", values, DEFAULTS)
     assert str(refusal.value) == sentence
-    assert [entry.weight for entry in registry.records()] == [5, 2]
+    assert [entry.weight for entry in registry.list_records()] == [5, 2]
     change_container(registry, "b", {"weight": 15}, DEFAULTS)
 
 
@@ -248,13 +248,13 @@ def test_there_has_to_be_room_for_a_weight_on_each_of_its_gpus(registry: Registr
 def test_a_container_is_found_by_the_beginning_of_its_id(registry: Registry) -> None:
     for name in ("abc", "abd", "ab"):
         admit(registry, name)
-    names = names_of(registry.records())
-    assert [target.container(name, names) for name in ("abc", "ab")] == ["abc", "ab"]
+    names = names_of(registry.list_records())
+    assert [target.find_container(name, names) for name in ("abc", "ab")] == ["abc", "ab"]
     with pytest.raises(CgpuError, match="'a' means 3 containers: ab, abc, abd: name one by its"):
-        target.container("a", names)
+        target.find_container("a", names)
     for name in ("", "x"):
         with pytest.raises(CgpuError, match="no such container"):
-            target.container(name, names)
+            target.find_container(name, names)
 
 
 def test_whoever_comes_or_changes_moves_the_parts_of_the_others(registry: Registry) -> None:

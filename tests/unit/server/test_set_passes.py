@@ -52,7 +52,7 @@ class World:
         arbiters = cast("Any", SimpleNamespace(reconcile=self.demands.append))
         self.state = ServerState(self.registry, arbiters)
         self.node: Node | None = NODE
-        monkeypatch.setattr(self.state, "node", lambda: self.node)
+        monkeypatch.setattr(self.state, "find_node", lambda: self.node)
         self.passes = 0
         whole = Registry.reap
 
@@ -82,7 +82,7 @@ def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
     assert world.passes == 2
     world.set("node", default_memsize=5 * MIB)
     assert world.passes == 3
-    assert world.state.records == tuple(world.registry.records())
+    assert world.state.records == tuple(world.registry.list_records())
     (entry,) = world.state.records
     assert (entry.weight, entry.policy, entry.gpus[0].cap_bytes) == (4, 3, 50 * MIB)
     assert world.demands[1].records == world.state.records, "the arbiter follows at once"
@@ -154,7 +154,8 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(
     REL-8: connections of other users do nothing.
     """
     if is_guest:
-        monkeypatch.setattr(connections, "_peer", lambda _: connections.Peer(1, os.getuid() + 1, 0))
+        peer = connections.Peer(1, os.getuid() + 1, 0)
+        monkeypatch.setattr(connections, "_read_peer", lambda _: peer)
     touched: list[int] = []
 
     def answer(_: dict[str, Any], __: Peer) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(
             is_touched.set()
 
         folder = os.open(tmp_path, os.O_PATH)
-        path = server.address(folder)
+        path = server.socket_address(folder)
         serving = Control(answer, touch).listen(bound(path))
         for _ in range(2):
             reader, writer = await asyncio.open_unix_connection(path)
@@ -199,13 +200,13 @@ def test_guests_who_never_stop_asking_are_served_after_a_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound_name: str
 ) -> None:
     """REL-8: else they would take the processor that root's programs need."""
-    whole = connections._peer  # noqa: SLF001 (who it is)
+    whole = connections._read_peer  # noqa: SLF001 (who it is)
 
     def peer(writer: asyncio.StreamWriter) -> Peer:
         is_guest = writer.get_extra_info("sockname").endswith(server.SOCKET)
         return connections.Peer(1, os.getuid() + 1, 0) if is_guest else whole(writer)
 
-    monkeypatch.setattr(connections, "_peer", peer)
+    monkeypatch.setattr(connections, "_read_peer", peer)
     monkeypatch.setattr(connections, "_REST_TIMES", 10**12)
     for name in ("_REST_SECONDS", "_LONGEST_REST"):
         monkeypatch.setattr(connections, name, 3600.0 if name == bound_name else 0.0)
@@ -219,7 +220,9 @@ def test_guests_who_never_stop_asking_are_served_after_a_rest(
 
     async def play() -> None:
         folder = os.open(tmp_path, os.O_PATH)
-        common, root = (server.address(folder, n) for n in (server.SOCKET, server.ROOT_SOCKET))
+        common, root = (
+            server.socket_address(folder, n) for n in (server.SOCKET, server.ROOT_SOCKET)
+        )
         control = Control(lambda _, __: {}, lambda: None)
         serving = [control.listen(bound(path)) for path in (common, root)]
         assert await ask(common) == b"{}\n"
@@ -238,7 +241,7 @@ def test_the_command_connects_once(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder, connections = os.open(tmp_path, os.O_PATH), 0
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(server.address(folder))
+        listener.bind(server.socket_address(folder))
         listener.listen()
 
         def serve() -> None:
@@ -254,7 +257,7 @@ def test_the_command_connects_once(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         words = ["set", "0", "policy=2", "--state-dir", str(tmp_path)]
-        given = commands.arguments().parse_args(words)
+        given = commands.build_parser().parse_args(words)
         assert given.command.run(given) == 0
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -9,7 +9,7 @@ import pytest
 
 import cgpu_native
 from cgpu_cli.show import table
-from cgpu_cli.show.query import lines
+from cgpu_cli.show.query import format_usage
 from cgpu_cli.show.trend import Trend
 from cgpu_env import GpuShare
 from cgpu_native.limits import METERED, METERED_ROUGHLY
@@ -17,7 +17,7 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view.usage import usage_of, use_of
-from cgpu_node.view.view import parsed
+from cgpu_node.view.view import parse_usage
 from cgpu_server.audit.driver_probe import Reading
 from cgpu_server.audit.process_owners import HostProcess
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
@@ -76,8 +76,8 @@ class World:
         self.utilisation.count(self.records)
 
     def usage(self) -> Usage:
-        uses = self.utilisation.estimated(map(use_of, self.records))
-        return usage_of(NODE, uses, lambda _: Rules(), None, self.utilisation.percent())
+        uses = self.utilisation.add_estimates(map(use_of, self.records))
+        return usage_of(NODE, uses, lambda _: Rules(), None, self.utilisation.read_percents())
 
     def compute(self, name: str, number: int = 0) -> Compute:
         (use,) = (each for each in self.usage().uses if each.id == name)
@@ -191,7 +191,7 @@ def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> N
         world.utilisation = Utilisation(lambda seen=seen: next(seen), lambda: world.now)
         for _ in range(2):
             world.pass_seconds(5)
-            world.utilisation.estimated(map(use_of, world.records))
+            world.utilisation.add_estimates(map(use_of, world.records))
 
 
 def test_an_audit_that_sees_nothing_estimates_nothing(world: World) -> None:
@@ -219,21 +219,21 @@ def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFix
     world.add("a", 0)
     world.add("b", 1, metered=METERED)
     world.pass_seconds(5)
-    usage = parsed(world.usage().as_json())
+    usage = parse_usage(world.usage().as_json())
     assert usage == world.usage()._replace(
         uses=tuple(use._replace(directory="") for use in world.usage().uses)
     )
-    table.show(usage)
+    table.print_tables(usage)
     output = capsys.readouterr().out
     assert "~40% / 50.0%" in output
     assert "25.0% / 50.0%" in output
     assert "prio_ratio 80, 40% busy" in output
     assert "prio_ratio 80, 25.0% of its time measured, 100% busy" in output
-    details = [" ".join(line.split()) for line in lines(usage)]
+    details = [" ".join(line.split()) for line in format_usage(usage)]
     assert "Utilisation : 40.0 %" in details
     assert "Estimated Utilisation : 40.0 %" in details
     assert "Estimated Beside That : 2.000 s" in details
-    rows = {row.id: row for row in Trend().rows(usage)}
+    rows = {row.id: row for row in Trend().make_rows(usage)}
     assert (rows["a"].compute, rows["a"].is_estimate) == (40.0, True)
     assert (rows["b"].compute, rows["b"].is_estimate) == (25.0, False)
 
@@ -247,13 +247,13 @@ def test_what_is_measured_roughly_is_an_estimate(
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.measured_percent, its.estimated_percent, its.estimated_ns) == (None, 25.0, 0)
-    usage = parsed(world.usage().as_json())
-    table.show(usage)
+    usage = parse_usage(world.usage().as_json())
+    table.print_tables(usage)
     output = capsys.readouterr().out
     assert output.count("~25% / 50.0%") == 2
     assert "prio_ratio 80, 40% busy" in output
-    assert {(row.compute, row.is_estimate) for row in Trend().rows(usage)} == {(25.0, True)}
-    details = [" ".join(line.split()) for line in lines(usage)]
+    assert {(row.compute, row.is_estimate) for row in Trend().make_rows(usage)} == {(25.0, True)}
+    details = [" ".join(line.split()) for line in format_usage(usage)]
     assert (
         details.count("Utilisation : N/A") == details.count("Estimated Utilisation : 25.0 %") == 2
     )

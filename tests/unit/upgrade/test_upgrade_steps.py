@@ -73,7 +73,7 @@ def test_a_folder_at_the_prefix_gets_a_name_of_its_own_and_stays_reachable(
     script = Path(place.prefix, "bin/cgpu")
     assert script.read_text() == f"#!{place.prefix}-0.1.0/bin/python\nprint()\n"
     assert script.stat().st_mode & 0o777 == 0o755
-    assert Environment(place.current).is_ours()
+    assert Environment(place.current_environment).is_ours()
     switch.make_link(place)
     assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
 
@@ -134,20 +134,20 @@ def test_what_engines_start_programs_from_is_kept_whatever_fails(
         undone.append("server")
 
     def tell(shown: Callable[..., object]) -> list[str]:
-        if shown != made.cgpu:
+        if shown != made.run_cgpu:
             undone.append("engines")
             raise CgpuError("the disk is full")
         return []
 
     journal = SimpleNamespace(bin_dir=str(tmp_path / "bin"))
     monkeypatch.setattr(steps, "Journal", lambda _: journal)
-    monkeypatch.setattr(steps, "_examine", lambda *_: None)
-    monkeypatch.setattr(steps, "_restart", restart)
+    monkeypatch.setattr(steps, "_check_candidate", lambda *_: None)
+    monkeypatch.setattr(steps, "_restart_server", restart)
     monkeypatch.setattr(steps, "_tell_engines", tell)
-    monkeypatch.setattr(environment, "make", lambda *_: made)
-    monkeypatch.setattr(Environment, "layouts", lambda _: layouts.own())
+    monkeypatch.setattr(environment, "make_environment", lambda *_: made)
+    monkeypatch.setattr(Environment, "read_layouts", lambda _: layouts.own_layouts())
     with pytest.raises(CgpuError):
-        steps.upgrade(place, str(tmp_path / "state"), "2.0", [], dry=False)
+        steps.switch_to_source(place, str(tmp_path / "state"), "2.0", [], dry=False)
     assert Path(place.prefix).readlink() == Path("cgpu-0.1.0")
     assert set(undone) == {"engines", "server"}
     assert Path(made.path).exists() == known
@@ -164,43 +164,43 @@ def test_at_no_moment_the_prefix_leads_nowhere(place: Installation) -> None:
         watcher.stdout.readline()
         switch.make_link(place)
         for release in map(str, range(50)):
-            switch.use(place, make(Path(f"{place.prefix}-{release}"), release))
+            switch.use_environment(place, make(Path(f"{place.prefix}-{release}"), release))
         assert watcher.poll() is None
         watcher.kill()
 
 
 def test_use_and_back_and_what_is_older(place: Installation) -> None:
     switch.make_link(place)
-    first = Environment(place.current)
+    first = Environment(place.current_environment)
     made = [make(Path(f"{place.prefix}-{n}"), n) for n in ("2.0", "3.0")]
-    made[0].mark()
-    switch.use(place, made[0])
-    assert (place.current, place.back) == (made[0].path, first.path)
-    assert switch.older(place) == []
-    switch.use(place, made[1])
-    assert (place.current, place.back) == (made[1].path, made[0].path)
-    assert switch.older(place) == [first]
+    made[0].mark_removable()
+    switch.use_environment(place, made[0])
+    assert (place.current_environment, place.previous_environment) == (made[0].path, first.path)
+    assert switch.list_older(place) == []
+    switch.use_environment(place, made[1])
+    assert (place.current_environment, place.previous_environment) == (made[1].path, made[0].path)
+    assert switch.list_older(place) == [first]
     switch.restore_back(place, None)
-    assert place.back is None
+    assert place.previous_environment is None
 
 
 def test_the_same_release_once_more_leaves_the_way_back(place: Installation) -> None:
     switch.make_link(place)
-    first = Environment(place.current)
+    first = Environment(place.current_environment)
     made = [make(Path(f"{place.prefix}-{name}"), "2.0") for name in ("2.0", "2.0-2")]
     for each in made:
-        each.mark()
-        switch.use(place, each)
-    assert (place.current, place.back) == (made[1].path, first.path)
-    assert switch.older(place) == [made[0]]
-    switch.use(place, first)
-    assert (place.current, place.back) == (first.path, made[1].path)
+        each.mark_removable()
+        switch.use_environment(place, each)
+    assert (place.current_environment, place.previous_environment) == (made[1].path, first.path)
+    assert switch.list_older(place) == [made[0]]
+    switch.use_environment(place, first)
+    assert (place.current_environment, place.previous_environment) == (first.path, made[1].path)
 
 
 def test_an_environment_that_no_upgrade_has_made_is_never_older(place: Installation) -> None:
     switch.make_link(place)
     make(Path(f"{place.prefix}-tools"), "1.0")
-    assert switch.older(place) == []
+    assert switch.list_older(place) == []
 
 
 def test_an_environment_stays_while_a_container_would_start_a_hook_from_it(tmp_path: Path) -> None:
@@ -234,18 +234,18 @@ def test_a_container_that_ruins_its_ledger_holds_up_no_upgrade(
     """The container can write its ledger, and not the others."""
     guests = [RunningContainer("abc", "0.1.0", versions, "")]
     if reads:
-        living.check(guests, layouts.own())
+        living.check_containers(guests, layouts.own_layouts())
     else:
         with pytest.raises(CgpuError, match=r"read the files of running .*: abc \(0\.1\.0\)"):
-            living.check(guests, layouts.own())
+            living.check_containers(guests, layouts.own_layouts())
 
 
 def test_two_upgrades_at_once_are_one(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch, "_PATIENCE_SECONDS", 0.1)
     with (
-        switch.locked(place),
+        switch.lock_upgrade(place),
         pytest.raises(CgpuError, match=f"upgrade of .*: process {os.getpid()} has held its lock"),
-        switch.locked(place),
+        switch.lock_upgrade(place),
     ):
         pass
 
@@ -255,7 +255,7 @@ def test_a_user_who_locks_the_folder_stops_no_upgrade(place: Installation) -> No
     before = links(place)
     folder = os.open(Path(place.prefix).parent, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
-    with switch.locked(place):
+    with switch.lock_upgrade(place):
         pass
     os.close(folder)
     assert links(place) == before, "the lock is gone"
@@ -268,7 +268,7 @@ def test_what_pip_refuses_leaves_nothing(place: Installation, tmp_path: Path) ->
         path.parent.mkdir(exist_ok=True)
         path.touch()
         with pytest.raises(CgpuError, match=r"pip (install|wheel) fails; nothing was changed"):
-            environment.make(Environment(place.prefix), place.prefix, str(path), [])
+            environment.make_environment(Environment(place.prefix), place.prefix, str(path), [])
     assert links(place) == {**before, "wheels": ""}
 
 
@@ -278,13 +278,13 @@ def test_a_new_environment_has_a_name_of_its_own_and_the_paths_of_the_older_pyth
     (tmp_path / "cgpu-2.0").mkdir()
     wheel = tmp_path / "cgpu-2.0-py3-none-any.whl"
     wheel.touch()
-    made = environment.make(Environment(place.prefix), place.prefix, str(wheel), [])
+    made = environment.make_environment(Environment(place.prefix), place.prefix, str(wheel), [])
     assert (made.path, made.is_ours()) == (f"{place.prefix}-2.0-2", True)
     assert Path(made.path, "lib/python3.11").readlink() == Path("python3.99")
     other = tmp_path / "other-2.0-py3-none-any.whl"
     other.touch()
     with pytest.raises(CgpuError, match="expected a wheel of cgpu"):
-        environment.make(Environment(place.prefix), place.prefix, str(other), [])
+        environment.make_environment(Environment(place.prefix), place.prefix, str(other), [])
 
 
 def test_programs_that_do_not_start_are_refused(place: Installation) -> None:
@@ -303,13 +303,13 @@ def test_a_new_server_is_told_what_the_old_one_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     words = f"python -I {command} --state-dir {tmp_path} --idle-exit 7 --driver-dir /d".split()
-    monkeypatch.setattr(server, "_command", lambda _: [word.encode() for word in words])
+    monkeypatch.setattr(server, "_read_command", lambda _: [word.encode() for word in words])
     monkeypatch.setattr(server.server, "is_listening", lambda _: True)
-    monkeypatch.setattr(server, "status", lambda _: (7, "0.1.0"))
-    ran = server.running(str(tmp_path))
+    monkeypatch.setattr(server, "query_status", lambda _: (7, "0.1.0"))
+    ran = server.find_running(str(tmp_path))
     given = ["--state-dir", str(tmp_path), "--idle-exit", "7", "--driver-dir", "/d"]
     assert ran.arguments == given
-    assert server._arguments(str(tmp_path), ran) == [  # noqa: SLF001
+    assert server._build_arguments(str(tmp_path), ran) == [  # noqa: SLF001
         *given,
         *("--log", f"{tmp_path}/cgpud.log", "--replace"),
     ]
@@ -358,7 +358,7 @@ def test_what_is_made_is_for_all_users(place: Installation, tmp_path: Path) -> N
     wheel.touch()
     before = os.umask(0o077)
     try:
-        made = environment.make(Environment(place.prefix), place.prefix, str(wheel), [])
+        made = environment.make_environment(Environment(place.prefix), place.prefix, str(wheel), [])
     finally:
         assert os.umask(before) == 0o077
     assert Path(made.path).stat().st_mode & 0o777 == 0o755

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_k8s.agent.audit import ContainerMismatch, Living, audit
-from cgpu_k8s.agent.pods import NodePod, read_guest
+from cgpu_k8s.agent.audit import ContainerMismatch, Living, audit_containers
+from cgpu_k8s.agent.pods import NodePod, read_node_pod
 from cgpu_k8s.objects.gpus import Fact
-from cgpu_node.decision import AllocationAnnotation, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.podspecs import Limit
 from cgpu_node.shares.record import PodContainer
 from lab.kubernetes.objects import pod
@@ -24,10 +24,14 @@ def guest(
     """A pod with UID ``uid`` and one container, which runs."""
     item = pod("train", ASKED if limits is None else limits, nodeName="gpu-a")
     given = {"main": {uuid: Grant(1077) for uuid in gpus}}
-    notes = {"cgpu/allocation": write(AllocationAnnotation("uid", "gpu-a", given))} if gpus else {}
+    notes = (
+        {"cgpu/allocation": format_annotation(AllocationAnnotation("uid", "gpu-a", given))}
+        if gpus
+        else {}
+    )
     item["metadata"] |= {"uid": "uid", "namespace": "ml", "annotations": notes}
     item["status"] = {"containerStatuses": [{"name": "main", "state": {state: {}}}]}
-    return read_guest(item)
+    return read_node_pod(item)
 
 
 def living(container: str = "main", uid: str = "uid", **caps: int) -> Living:
@@ -38,7 +42,7 @@ def living(container: str = "main", uid: str = "uid", **caps: int) -> Living:
 def found(
     pods: NodePod, *shares: Living, passing: tuple[str, ...] = (), limited: bool = True
 ) -> list[ContainerMismatch]:
-    return audit(shares, {pods.uid: pods}, GPUS, passing, limited=limited)
+    return audit_containers(shares, {pods.uid: pods}, GPUS, passing, limited=limited)
 
 
 def test_a_pod_is_read_with_what_its_containers_ask_for() -> None:

@@ -44,7 +44,7 @@ def _probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
 async def answer(asked: Driver) -> int:
     """Ask until there is an error; how often the driver was still to begin."""
     looks = 0
-    while await asked.gpus() is None:
+    while await asked.list_gpus() is None:
         looks += 1
     return looks
 
@@ -57,13 +57,13 @@ def test_k8s_12_a_look_does_not_wait_for_a_driver_that_begins(
     async def ask() -> None:
         asked = Driver(lambda: "/driver")
         try:
-            assert await asked.gpus() is None
-            assert await asked.gpus() is None
+            assert await asked.list_gpus() is None
+            assert await asked.list_gpus() is None
             assert len(probes) == 1
             with pytest.raises(CgpuError, match=r"no answer within 0\.5 s"):
                 await answer(asked)
             probes[0].terminate()
-            assert await asked.gpus() is None  # and so after a hang
+            assert await asked.list_gpus() is None  # and so after a hang
             asked.close()
         finally:
             for each in probes:

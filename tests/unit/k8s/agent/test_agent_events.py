@@ -53,7 +53,7 @@ def agent(server: Server, tmp_path: Path) -> Agent:
 def see(agent: Agent, *looks: tuple[Fact, ...]) -> None:
     """What the node offered before and offers now, look by look."""
     for before, now in pairwise(looks):
-        asyncio.run(agent._tell_health(before, now))  # noqa: SLF001
+        asyncio.run(agent._send_health_events(before, now))  # noqa: SLF001
 
 
 def test_an_event_that_is_refused_is_sent_again(agent: Agent, server: Server) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.agent import runtimes
-from cgpu_k8s.agent.runtimes import CONTAINERD, CRIO, of_containerd, of_crio
+from cgpu_k8s.agent.runtimes import CONTAINERD, CRIO, read_containerd, read_crio
 from cgpu_k8s.objects.fields import ObjectError
 
 pytestmark = pytest.mark.unit
@@ -56,7 +56,7 @@ RUNC, CGPU = ("", None), (OURS, PASSED)
     ],
 )
 def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentence: str) -> None:
-    found = runtimes.problem(CONTAINERD, of_containerd(config), lambda _: behind)
+    found = runtimes.find_problem(CONTAINERD, read_containerd(config), lambda _: behind)
     assert sentence in found if sentence else found == ""
 
 
@@ -72,7 +72,7 @@ def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentenc
 def test_crios_runtimes(programs: dict[str, str], behind: list[str], sentence: str) -> None:
     tables = {name: {"runtime_path": program} for name, program in programs.items()}
     config = {"crio": {"runtime": {"default_runtime": "x", "runtimes": tables}}}
-    found = runtimes.problem(CRIO, of_crio(config), lambda _: behind)
+    found = runtimes.find_problem(CRIO, read_crio(config), lambda _: behind)
     assert sentence in found if sentence else found == ""
 
 
@@ -81,4 +81,4 @@ def test_crios_runtimes(programs: dict[str, str], behind: list[str], sentence: s
 )
 def test_what_no_engine_says_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ObjectError):
-        of_containerd(config)
+        read_containerd(config)

@@ -24,7 +24,7 @@ WHOLE, CUT, COMPRESSED = b"\0\0\0\0\1x", b"\0\0\0\0\5x", b"\1\0\0\0\1x"
 
 
 async def asked(socket: Path, head: list[tuple[str, str]], message: bytes, status: str) -> bytes:
-    """What ``wire.ask`` returns where the other end answers with this."""
+    """What ``wire.call_method`` returns where the other end answers with this."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = H2Connection(H2Configuration(client_side=False))
@@ -44,7 +44,7 @@ async def asked(socket: Path, head: list[tuple[str, str]], message: bytes, statu
         await asyncio.start_unix_server(serve, socket),
         Channel(path=str(socket), codec=wire.Bytes()) as channel,
     ):
-        return await wire.ask(channel, "/v1.Some/Method", b"")
+        return await wire.call_method(channel, "/v1.Some/Method", b"")
 
 
 def test_an_answer_is_its_message(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_an_answer_that_is_none_is_one_sentence(
 def test_a_socket_where_nobody_listens_is_one_sentence(tmp_path: Path) -> None:
     async def ask() -> None:
         async with Channel(path=str(tmp_path / "socket"), codec=wire.Bytes()) as channel:
-            await wire.ask(channel, "/v1.Some/Method", b"")
+            await wire.call_method(channel, "/v1.Some/Method", b"")
 
     with pytest.raises(CgpuError, match="No such file"):
         asyncio.run(ask())

@@ -24,13 +24,13 @@ def test_a_pod_of_thousands_of_containers_takes_no_room_on_the_node(tmp_path: Pa
     state = str(tmp_path)
     for count, is_left in ((900, True), (40_000, False)):
         names = [f"c{number}" for number in range(count)]
-        podspecs.write(state, f"u{count}", PodSpec("ml/p", dict.fromkeys(names, Limit(1))))
-        assert (podspecs.read(state, f"u{count}") is not None) == is_left
-    assert podspecs.written(state) == ["u900"]
+        podspecs.write_spec(state, f"u{count}", PodSpec("ml/p", dict.fromkeys(names, Limit(1))))
+        assert (podspecs.read_spec(state, f"u{count}") is not None) == is_left
+    assert podspecs.list_uids(state) == ["u900"]
 
 
 def test_what_is_too_long_to_be_left_has_no_decision_either() -> None:
     """A name of a container may be short, but a GPU's never is."""
     containers = {f"c{number}": {UUID: Grant(1)} for number in range(1100)}
     with pytest.raises(CgpuError, match="expected at most 65536"):
-        decision.write(AllocationAnnotation("u", "gpu-a", containers))
+        decision.format_annotation(AllocationAnnotation("u", "gpu-a", containers))

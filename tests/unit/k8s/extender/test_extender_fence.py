@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from cgpu_k8s.extender import server
-from cgpu_k8s.extender.fence import PATIENCE, Fence, clock
+from cgpu_k8s.extender.fence import PATIENCE, Fence, read_clock
 from cgpu_k8s.objects.fields import ObjectError
 from lab.worlds.extender import Json, World, pod
 
@@ -25,36 +25,36 @@ def lease(holder: str, renewal: str) -> Json:
 
 def test_nothing_is_bound_unless_our_scheduler_renews_its_lease() -> None:
     fence = Fence("host-1")
-    assert "nobody does" in fence.problem(0)
-    assert fence.lease(lease("host-1_x", "1"), 0)
-    assert "no renewal of the lease of host-1_x has been seen yet" in fence.problem(0)
-    assert not fence.lease(lease("host-1_x", "1"), 1)  # the same again is no renewal
-    assert fence.problem(1)
-    assert not fence.lease(lease("host-1_x", "2"), 2)
-    assert fence.problem(2 + PATIENCE) == ""
-    assert "has not renewed its lease for 11 s" in fence.problem(3 + PATIENCE)
-    fence.lease(lease("host-1_x", "20"), 20)
-    assert fence.problem(20) == ""
-    assert not fence.lease(lease("host-10_x", "21"), 21)
-    assert "host-1 does not lead, host-10_x does" in fence.problem(21)
-    assert fence.lease(lease("host-1_y", "22"), 22)
-    fence.gone()
-    assert "nobody does" in fence.problem(22)
-    assert fence.lease(lease("host-1_y", "23"), 23)
+    assert "nobody does" in fence.find_problem(0)
+    assert fence.update_lease(lease("host-1_x", "1"), 0)
+    assert "no renewal of the lease of host-1_x has been seen yet" in fence.find_problem(0)
+    assert not fence.update_lease(lease("host-1_x", "1"), 1)  # the same again is no renewal
+    assert fence.find_problem(1)
+    assert not fence.update_lease(lease("host-1_x", "2"), 2)
+    assert fence.find_problem(2 + PATIENCE) == ""
+    assert "has not renewed its lease for 11 s" in fence.find_problem(3 + PATIENCE)
+    fence.update_lease(lease("host-1_x", "20"), 20)
+    assert fence.find_problem(20) == ""
+    assert not fence.update_lease(lease("host-10_x", "21"), 21)
+    assert "host-1 does not lead, host-10_x does" in fence.find_problem(21)
+    assert fence.update_lease(lease("host-1_y", "22"), 22)
+    fence.clear_lease()
+    assert "nobody does" in fence.find_problem(22)
+    assert fence.update_lease(lease("host-1_y", "23"), 23)
 
 
 def test_a_renewal_that_is_seen_late_is_as_old_as_it_is() -> None:
     """As one that an extender reads first when it goes on after it was stopped."""
     fence = Fence("host-1")
     for second in range(4):
-        fence.lease(lease("host-1_x", str(second)), 100 + second)
-    fence.lease(lease("host-1_x", "4"), 100 + 4 + PATIENCE + 1)
-    assert "has not renewed its lease for 11 s" in fence.problem(100 + 4 + PATIENCE + 1)
-    fence.lease(lease("host-1_x", "16"), 100 + 16)
-    assert fence.problem(100 + 16) == ""
+        fence.update_lease(lease("host-1_x", str(second)), 100 + second)
+    fence.update_lease(lease("host-1_x", "4"), 100 + 4 + PATIENCE + 1)
+    assert "has not renewed its lease for 11 s" in fence.find_problem(100 + 4 + PATIENCE + 1)
+    fence.update_lease(lease("host-1_x", "16"), 100 + 16)
+    assert fence.find_problem(100 + 16) == ""
     with pytest.raises(ObjectError, match="renewTime=soon: expected a time"):
-        fence.lease({"spec": {"holderIdentity": "host-1_x", "renewTime": "soon"}}, 117)
-    assert fence.problem(117 + PATIENCE)
+        fence.update_lease({"spec": {"holderIdentity": "host-1_x", "renewTime": "soon"}}, 117)
+    assert fence.find_problem(117 + PATIENCE)
 
 
 def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:
@@ -73,9 +73,9 @@ def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:
 def test_an_extender_that_was_stopped_within_a_call_sends_nothing_when_it_goes_on() -> None:
     world = World(pod("p"))
     fence = world.fence = Fence("host-1")
-    fence.lease(lease("host-1_x", "1"), clock())
-    fence.lease(lease("host-1_x", "2"), clock())
-    world.server.stop = fence.gone
+    fence.update_lease(lease("host-1_x", "1"), read_clock())
+    fence.update_lease(lease("host-1_x", "2"), read_clock())
+    world.server.stop = fence.clear_lease
 
     async def work() -> None:
         assert "host-1 does not lead" in await world.bind(pod("p"))
@@ -90,7 +90,7 @@ def test_calls_wait_for_what_a_new_leader_lacks_instead_of_failing() -> None:
     given = pod("p")
     world = World(given)
     world.fence = Fence("host-1")
-    world.fence.lease(lease("host-1_x", "1"), 0)
+    world.fence.update_lease(lease("host-1_x", "1"), 0)
     world.missing = "the API server has not listed pods yet"
 
     async def work() -> None:
@@ -103,7 +103,7 @@ def test_calls_wait_for_what_a_new_leader_lacks_instead_of_failing() -> None:
         await asyncio.sleep(3 * server.LOOK)
         assert not bound.done()
         assert world.fence is not None
-        world.fence.lease(lease("host-1_x", "2"), clock())
+        world.fence.update_lease(lease("host-1_x", "2"), read_clock())
         assert await bound == ""
 
     world.run(work)

@@ -65,14 +65,18 @@ class Stream:
         self.may_list = asyncio.Event()
         self.may_list.set()
 
-    async def pages(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[Page]:
+    async def list_pages(
+        self, path: str, query: dict[str, str] | None = None
+    ) -> AsyncIterator[Page]:
         kind = path.rpartition("/")[2]
         await self.may_list.wait()
         self.lists.append(kind)
         self.selected[kind] = (query or {}).get("fieldSelector", "")
         yield Page(list(self.items[kind]), "1")
 
-    async def lines(self, path: str, query: dict[str, str], silence: float) -> AsyncIterator[Json]:
+    async def stream_lines(
+        self, path: str, query: dict[str, str], silence: float
+    ) -> AsyncIterator[Json]:
         assert query["watch"] == "true"
         assert silence > 0
         while True:
@@ -106,7 +110,7 @@ def follow(
             held,
             lambda event, fields: log.append(f"{event} {fields.get('kind', '')}"),
         )
-        assert followed.missing()
+        assert followed.find_missing()
 
         async def resolve(older: float) -> None:
             log.append(f"resolve {older:.0f}")
@@ -123,9 +127,9 @@ def follow(
 
 def test_books_have_what_is_listed_and_every_change_after_it() -> None:
     async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
-        await until(lambda: not followed.missing())
+        await until(lambda: not followed.find_missing())
         assert (set(books.offers), set(books.pods)) == ({"a"}, {"p"})
-        assert set(followed.heard()) == {NODES, PODS}
+        assert set(followed.get_heard_times()) == {NODES, PODS}
         stream.send(NODES, "ADDED", node("b"))
         stream.send(NODES, "MODIFIED", node("a", 2, 2))
         stream.send(PODS, "ADDED", pod("q"))
@@ -147,7 +151,7 @@ def test_an_object_that_cannot_be_read_is_logged_and_left_out() -> None:
     bad["spec"] = 3
 
     async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
-        await until(lambda: not followed.missing())
+        await until(lambda: not followed.find_missing())
         assert set(books.offers) == {"a"}
         stream.send(NODES, "DELETED", {**wrong, "metadata": {**wrong["metadata"], "labels": []}})
         stream.send(PODS, "ADDED", pod("p"))
@@ -162,20 +166,20 @@ def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_
     fence = Fence("host-1")
 
     async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
-        await until(lambda: not followed.missing())
+        await until(lambda: not followed.find_missing())
         assert stream.lists[0] == LEASES
         assert stream.selected == {LEASES: "metadata.name=s", NODES: "", PODS: ""}
         assert fence.holder == "host-2_x"
         stream.items[PODS] = [pod("bound-by-the-leader-before")]
         stream.may_list.clear()
         stream.send(LEASES, "MODIFIED", lease("host-1_x", 2))
-        await until(lambda: fence.leads)
-        await until(followed.missing)
-        await until(lambda: "again" not in followed.missing())
-        assert followed.missing() == "the API server has not listed nodes and pods yet"
+        await until(lambda: fence.is_leading)
+        await until(followed.find_missing)
+        await until(lambda: "again" not in followed.find_missing())
+        assert followed.find_missing() == "the API server has not listed nodes and pods yet"
         assert "bound-by-the-leader-before" not in books.pods
         stream.may_list.set()
-        await until(lambda: not followed.missing())
+        await until(lambda: not followed.find_missing())
         assert set(books.pods) == {"bound-by-the-leader-before"}
         assert sorted(stream.lists) == [LEASES, NODES, NODES, PODS, PODS]
         stream.send(LEASES, "MODIFIED", lease("host-1_x", 3))  # a renewal lists nothing

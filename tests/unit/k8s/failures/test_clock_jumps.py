@@ -10,11 +10,11 @@ import pytest
 
 from cgpu_k8s.extender import fence
 from cgpu_k8s.extender.fence import PATIENCE, Fence
-from cgpu_k8s.guard.certificates import Keys, kept
+from cgpu_k8s.guard.certificates import Keys, renew_keys
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.allocation import BINPACK, Decision, NodeInfo, decide
+from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU
 
 pytestmark = pytest.mark.unit
@@ -49,11 +49,11 @@ class Machine:
 
     def renew(self) -> None:
         self.work(RENEWED)
-        self.fence.lease(self.renewal(), fence.clock())
+        self.fence.update_lease(self.renewal(), fence.read_clock())
 
     @property
     def problem(self) -> str:
-        return self.fence.problem(fence.clock())
+        return self.fence.find_problem(fence.read_clock())
 
 
 @pytest.fixture(name="machine")
@@ -81,7 +81,7 @@ def test_a_renewal_from_before_a_suspension_is_as_old_as_it_is(machine: Machine)
     machine.work(RENEWED)
     waiting = machine.renewal()
     machine.suspend(HOUR)
-    machine.fence.lease(waiting, fence.clock())
+    machine.fence.update_lease(waiting, fence.read_clock())
     assert "has not renewed its lease for 3600 s" in machine.problem
 
 
@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_ahead_stops_no_binding(machine: Machine) -> None:
     assert machine.problem == ""
     late = machine.renewal()
     machine.work(PATIENCE + 1)
-    machine.fence.lease(late, fence.clock())
+    machine.fence.update_lease(late, fence.read_clock())
     assert machine.problem  # and what comes late is late by the new time
 
 
@@ -109,8 +109,8 @@ def test_a_clock_that_is_set_back_stops_bindings_for_thirty_renewals(machine: Ma
 
 @pytest.mark.parametrize("jump", [-1, 1])
 def test_the_guard_renews_nothing_when_its_clock_jumps(jump: int) -> None:
-    keys = kept(Keys(), "cgpu-guard.kube-system.svc", NOW)
-    assert kept(keys, "cgpu-guard.kube-system.svc", NOW + jump * timedelta(hours=1)) == keys
+    keys = renew_keys(Keys(), "cgpu-guard.kube-system.svc", NOW)
+    assert renew_keys(keys, "cgpu-guard.kube-system.svc", NOW + jump * timedelta(hours=1)) == keys
 
 
 @pytest.mark.parametrize("jump", [-HOUR, HOUR])
@@ -125,7 +125,9 @@ def test_a_decision_is_the_same_at_any_time(jump: float) -> None:
     )
     gpus = {"GPU-a": Fact("GPU-a", 0, 16160)}
     assert pod.need
-    decision = decide(NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].gpu()]), pod.need)
+    decision = allocate_gpus(
+        NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].to_offered_gpu()]), pod.need
+    )
     assert isinstance(decision, Decision)
     now, then = (
         write_annotations(decision, pod, gpus, int(when * 1e9))

@@ -15,13 +15,13 @@ from cgpu_k8s.agent.offering import DriverGpu
 from cgpu_k8s.agent.shares import Shares
 from cgpu_k8s.api.errors import UnreachableError
 from cgpu_k8s.api.resources import LEASES, NODES, PODS
-from cgpu_k8s.api.tasks import end
+from cgpu_k8s.api.tasks import cancel_tasks
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.extender.fence import Fence
 from cgpu_k8s.extender.following import ClusterInformer, Lease
 from cgpu_k8s.extender.server import Extender
 from cgpu_k8s.extender.wire import Bound
-from cgpu_k8s.guard.certificates import Keys, kept
+from cgpu_k8s.guard.certificates import Keys, renew_keys
 from cgpu_k8s.guard.keeping import Keeping
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_node import podspecs
@@ -69,13 +69,13 @@ class Parts:
         self.holds = asyncio.Event()
         self.holds.set()
 
-    async def gpus(self) -> tuple[DriverGpu, ...] | None:
+    async def list_gpus(self) -> tuple[DriverGpu, ...] | None:
         return self.gpus_now
 
     def close(self) -> None:
         pass
 
-    async def problem(self, _node: Json) -> str:
+    async def find_problem(self, _node: Json) -> str:
         return ""
 
     async def publish(self, devices: Json) -> None:
@@ -104,7 +104,7 @@ async def agent(api: InMemory, folder: Path, parts: Parts) -> AsyncIterator[list
         yield log
         assert not task.done(), task.exception()
     finally:
-        await end(task)
+        await cancel_tasks(task)
 
 
 def facts(api: InMemory) -> Json:
@@ -196,9 +196,11 @@ async def extender(api: InMemory) -> AsyncIterator[Extender]:
     create(api, LEASES.path(namespace="default"), {"metadata": {"name": "s"}, "spec": {}})
     client: Any = api
     following = ClusterInformer(client, books, Lease("default", "s", fence), lambda *_: None)
-    made = Extender(books, client, fence, following.missing, following.heard, lambda *_: None)
+    made = Extender(
+        books, client, fence, following.find_missing, following.get_heard_times, lambda *_: None
+    )
     tasks = [
-        asyncio.ensure_future(following.run(made.binder.resolve)),
+        asyncio.ensure_future(following.run(made.binder.resolve_overdue)),
         asyncio.ensure_future(renew(api)),
     ]
     try:
@@ -206,7 +208,7 @@ async def extender(api: InMemory) -> AsyncIterator[Extender]:
         yield made
         assert not any(each.done() for each in tasks)
     finally:
-        await end(*tasks)
+        await cancel_tasks(*tasks)
 
 
 def waiting(api: InMemory, name: str) -> Bound:
@@ -216,7 +218,7 @@ def waiting(api: InMemory, name: str) -> Bound:
 
 async def bind(made: Extender, asked: Bound) -> str:
     """What a call to bind is answered, without the HTTP around it."""
-    return (await made._bound(asked))[1]  # noqa: SLF001 (connections take real time)
+    return (await made._try_bind(asked))[1]  # noqa: SLF001 (connections take real time)
 
 
 @both
@@ -270,10 +272,10 @@ def test_a_guard_goes_on_showing_its_certificate_and_writes_nothing(
     async def act() -> None:
         log: list[str] = []
         keeping = Keeping(Away(), "kube-system", "guard", lambda event, _: log.append(event))
-        keeping.shown = shown = kept(Keys(), "guard", datetime.now(timezone.utc))
+        keeping.shown = shown = renew_keys(Keys(), "guard", datetime.now(timezone.utc))
         task = asyncio.ensure_future(keeping.run())
         await asyncio.sleep(AWAY)
-        await end(task)
+        await cancel_tasks(task)
         assert keeping.shown == shown
         assert log == ["failed"]
         assert len(calls) <= 3 * AWAY / 10  # two configurations and a Secret, every 10 s

@@ -12,11 +12,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_k8s.guard.policies import EVENTS, policies
+from cgpu_k8s.guard.policies import EVENTS, make_policies
 from cgpu_k8s.guard.reviews import AdmissionRequest, mutate
-from cgpu_k8s.guard.rules import Review, refusal
+from cgpu_k8s.guard.rules import Review, find_refusal
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS, objects, write
+from cgpu_k8s.guard.webhooks import (
+    CONDITIONS,
+    FIRST,
+    POLICIES,
+    VERSIONS,
+    dump_objects,
+    make_objects,
+)
 from cgpu_k8s.names import NODE_LABELS, NODE_RESOURCES
 from cgpu_k8s.objects.pods import read_pod
 from lab.kubernetes.cel import AGENT, HOOKS, SCHEDULER, SETTINGS, asked, both, created
@@ -63,7 +70,7 @@ def test_both_forms_agree_on_every_pod(
     first = [container(*each, name=f"i{n}") for n, each in enumerate(init)]
     item = of(*named, label=label, init=first, schedulerName=scheduler, nodeName=node)
     both(created(item))
-    assert bool(asked(created(item), CONDITIONS, mutating=True)) == read_pod(item).asks
+    assert bool(asked(created(item), CONDITIONS, mutating=True)) == read_pod(item).asks_for_gpu
 
 
 def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
@@ -73,7 +80,10 @@ def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
         assert all(both(created(item)))
         assert all(both(created(item, SCHEDULER)))
     own = Settings((SCHEDULER,), AGENT, ("default-scheduler",))
-    assert refusal(created(of(container({MEM: "2"}), schedulerName="default-scheduler")), own) == ""
+    assert (
+        find_refusal(created(of(container({MEM: "2"}), schedulerName="default-scheduler")), own)
+        == ""
+    )
 
 
 def test_a_documented_job_without_a_scheduler_is_let_in_once_it_is_changed() -> None:
@@ -219,9 +229,9 @@ def test_k8s_16_an_agent_that_changes_nothing_is_let_in() -> None:
 
 
 def test_each_policy_denies_and_is_whole() -> None:
-    made = write(SETTINGS, "cgpu-system", POLICIES)
+    made = dump_objects(SETTINGS, "cgpu-system", POLICIES)
     written = list(yaml.safe_load_all(made))[: 2 * len(EVENTS)]
-    assert written == policies(SETTINGS)
+    assert written == make_policies(SETTINGS)
     assert [each["metadata"]["name"] for each in written[::2]] == list(EVENTS)
     for policy, binding in zip(written[::2], written[1::2], strict=True):
         assert binding["spec"] == {
@@ -263,8 +273,8 @@ def test_the_schedulers_own_writes_need_no_guard() -> None:
 
 @pytest.mark.parametrize("minor", VERSIONS)
 def test_each_webhook_writes_nothing_and_keeps_nobody_waiting(minor: int) -> None:
-    written = list(yaml.safe_load_all(write(SETTINGS, "cgpu-system", minor)))
-    assert written == objects(SETTINGS, "cgpu-system", minor)
+    written = list(yaml.safe_load_all(dump_objects(SETTINGS, "cgpu-system", minor)))
+    assert written == make_objects(SETTINGS, "cgpu-system", minor)
     names = [hook["name"] for found in HOOKS[minor] for hook in found]
     assert len(names) == len({*names})
     # What another webhook adds to a node is not what the node's agent writes.

@@ -15,7 +15,14 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_k8s.guard.certificates import AUTHORITY, SERVING, Keys, kept, until, words
+from cgpu_k8s.guard.certificates import (
+    AUTHORITY,
+    SERVING,
+    Keys,
+    compute_words,
+    read_expiry,
+    renew_keys,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -57,41 +64,41 @@ def shaken(authority: bytes, keys: Keys, host: str = HOST) -> str:
 def test_clients_that_trust_the_authority_believe_what_is_shown() -> None:
     now = datetime.now(timezone.utc)
     for host in (HOST, "127.0.0.1", "x" * 63 + ".svc"):
-        keys = kept(Keys(), host, now)
+        keys = renew_keys(Keys(), host, now)
         assert shaken(keys.authorities, keys, host) == ""
     assert shaken(keys.authorities, keys, HOST) == "CERTIFICATE_VERIFY_FAILED"
-    other = kept(Keys(), host, now)
+    other = renew_keys(Keys(), host, now)
     assert shaken(other.authorities, keys, host) == "CERTIFICATE_VERIFY_FAILED"
 
 
 def test_nothing_changes_until_a_month_before_the_end() -> None:
-    keys = kept(Keys(), HOST, NOW)
-    assert until(keys) == NOW + SERVING.life
+    keys = renew_keys(Keys(), HOST, NOW)
+    assert read_expiry(keys) == NOW + SERVING.life
     due = NOW + SERVING.life - SERVING.renewed
     for now in (NOW, NOW + DAY, due):
-        assert kept(keys, HOST, now) == keys
-    renewed = kept(keys, HOST, due + timedelta(seconds=1))
+        assert renew_keys(keys, HOST, now) == keys
+    renewed = renew_keys(keys, HOST, due + timedelta(seconds=1))
     assert (renewed.authorities, renewed.signer) == (keys.authorities, keys.signer)
-    assert until(renewed) > until(keys)
+    assert read_expiry(renewed) > read_expiry(keys)
     assert renewed.key != keys.key
 
 
 @pytest.mark.long
 def test_for_thirty_years_whoever_knows_the_authorities_believes_what_is_shown() -> None:
     """API servers know the bundle of three days before, at worst."""
-    keys, now, followed = kept(Keys(), HOST, NOW), NOW, 0
+    keys, now, followed = renew_keys(Keys(), HOST, NOW), NOW, 0
     while now < NOW + 30 * 365 * DAY:
         now += 3 * DAY
-        before, keys = keys, kept(keys, HOST, now)
+        before, keys = keys, renew_keys(keys, HOST, now)
         [shown] = x509.load_pem_x509_certificates(keys.chain)
         for known in (before, keys):
             assert any(signs(each, shown) for each in authorities(known)), now
         for each in (shown, *authorities(keys)):
             assert each.not_valid_before_utc <= now < each.not_valid_after_utc
-        assert until(keys) - now >= SERVING.renewed
+        assert read_expiry(keys) - now >= SERVING.renewed
         assert len(authorities(keys)) <= 2
         followed += authorities(keys)[0] != authorities(before)[0]
-        assert keys == before or kept(keys, HOST, now) == keys
+        assert keys == before or renew_keys(keys, HOST, now) == keys
     assert followed == 3  # each lasts ten years, less the last
 
 
@@ -104,43 +111,45 @@ def signs(authority: x509.Certificate, shown: x509.Certificate) -> bool:
 
 
 def test_an_old_authority_signs_once_more_before_it_is_followed() -> None:
-    keys = kept(Keys(), HOST, NOW)
+    keys = renew_keys(Keys(), HOST, NOW)
     [old] = authorities(keys)
     now = NOW + AUTHORITY.life - AUTHORITY.renewed + DAY
-    both = kept(keys, HOST, now)
+    both = renew_keys(keys, HOST, now)
     new, last = authorities(both)
     assert last == old
     assert both.signer != keys.signer
     [shown] = x509.load_pem_x509_certificates(both.chain)
     assert signs(old, shown)
     assert not signs(new, shown)
-    assert kept(both, HOST, now) == both
-    [later] = x509.load_pem_x509_certificates(kept(both, HOST, now + 61 * DAY).chain)
+    assert renew_keys(both, HOST, now) == both
+    [later] = x509.load_pem_x509_certificates(renew_keys(both, HOST, now + 61 * DAY).chain)
     assert signs(new, later)
 
 
 def test_what_a_guard_finds_after_years_of_rest_is_renewed() -> None:
-    keys = kept(Keys(), HOST, NOW)
+    keys = renew_keys(Keys(), HOST, NOW)
     for years in (1, 9.5, 9.99, 11):
         now = NOW + years * 365 * DAY
-        found = kept(kept(keys, HOST, now), HOST, now)  # a nearly ended authority signs short ones
-        assert until(found) - now >= SERVING.renewed
-        assert kept(found, HOST, now) == found
+        found = renew_keys(
+            renew_keys(keys, HOST, now), HOST, now
+        )  # a nearly ended authority signs short ones
+        assert read_expiry(found) - now >= SERVING.renewed
+        assert renew_keys(found, HOST, now) == found
 
 
 def test_a_certificate_for_another_name_or_from_the_future_is_replaced() -> None:
-    keys = kept(Keys(), HOST, NOW)
-    renamed = kept(keys, "cgpu-guard.other.svc", NOW)
+    keys = renew_keys(Keys(), HOST, NOW)
+    renamed = renew_keys(keys, "cgpu-guard.other.svc", NOW)
     assert renamed.authorities == keys.authorities
     assert renamed.chain != keys.chain
-    future = kept(Keys(), HOST, NOW + 30 * DAY)
-    found = kept(future, HOST, NOW)
+    future = renew_keys(Keys(), HOST, NOW + 30 * DAY)
+    found = renew_keys(future, HOST, NOW)
     assert not {*authorities(found)} & {*authorities(future)}
-    assert kept(found, HOST, NOW + timedelta(minutes=-30)) == found  # clocks differ a little
+    assert renew_keys(found, HOST, NOW + timedelta(minutes=-30)) == found  # clocks differ a little
 
 
-MADE = kept(Keys(), HOST, NOW)
-OTHER = kept(Keys(), HOST, NOW)
+MADE = renew_keys(Keys(), HOST, NOW)
+OTHER = renew_keys(Keys(), HOST, NOW)
 DAMAGE = st.one_of(
     st.just(b""),
     st.binary(max_size=40),
@@ -154,8 +163,8 @@ DAMAGE = st.one_of(
 @settings(max_examples=300)
 @given(st.builds(Keys, DAMAGE, DAMAGE, DAMAGE, DAMAGE))
 def test_whatever_the_secret_has_is_mended_at_once(found: Keys) -> None:
-    mended = kept(found, HOST, NOW)
-    assert kept(mended, HOST, NOW) == mended
+    mended = renew_keys(found, HOST, NOW)
+    assert renew_keys(mended, HOST, NOW) == mended
     [shown] = x509.load_pem_x509_certificates(mended.chain)
     assert any(signs(each, shown) for each in authorities(mended))
     assert len(authorities(mended)) <= 4
@@ -163,27 +172,27 @@ def test_whatever_the_secret_has_is_mended_at_once(found: Keys) -> None:
 
 def test_the_word_of_a_path_is_another_one_each_hour() -> None:
     """And is right for an hour more and an hour less, by clocks that differ."""
-    hours = [words(MADE, NOW + timedelta(hours=number)) for number in range(4)]
+    hours = [compute_words(MADE, NOW + timedelta(hours=number)) for number in range(4)]
     assert len({now for now, _, _ in hours}) == 4
     assert all(first[0] == second[1] for first, second in itertools.pairwise(hours))
     assert all(first[2] == second[0] for first, second in itertools.pairwise(hours))
-    assert words(OTHER, NOW)[0] not in words(MADE, NOW)
-    assert words(Keys(), NOW) == ("", "", "")
+    assert compute_words(OTHER, NOW)[0] not in compute_words(MADE, NOW)
+    assert compute_words(Keys(), NOW) == ("", "", "")
 
 
 def test_damage_replaces_what_is_damaged_and_no_more() -> None:
-    keys = kept(Keys(), HOST, NOW)
+    keys = renew_keys(Keys(), HOST, NOW)
     for field in ("chain", "key"):
-        found = kept(keys._replace(**{field: b"x"}), HOST, NOW)
+        found = renew_keys(keys._replace(**{field: b"x"}), HOST, NOW)
         assert (found.authorities, found.signer) == (keys.authorities, keys.signer)
     for word in (b"", b"../x", keys.path[:-1]):
-        assert kept(keys._replace(path=word), HOST, NOW)[:-1] == keys[:-1]
-        assert re.fullmatch(rb"[0-9a-f]{64}", kept(keys._replace(path=word), HOST, NOW).path)
-    unsigned = kept(keys._replace(signer=b""), HOST, NOW)
+        assert renew_keys(keys._replace(path=word), HOST, NOW)[:-1] == keys[:-1]
+        assert re.fullmatch(rb"[0-9a-f]{64}", renew_keys(keys._replace(path=word), HOST, NOW).path)
+    unsigned = renew_keys(keys._replace(signer=b""), HOST, NOW)
     assert (unsigned.chain, unsigned.key) == (keys.chain, keys.key)
     assert authorities(unsigned)[1:] == authorities(keys)
-    misplaced = kept(Keys(keys.chain, keys.key, *keys[2:]), HOST, NOW)
+    misplaced = renew_keys(Keys(keys.chain, keys.key, *keys[2:]), HOST, NOW)
     assert not {*authorities(misplaced)} & {*x509.load_pem_x509_certificates(keys.chain)}
     for _ in range(9):
-        unsigned = kept(unsigned._replace(signer=b""), HOST, NOW)
+        unsigned = renew_keys(unsigned._replace(signer=b""), HOST, NOW)
     assert len(authorities(unsigned)) == 4

@@ -115,7 +115,7 @@ def test_of_many_replicas_one_is_first_and_all_show_the_same() -> None:
 
     async def act() -> list[Replica]:
         replicas = [Replica(store) for _ in range(5)]
-        await asyncio.gather(*(each.begin() for each in replicas))
+        await asyncio.gather(*(each.wait_for_keys() for each in replicas))
         return replicas
 
     replicas = asyncio.run(act())
@@ -130,11 +130,11 @@ def test_a_replica_that_others_are_ahead_of_pauses_longer_each_time() -> None:
     store = Store()
     replica = Replica(store)
     store.ahead = 3
-    assert asyncio.run(replica.tried())
+    assert asyncio.run(replica.try_reconcile())
     assert store.refused == 3
     assert [0.05 <= replica.pauses[n] / 2**n <= 0.1 for n in range(3)] == [True] * 3
     store.items[SECRET]["data"], store.ahead = {}, 1000
-    assert not asyncio.run(replica.tried())
+    assert not asyncio.run(replica.try_reconcile())
     assert store.refused == 3 + 6
     assert replica.log[-1] == "failed the object has been modified"
 
@@ -145,21 +145,21 @@ def test_replicas_at_rest_write_nothing_but_the_word_of_an_hour() -> None:
 
     async def act() -> None:
         replicas = [Replica(store) for _ in range(2)]
-        await asyncio.gather(*(each.begin() for each in replicas))
+        await asyncio.gather(*(each.wait_for_keys() for each in replicas))
         before = len(store.writes)
         for day in range(59):
             for each in replicas:
                 each.now = NOW + day * DAY
-                await each.look()
+                await each.reconcile()
         assert store.writes[before:] == HOOKS * 58
         first, second = replicas
         for step in range(1, 5):
             second.now = first.now + timedelta(hours=1)
             for each in (second, first, second):
-                await each.look()
+                await each.reconcile()
             called = store.items[HOOKS[0]]["webhooks"][0]["clientConfig"]["url"]
-            assert called.removeprefix(URL).partition("/")[0] == second.words().now
-            assert second.words().now in first.words()
+            assert called.removeprefix(URL).partition("/")[0] == second.compute_words().now
+            assert second.compute_words().now in first.compute_words()
             assert store.writes[before:] == HOOKS * (58 + step)
             first.now = second.now
 
@@ -177,7 +177,7 @@ def test_replicas_rotate_over_thirty_years_without_a_fight() -> None:
             for number, each in enumerate(replicas):
                 each.now = NOW + day * DAY + timedelta(minutes=5 * number)
             for _ in range(2):  # whoever was second sees it at its next look
-                await asyncio.gather(*(each.tried() for each in replicas))
+                await asyncio.gather(*(each.try_reconcile() for each in replicas))
             assert store.bundles() == {store.keys().authorities}
             assert all(each.shown == store.keys() for each in replicas)
             rounds += 1
@@ -195,15 +195,15 @@ def test_a_slow_replica_does_not_take_a_new_authority_away(path: str, at: str) -
 
     async def act() -> None:
         slow, quick = Replica(store), Replica(store)
-        await slow.begin()
+        await slow.wait_for_keys()
         call = f"got {SECRET}" if at == "got secret" else f"{at} {path}"
         store.items[path]["webhooks"][0]["clientConfig"]["caBundle"] = ""  # so it has to write
         store.pause[call] = go_on = asyncio.Event()
-        late = asyncio.create_task(slow.tried())
+        late = asyncio.create_task(slow.try_reconcile())
         while call in store.pause:  # noqa: ASYNC110 (it takes it)
             await asyncio.sleep(0)
         quick.now = NOW + AUTHORITY.life - 100 * DAY
-        await quick.tried()
+        await quick.try_reconcile()
         assert len(x509.load_pem_x509_certificates(store.keys().authorities)) == 2
         go_on.set()
         await late
@@ -217,17 +217,17 @@ def test_what_somebody_changes_is_put_right() -> None:
 
     async def act() -> None:
         replica = Replica(store)
-        await replica.begin()
+        await replica.wait_for_keys()
         shown = store.keys()
         for damage in ({}, {"data": {"ca.crt": "%"}}, {"data": {"tls.crt": ""}}, {"data": None}):
             store.items[SECRET] = {"metadata": store.items[SECRET]["metadata"], **damage}
-            await replica.look()
+            await replica.reconcile()
             assert store.keys() != shown
             shown = store.keys()
             assert store.bundles() == {shown.authorities}
         store.items[HOOKS[1]]["webhooks"][1]["clientConfig"]["caBundle"] = "b3RoZXI="
         before = len(store.writes)
-        await replica.look()
+        await replica.reconcile()
         assert store.writes[before:] == [HOOKS[1]]
 
     asyncio.run(act())
@@ -239,19 +239,19 @@ def test_what_is_refused_is_said_once_and_tried_again() -> None:
     async def act() -> None:
         replica = Replica(store)
         store.forbidden = "put"
-        assert not await replica.tried()
-        assert not await replica.tried()
+        assert not await replica.try_reconcile()
+        assert not await replica.try_reconcile()
         assert replica.log == [f"failed put {SECRET}: forbidden"]
         store.forbidden = f"patch {HOOKS[0]}"
-        assert not await replica.tried()  # and yet it serves
+        assert not await replica.try_reconcile()  # and yet it serves
         log = ["renewed", "shows", "trusted", f"failed patch {HOOKS[0]}: forbidden"]
         assert replica.log[1:] == log
         store.forbidden = f"get {HOOKS[0]}"
         store.items[SECRET]["data"] = {}
-        assert not await replica.tried()
+        assert not await replica.try_reconcile()
         assert replica.log[5:] == [each.replace("patch", "get") for each in log]
         store.forbidden = ""
-        assert await replica.tried()
+        assert await replica.try_reconcile()
         assert store.bundles() == {store.keys().authorities}
 
     asyncio.run(act())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.guard.reviews import AdmissionRequest, mutate, read, validate
+from cgpu_k8s.guard.reviews import AdmissionRequest, mutate, read_review, validate
 from cgpu_k8s.guard.settings import Settings
 from lab.kubernetes.manifests import pod
 
@@ -43,7 +43,7 @@ def body(item: Any, resource: str = "pods", operation: str = "CREATE", **more: A
 
 
 def asked(*words: Any, **more: Any) -> AdmissionRequest:
-    return read(json.dumps(body(*words, **more)).encode())
+    return read_review(json.dumps(body(*words, **more)).encode())
 
 
 def sentence(question: AdmissionRequest, found: Any = None) -> str:
@@ -94,16 +94,16 @@ def test_a_pod_that_goes_around_the_scheduler_is_refused() -> None:
 def test_only_the_scheduler_binds_a_pod_that_asks_for_gpus(resource: str) -> None:
     plain = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     question = asked(binding(), resource)
-    assert question.binds(SETTINGS)
+    assert question.is_binding(SETTINGS)
     assert sentence(question, pod("p", 2)) == (
         "cgpu: pod ml/p asks for aliyun.com/gpu-mem: only cgpu's scheduler may bind it, not alice"
     )
     assert not sentence(question, plain)
     assert not sentence(question)
     own = asked(binding(), resource, userInfo={"username": SCHEDULER})
-    assert not own.binds(SETTINGS)
+    assert not own.is_binding(SETTINGS)
     assert not sentence(own, pod("p", 2))
-    assert not asked(pod("p", 2)).binds(SETTINGS)
+    assert not asked(pod("p", 2)).is_binding(SETTINGS)
 
 
 def test_a_binding_without_a_name_in_the_request_is_of_the_pod_that_it_names() -> None:
@@ -173,5 +173,5 @@ BAD: dict[str, bytes] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_body_that_is_no_review_is_refused_in_one_sentence(name: str) -> None:
     with pytest.raises(CgpuError) as caught:
-        validate(read(BAD[name]), SETTINGS)
+        validate(read_review(BAD[name]), SETTINGS)
     assert "\n" not in str(caught.value)

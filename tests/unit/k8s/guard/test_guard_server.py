@@ -42,7 +42,7 @@ def ask(path: str, data: bytes, api: Api | None = None, method: str = "POST") ->
     async def work() -> tuple[int, str]:
         settings = Settings((SCHEDULER,), AGENT)
         guard = Guard(settings, api or Api({}), lambda *_: None, lambda: ("", WORD))
-        async with TestClient(TestServer(guard.application())) as client:
+        async with TestClient(TestServer(guard.make_application())) as client:
             response = await client.request(method, path, data=data)
             return response.status, await response.text()
 
@@ -147,7 +147,7 @@ def test_k8s_15_a_review_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyP
 
     async def work() -> bytes:
         guard = Guard(Settings((SCHEDULER,), AGENT), Api({}), lambda *_: None, lambda: ("", WORD))
-        async with TestServer(guard.application()) as served:
+        async with TestServer(guard.make_application()) as served:
             reader, writer = await asyncio.open_connection(served.host, served.port)
             head = f"POST /{WORD}/validate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n{{"
             writer.write(head.encode())
@@ -190,7 +190,7 @@ def test_who_does_not_know_the_path_is_told_nothing(path: str) -> None:
 def test_a_guard_without_a_word_answers_nobody() -> None:
     async def work() -> int:
         guard = Guard(Settings((SCHEDULER,), AGENT), Api({}), lambda *_: None, lambda: ("", ""))
-        async with TestClient(TestServer(guard.application())) as client:
+        async with TestClient(TestServer(guard.make_application())) as client:
             return (await client.post("/x/validate", data=body(BINDING, "binding"))).status
 
     assert asyncio.run(work()) == 404

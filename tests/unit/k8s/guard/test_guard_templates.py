@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.guard.rules import TEMPLATES, Review, refusal
+from cgpu_k8s.guard.rules import TEMPLATES, Review, find_refusal
 from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS
 from lab.kubernetes.cel import HOOKS, SETTINGS, asked, both, created, denied
 from lab.kubernetes.manifests import (
@@ -39,7 +39,7 @@ def test_every_kind_that_makes_pods_is_ruled() -> None:
 @pytest.mark.parametrize("plural", CONTROLLERS)
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_no_gpu_could_give_is_refused_where_it_is_applied(name: str, plural: str) -> None:
-    sentence = refusal(created(IMPOSSIBLE[name]), SETTINGS)
+    sentence = find_refusal(created(IMPOSSIBLE[name]), SETTINGS)
     assert both(applied(plural, IMPOSSIBLE[name])) == (sentence, sentence)
 
 
@@ -124,5 +124,5 @@ def test_a_guard_that_is_away_stops_no_template(plural: str) -> None:
 def test_no_part_of_what_makes_pods_is_ruled(part: str) -> None:
     item = controller("deployments", IMPOSSIBLE["core 33"])
     review = Review("UPDATE", f"deployments/{part}", "alice", item, {})
-    assert (refusal(review, SETTINGS), denied(review)) == ("", "")
+    assert (find_refusal(review, SETTINGS), denied(review)) == ("", "")
     assert all(asked(review, minor) == set() for minor in HOOKS)

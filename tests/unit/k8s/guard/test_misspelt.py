@@ -9,8 +9,8 @@ import pytest
 from cgpu_k8s.guard.rules import Review
 from cgpu_k8s.guard.webhooks import CONDITIONS, POLICIES
 from cgpu_k8s.inspect.cluster import read_claim
-from cgpu_k8s.inspect.why import why, why_none
-from cgpu_k8s.objects.misspelt import miscounted, misspelt
+from cgpu_k8s.inspect.why import explain_maker, explain_pod
+from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from lab.kubernetes.cel import asked, both, created
 from lab.kubernetes.manifests import CORE, COUNT, MEM, container, controller, of, pod
 
@@ -107,7 +107,7 @@ def test_our_own_names_are_not_misspelt(name: str) -> None:
     """Wherever they are; where they mean something, other rules look at the value."""
     notes = (noted(kind, name, container({MEM: "3"})) for kind in ("labels", "annotations"))
     for item in (of(container({name: "1"})), *notes):
-        assert misspelt(item) + miscounted(item) == ""
+        assert find_misspelt(item) + find_miscounted(item) == ""
 
 
 def test_a_template_with_such_a_name_is_refused() -> None:
@@ -116,7 +116,7 @@ def test_a_template_with_such_a_name_is_refused() -> None:
     review = Review("CREATE", "deployments", "alice", made)
     assert all(both(review))
     made["metadata"] = {"name": "x", "namespace": "ml"}
-    assert why_none("deploy", made, []) == (
+    assert explain_maker("deploy", made, []) == (
         "deploy ml/x gets no pod: container main: aliyun.com/gpu_mem: there is no such resource:"
         f" did you mean {MEANT[MEM]}?"
     )
@@ -145,4 +145,4 @@ def test_a_pod_that_asks_for_nothing_else_says_so_of_its_resources_alone() -> No
 
 def sentence(item: Any) -> str:
     """What --why answers about a pod."""
-    return why(item, read_claim(item), [], [], [])
+    return explain_pod(item, read_claim(item), [], [], [])

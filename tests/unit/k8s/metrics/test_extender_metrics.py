@@ -13,7 +13,7 @@ from cgpu_k8s.extender.metrics import Metrics
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.decision import AllocationAnnotation, Grant, write
+from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
 from lab.kubernetes import objects
 
 pytestmark = pytest.mark.unit
@@ -27,7 +27,7 @@ def gpu_node(books: Books, name: str, label: str = "cgpu", mode: str = "cgpu") -
     item = objects.node(name, {"ack.node.gpu.schedule": label})
     facts = write_facts(mode, [Fact("GPU-0", 0, 16160), LOST])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
-    books.node_seen(read_node(item))
+    books.update_node(read_node(item))
 
 
 def gpu_pod(books: Books, name: str, node: str = "", allocation: str = "") -> None:
@@ -35,7 +35,7 @@ def gpu_pod(books: Books, name: str, node: str = "", allocation: str = "") -> No
     item = objects.pod(name, {"aliyun.com/gpu-mem": "2"}, **spec)
     notes = {"cgpu/allocation": allocation} if allocation else {}
     item["metadata"] |= {"uid": name, "namespace": "ml", "annotations": notes}
-    books.pod_seen(read_pod(item))
+    books.update_pod(read_pod(item))
 
 
 def page(books: Books, unbindable: str = "") -> dict[str, float]:
@@ -58,8 +58,8 @@ def test_gpus_are_counted_where_they_are_to_be_shared() -> None:
     gpu_node(books, "changing", "core_mem")
     gpu_node(books, "misspelt", "cgup")
     gpu_node(books, "exclusive", "default")
-    books.node_seen(read_node(objects.node("new", SHARED)))
-    books.node_seen(read_node(objects.node("cpu")))
+    books.update_node(read_node(objects.node("new", SHARED)))
+    books.update_node(read_node(objects.node("cpu")))
     found = {name: value for name, value in page(books).items() if "cluster_gpus{" in name}
     expected = {"shared": (1, 1), "changing": (0, 1), "misspelt": (0, 1), "new": (0, 0)}
     assert found == {
@@ -78,7 +78,7 @@ def test_pods_are_counted_by_what_was_decided_on_them() -> None:
         books,
         "runs",
         "a",
-        write(AllocationAnnotation("runs", "a", {"main": {"GPU-0": Grant(2154)}})),
+        format_annotation(AllocationAnnotation("runs", "a", {"main": {"GPU-0": Grant(2154)}})),
     )
     found = page(books)
     for state in ("waiting", "undecided", "decided"):

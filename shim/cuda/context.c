@@ -9,11 +9,11 @@
 #include "compute/follow.h"
 #include "compute/lane.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/async_free.h"
 #include "memory/charge.h"
 #include "memory/context_cost.h"
 #include "memory/growth.h"
-#include "memory/reclaim.h"
 #include "memory/target.h"
 
 void
@@ -22,7 +22,7 @@ cgpu_context_gone(CUcontext context)
     cgpu_target_forget();
     cgpu_follow_context_gone(context);
     pthread_mutex_lock(&cgpu_state->growth); /* a thread may just be adding to what it has */
-    cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+    cgpu_account_give_back_owned((uint64_t)(uintptr_t)context);
     pthread_mutex_unlock(&cgpu_state->growth);
     cgpu_async_free_context_gone(context);
     cgpu_reclaim_context_gone();
@@ -53,7 +53,7 @@ static CUresult
 finish(const struct making *making, CUresult status, const CUcontext *context)
 {
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_release(making->gpu, making->charged);
+        cgpu_account_release(making->gpu, making->charged);
     } else {
         cgpu_lane_forget(); /* the new context is current now */
         status = cgpu_context_hold(*context, making->gpu, making->charged);
@@ -62,7 +62,7 @@ finish(const struct making *making, CUresult status, const CUcontext *context)
         }
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuCtxDestroy_v2(*context);
-            cgpu_charge_give_back_owned((uint64_t)(uintptr_t)*context);
+            cgpu_account_give_back_owned((uint64_t)(uintptr_t)*context);
         }
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
@@ -148,7 +148,7 @@ static uint64_t
 count(CUcontext context, int step)
 {
     struct cgpu_holding holding;
-    if (!cgpu_charge_find(CGPU_KIND_CONTEXT, (uint64_t)(uintptr_t)context, &holding)) {
+    if (!cgpu_account_find(CGPU_KIND_CONTEXT, (uint64_t)(uintptr_t)context, &holding)) {
         return 0;
     }
     holding.extra += (uint64_t)(int64_t)step;
@@ -186,6 +186,56 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
     } else {
         cgpu_follow_context_going(context, false);
     }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+/* ---- limits ---- */
+
+enum { MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE };
+
+/* Hints, a flag, and two limits that can only be read. */
+static bool
+takes_no_memory(int limit)
+{
+    return limit >= CU_LIMIT_MAX_L2_FETCH_GRANULARITY &&
+           limit <= CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
+}
+
+/*
+ * A limit that the driver does not let us read is not supported here: both calls give the same
+ * error.
+ */
+static CUresult
+check_limit(int limit)
+{
+    size_t value;
+    CUresult status = cgpu_real.cuCtxGetLimit(&value, limit);
+    if (status == CUDA_SUCCESS && (limit < 0 || limit > MOST_KNOWN)) {
+        cgpu_log_text(CGPU_LOG_UNKNOWN, "a limit that this release does not know is not set by ",
+                      "cuCtxSetLimit");
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
+    return status;
+}
+
+CUresult
+cgpu_context_set_limit(CUresult (*real)(int, size_t), int limit, size_t value)
+{
+    struct cgpu_target target;
+    bool is_unknown = limit < 0 || limit > MOST_KNOWN;
+    if (takes_no_memory(limit) || (is_unknown && cgpu_may_pass_unknown())) {
+        return real(limit, value);
+    }
+    CUresult status = cgpu_target_current(&target);
+    if (status == CUDA_SUCCESS) {
+        status = check_limit(limit);
+    }
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    status = cgpu_growth_limit(real, limit, value, &target);
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
 }

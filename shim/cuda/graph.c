@@ -21,9 +21,9 @@
  */
 #include "compute/launch.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/graph_memory.h"
-#include "memory/reclaim.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -38,16 +38,16 @@ cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
     struct cgpu_holding holding;
     struct cgpu_holding nodes;
     uint64_t handle = (uint64_t)(uintptr_t)exec;
-    bool counted = cgpu_charge_take(CGPU_KIND_EXEC_NODES, handle, &nodes);
-    bool allocates = cgpu_charge_take(CGPU_KIND_EXEC, handle, &holding);
+    bool counted = cgpu_account_take(CGPU_KIND_EXEC_NODES, handle, &nodes);
+    bool allocates = cgpu_account_take(CGPU_KIND_EXEC, handle, &holding);
     CUresult status = real(exec);
     if (counted && status == CUDA_SUCCESS) {
         cgpu_graph_forget_nodes(&nodes);
     } else if (counted) {
-        cgpu_charge_restore(&nodes);
+        cgpu_account_restore(&nodes);
     }
     if (allocates && status != CUDA_SUCCESS) {
-        cgpu_charge_restore(&holding);
+        cgpu_account_restore(&holding);
     } else if (allocates) {
         __atomic_sub_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELAXED);
         cgpu_graph_memory_collect();
@@ -61,7 +61,7 @@ find(CUgraphExec exec, struct cgpu_holding *holding)
 {
     /* acquire: pairs with the release in memory/code/instantiate.c. */
     return cgpu_state != NULL && __atomic_load_n(&kinds()->memory_execs, __ATOMIC_ACQUIRE) != 0 &&
-           cgpu_charge_find(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, holding);
+           cgpu_account_find(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, holding);
 }
 
 /* Identifies what an upload for STREAM is valid for: it differs by stream, and after each trim. */

@@ -9,6 +9,7 @@
 #include "compute/follow.h"
 #include "context.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/context_cost.h"
 #include "memory/growth.h"
@@ -74,14 +75,14 @@ static CUresult
 finish(const struct activation *activation, CUresult status, CUcontext context)
 {
     if (activation->fresh && status != CUDA_SUCCESS) {
-        cgpu_charge_release(activation->gpu, activation->charged);
+        cgpu_account_release(activation->gpu, activation->charged);
     } else if (activation->fresh) {
         status = cgpu_context_hold(context, activation->gpu, activation->charged);
         if (status == CUDA_SUCCESS) {
             status = cgpu_growth_of_context_locked((uint64_t)(uintptr_t)context, activation->gpu);
         }
         if (status != CUDA_SUCCESS) {
-            cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+            cgpu_account_give_back_owned((uint64_t)(uintptr_t)context);
         }
         cgpu_state->primary[activation->gpu] = status == CUDA_SUCCESS ? context : NULL;
     }
@@ -185,7 +186,7 @@ keep_green(const struct activation *activation, CUgreenCtx green, uint64_t bytes
     };
     CUresult status =
         bytes != 0 ? cgpu_growth_keep(&target, CGPU_GROWTH_GREEN, bytes) : CUDA_SUCCESS;
-    return status == CUDA_SUCCESS ? cgpu_charge_hold(&holding) : status;
+    return status == CUDA_SUCCESS ? cgpu_account_hold(&holding) : status;
 }
 
 /*
@@ -212,7 +213,7 @@ cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUde
     if (kept == CUDA_SUCCESS) {
         kept = keep_green(&activation, *green, charged);
     } else {
-        cgpu_charge_release(activation.gpu, charged);
+        cgpu_account_release(activation.gpu, charged);
     }
     if (made == CUDA_SUCCESS && kept != CUDA_SUCCESS) {
         cgpu_real.cuGreenCtxDestroy(*green);
@@ -232,7 +233,7 @@ CUresult
 cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
 {
     struct cgpu_holding holding;
-    if (!cgpu_charge_take(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
+    if (!cgpu_account_take(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
         return real(green);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
@@ -245,7 +246,7 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
         cgpu_context_gone((CUcontext)(void *)green); /* memory under the green handle */
     } else {
         cgpu_follow_context_going(context, false);
-        cgpu_charge_restore(&holding);
+        cgpu_account_restore(&holding);
     }
     return end_release(status, (CUdevice)holding.extra);
 }
@@ -257,11 +258,11 @@ cgpu_primary_from_green(CUresult (*real)(CUcontext *, CUgreenCtx), CUcontext *co
     struct cgpu_holding holding;
     CUresult status = real(context, green);
     if (status != CUDA_SUCCESS || context == NULL ||
-        !cgpu_charge_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
+        !cgpu_account_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
         return status;
     }
     holding.owner = holding.handle;
     holding.handle = (uint64_t)(uintptr_t)*context;
     holding.kind = CGPU_KIND_GREEN_CONTEXT;
-    return cgpu_charge_hold(&holding);
+    return cgpu_account_hold(&holding);
 }

@@ -11,7 +11,7 @@
 #include "entry/shim.h"
 #include "entry/thread.h"
 #include "memory/async_free.h"
-#include "memory/pool.h"
+#include "memory/pools/pool.h"
 
 /* STREAM or CONTEXT was synchronised, or an event. */
 static void

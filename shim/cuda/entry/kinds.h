@@ -5,8 +5,8 @@
  * Each kind has its own lock in struct cgpu_kinds. Locks are not nested, with one exception: a
  * thread that holds the lock of contexts, of code or of graph_turns may be refused, and then
  * cgpu_reclaim takes the others, one after the other (and the lock of graphs is taken in a turn).
- * So under a kind's own lock, memory is charged with cgpu_charge_try, which reclaims nothing, and
- * no thread waits at the gate.
+ * So under a kind's own lock, memory is charged with cgpu_account_charge, which reclaims nothing,
+ * and no thread waits at the gate.
  */
 #ifndef CGPU_CUDA_KINDS_H
 #define CGPU_CUDA_KINDS_H

@@ -11,19 +11,19 @@
  * 2. <kind>.c: the body. It is given the driver's own function and the parameters:
  *
  *        struct cgpu_pending pending;
- *        CUresult status = cgpu_charge_begin(&pending, bytes);
+ *        CUresult status = cgpu_pending_begin(&pending, bytes);
  *        if (status != CUDA_SUCCESS) {
  *            return status;
  *        }
  *        status = real(...);
  *        if (status != CUDA_SUCCESS) {
- *            cgpu_charge_cancel(&pending);
+ *            cgpu_pending_cancel(&pending);
  *            return status;
  *        }
- *        return cgpu_charge_commit(&pending, CGPU_KIND_..., handle, 0);
+ *        return cgpu_pending_commit(&pending, CGPU_KIND_..., handle, 0);
  *
  *    and frees what the driver gave out if the commit fails. The entry point that frees is
- *    cgpu_charge_take, real, cgpu_charge_end_free, in this order.
+ *    cgpu_account_take, real, cgpu_account_end_free, in this order.
  *
  *    A program may leave out any pointer. If it leaves out where the handle goes, pass the call
  *    on before anything is charged: the driver refuses it. Use no pointer that may be NULL,

@@ -7,8 +7,9 @@
  * later was charged when it was created.
  */
 #include "entry/shim.h"
-#include "memory/charge.h"
-#include "memory/physical.h"
+#include "memory/account.h"
+#include "memory/pending.h"
+#include "memory/physical/physical.h"
 
 enum { ROW_UNIT = 512, ROWS_UNIT = 16, LEVEL_UNIT = 64 << 10, CUBE_FACES = 6 };
 enum { FIRST_PACKED = 0x91, LAST_PACKED = 0xcb, LARGEST_TEXEL = 16 };
@@ -124,8 +125,8 @@ size_of_mipmapped(const struct cgpu_array3d_descriptor *asked, unsigned int leve
 static CUresult
 begin(struct cgpu_pending *pending, const struct cgpu_array3d_descriptor *asked)
 {
-    return takes_memory(asked) ? cgpu_charge_begin_whole(pending, size_of_array(asked))
-                               : cgpu_charge_begin(pending, 0);
+    return takes_memory(asked) ? cgpu_pending_begin_whole(pending, size_of_array(asked))
+                               : cgpu_pending_begin(pending, 0);
 }
 
 /* STATUS is the driver's answer. */
@@ -133,10 +134,10 @@ static CUresult
 finish(struct cgpu_pending *pending, CUresult status, const CUarray *array)
 {
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_cancel(pending);
+        cgpu_pending_cancel(pending);
         return status;
     }
-    status = cgpu_charge_commit(pending, CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)*array, 0);
+    status = cgpu_pending_commit(pending, CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)*array, 0);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuArrayDestroy(*array);
     }
@@ -212,8 +213,8 @@ CUresult
 cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)
 {
     struct cgpu_holding holding;
-    bool held = cgpu_charge_take(CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)array, &holding);
-    CUresult status = cgpu_charge_end_free(held ? &holding : NULL, real(array));
+    bool held = cgpu_account_take(CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)array, &holding);
+    CUresult status = cgpu_account_end_free(held ? &holding : NULL, real(array));
     if (status == CUDA_SUCCESS) {
         cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
     }
@@ -231,17 +232,17 @@ cgpu_array_create_mipmapped(CUresult (*real)(CUmipmappedArray *,
         return real(array, asked, levels);
     }
     CUresult status = takes_memory(asked)
-                          ? cgpu_charge_begin_whole(&pending, size_of_mipmapped(asked, levels))
-                          : cgpu_charge_begin(&pending, 0);
+                          ? cgpu_pending_begin_whole(&pending, size_of_mipmapped(asked, levels))
+                          : cgpu_pending_begin(&pending, 0);
     if (status != CUDA_SUCCESS) {
         return status;
     }
     status = real(array, asked, levels);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_cancel(&pending);
+        cgpu_pending_cancel(&pending);
         return status;
     }
-    status = cgpu_charge_commit(&pending, CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)*array, 0);
+    status = cgpu_pending_commit(&pending, CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)*array, 0);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuMipmappedArrayDestroy(*array);
     }
@@ -252,8 +253,8 @@ CUresult
 cgpu_array_destroy_mipmapped(CUresult (*real)(CUmipmappedArray), CUmipmappedArray array)
 {
     struct cgpu_holding holding;
-    bool held = cgpu_charge_take(CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)array, &holding);
-    CUresult status = cgpu_charge_end_free(held ? &holding : NULL, real(array));
+    bool held = cgpu_account_take(CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)array, &holding);
+    CUresult status = cgpu_account_end_free(held ? &holding : NULL, real(array));
     if (status == CUDA_SUCCESS) {
         cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
     }

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "entry/shim.h"
-#include "memory/charge.h"
-#include "memory/pool.h"
-#include "memory/share.h"
+#include "memory/account.h"
+#include "memory/physical/share.h"
+#include "memory/pools/pool.h"
 #include "memory/small.h"
 
 static struct cgpu_kinds *
@@ -117,9 +117,9 @@ static void
 release(struct cgpu_async_freed *freed)
 {
     struct cgpu_holding link;
-    cgpu_charge_release(freed->gpu, freed->bytes);
+    cgpu_account_release(freed->gpu, freed->bytes);
     freed->bytes = 0;
-    while (freed->small != 0 && cgpu_charge_take(CGPU_KIND_FREED, freed->small, &link)) {
+    while (freed->small != 0 && cgpu_account_take(CGPU_KIND_FREED, freed->small, &link)) {
         cgpu_small_gone(&link);
         freed->small = link.bytes;
     }
@@ -269,7 +269,7 @@ CUresult
 cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
 {
     struct cgpu_holding holding;
-    if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
+    if (!cgpu_account_take(CGPU_KIND_LINEAR, dptr, &holding)) {
         return free_pooled(real, dptr, stream);
     }
     if (cgpu_small_bytes(&holding) != 0) {
@@ -280,10 +280,10 @@ cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstr
         if (cgpu_small_bytes(&holding) != 0) {
             cgpu_small_stay(&holding);
         }
-        cgpu_charge_restore(&holding);
+        cgpu_account_restore(&holding);
         return status;
     }
-    cgpu_charge_end_export(&holding, 0); /* who has opened it has it from now on */
+    cgpu_account_end_export(&holding, 0); /* who has opened it has it from now on */
     if (stream == NULL) {
         stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT
                                                        : CU_STREAM_LEGACY_DEFAULT;

@@ -1,6 +1,7 @@
 /* What a context costs: what the host measured for its GPU. */
 #include "memory/context_cost.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 
 CUresult
@@ -30,5 +31,5 @@ cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged)
         .kind = CGPU_KIND_CONTEXT,
         .gpu = (uint32_t)gpu,
     };
-    return cgpu_charge_hold(&holding);
+    return cgpu_account_hold(&holding);
 }

@@ -7,7 +7,7 @@
  */
 #include "memory/graph_memory.h"
 #include "entry/shim.h"
-#include "memory/charge.h"
+#include "memory/account.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -48,7 +48,7 @@ static void
 shrink(int32_t gpu, uint64_t reserved)
 {
     if (reserved < kinds()->graph_charged[gpu]) {
-        cgpu_charge_release(gpu, kinds()->graph_charged[gpu] - reserved);
+        cgpu_account_release(gpu, kinds()->graph_charged[gpu] - reserved);
         kinds()->graph_charged[gpu] = reserved;
         cgpu_kinds_count(&kinds()->trims, 1);
     }
@@ -68,7 +68,7 @@ force(int32_t gpu)
 {
     uint64_t bytes = lacks(gpu);
     if (bytes != 0) {
-        cgpu_charge_force(gpu, bytes);
+        cgpu_account_force(gpu, bytes);
         kinds()->graph_charged[gpu] += bytes;
     }
 }
@@ -101,7 +101,7 @@ charge(int32_t gpu, struct cgpu_graph_lack *lack)
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    CUresult status = cgpu_charge_try(gpu, bytes, &charged);
+    CUresult status = cgpu_account_charge(gpu, bytes, &charged);
     if (status == CUDA_SUCCESS) {
         kinds()->graph_charged[gpu] += bytes;
         return status;

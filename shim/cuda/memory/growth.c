@@ -14,6 +14,7 @@
  */
 #include "memory/growth.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/target.h"
 
@@ -60,14 +61,6 @@ unit_bytes(int32_t gpu, int what)
     }
 }
 
-/* Hints, a flag, and two limits that can only be read. */
-static bool
-takes_no_memory(int limit)
-{
-    return limit >= CU_LIMIT_MAX_L2_FETCH_GRANULARITY &&
-           limit <= CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
-}
-
 /* The driver refuses to make heap and printf buffer smaller once there are any; what it does with
  * the rest is not documented, so that stays charged. */
 static bool
@@ -97,7 +90,7 @@ static void
 load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, int limit)
 {
     uint64_t handle = cgpu_growth_handle(target->owner, what);
-    if (cgpu_charge_find(CGPU_KIND_GROWTH, handle, growth)) {
+    if (cgpu_account_find(CGPU_KIND_GROWTH, handle, growth)) {
         return;
     }
     *growth = (struct cgpu_holding){
@@ -117,7 +110,7 @@ bytes_beyond(const struct cgpu_holding *growth, int what, uint64_t value)
     uint64_t bytes = value > growth->extra ? value - growth->extra : 0;
     return __builtin_mul_overflow(bytes, unit_bytes(gpu, what), &bytes)
                ? UINT64_MAX
-               : cgpu_charge_whole(gpu, bytes);
+               : cgpu_account_whole(gpu, bytes);
 }
 
 /* Write the account down with BYTES; it was charged for them. */
@@ -128,7 +121,7 @@ store(struct cgpu_holding *growth, uint64_t bytes)
     if (cgpu_holdings_update(cgpu_state->holdings, growth) == CGPU_OK) {
         return CUDA_SUCCESS;
     }
-    return cgpu_charge_hold(growth);
+    return cgpu_account_hold(growth);
 }
 
 /*
@@ -167,8 +160,8 @@ bool
 cgpu_growth_has_heap(uint64_t context)
 {
     struct cgpu_holding growth;
-    return cgpu_charge_find(CGPU_KIND_GROWTH, cgpu_growth_handle(context, CGPU_GROWTH_HEAP),
-                            &growth);
+    return cgpu_account_find(CGPU_KIND_GROWTH, cgpu_growth_handle(context, CGPU_GROWTH_HEAP),
+                             &growth);
 }
 
 CUresult
@@ -187,9 +180,9 @@ cgpu_growth_heap(const struct cgpu_target *target, uint64_t *charged)
     return status;
 }
 
-/* Under the lock of contexts: two threads may set limits of one context. */
-static CUresult
-set_limit(CUresult (*real)(int, size_t), int limit, size_t value, const struct cgpu_target *target)
+CUresult
+cgpu_growth_limit(CUresult (*real)(int, size_t), int limit, size_t value,
+                  const struct cgpu_target *target)
 {
     struct cgpu_holding growth;
     uint64_t charged = 0;
@@ -208,51 +201,13 @@ set_limit(CUresult (*real)(int, size_t), int limit, size_t value, const struct c
     }
     status = real(limit, value);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_release(target->gpu, charged);
+        cgpu_account_release(target->gpu, charged);
         return status;
     }
     status = store(&growth, after);
     if (status == CUDA_SUCCESS && after < before) {
-        cgpu_charge_release(target->gpu, before - after);
+        cgpu_account_release(target->gpu, before - after);
     }
-    return status;
-}
-
-/*
- * A limit that the driver does not let us read is not supported here: both calls give the same
- * error.
- */
-static CUresult
-check_limit(int limit)
-{
-    size_t value;
-    CUresult status = cgpu_real.cuCtxGetLimit(&value, limit);
-    if (status == CUDA_SUCCESS && (limit < 0 || limit > MOST_KNOWN)) {
-        cgpu_log_text(CGPU_LOG_UNKNOWN, "a limit that this release does not know is not set by ",
-                      "cuCtxSetLimit");
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    }
-    return status;
-}
-
-CUresult
-cgpu_growth_set_limit(CUresult (*real)(int, size_t), int limit, size_t value)
-{
-    struct cgpu_target target;
-    bool is_unknown = limit < 0 || limit > MOST_KNOWN;
-    if (takes_no_memory(limit) || (is_unknown && cgpu_may_pass_unknown())) {
-        return real(limit, value);
-    }
-    CUresult status = cgpu_target_current(&target);
-    if (status == CUDA_SUCCESS) {
-        status = check_limit(limit);
-    }
-    if (status != CUDA_SUCCESS) {
-        return status;
-    }
-    pthread_mutex_lock(&cgpu_state->contexts);
-    status = set_limit(real, limit, value, &target);
-    pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
 }
 

@@ -56,6 +56,13 @@ CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth wha
  */
 uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes);
 
+/*
+ * Under the lock of contexts, as two threads may set limits of one context: charge what LIMIT takes
+ * at VALUE, and set it.
+ */
+CUresult cgpu_growth_limit(CUresult (*real)(int, size_t), int limit, size_t value,
+                           const struct cgpu_target *target);
+
 /* CONTEXT on GPU is new: charge it for such kernels. _locked: under the lock of contexts. */
 CUresult cgpu_growth_of_context(uint64_t context, int32_t gpu);
 CUresult cgpu_growth_of_context_locked(uint64_t context, int32_t gpu);

@@ -9,8 +9,10 @@
  * what the other allocated, so the key is the address.
  */
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
-#include "memory/pool.h"
+#include "memory/pending.h"
+#include "memory/pools/pool.h"
 #include "memory/small.h"
 #include "memory/target.h"
 
@@ -34,7 +36,7 @@ begin(struct allocation *made, uint64_t bytes, bool low)
     }
     made->is_small = bytes != 0 && bytes <= CGPU_BLOCK_SMALL && target->gpu >= 0;
     return made->is_small ? cgpu_small_begin(&made->small, target, bytes, low)
-                          : cgpu_charge_for(target->gpu, cgpu_charge_whole(target->gpu, bytes),
+                          : cgpu_charge_for(target->gpu, cgpu_account_whole(target->gpu, bytes),
                                             bytes, &made->pending.charged);
 }
 
@@ -44,7 +46,7 @@ fail(struct allocation *made, CUresult status)
     if (made->is_small) {
         cgpu_small_cancel(&made->small);
     } else {
-        cgpu_charge_cancel(&made->pending);
+        cgpu_pending_cancel(&made->pending);
     }
     return status;
 }
@@ -57,7 +59,7 @@ fit(struct cgpu_pending *pending, CUdeviceptr address, uint64_t bytes)
     if (__builtin_add_overflow(bytes, within, &bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return cgpu_charge_resize(pending, bytes);
+    return cgpu_pending_resize(pending, bytes);
 }
 
 static CUresult
@@ -65,12 +67,12 @@ keep_large(struct allocation *made, CUdeviceptr address, uint64_t bytes)
 {
     CUresult status = fit(&made->pending, address, bytes);
     if (status == CUDA_SUCCESS) {
-        status = cgpu_charge_commit(&made->pending, CGPU_KIND_LINEAR, address, 0);
+        status = cgpu_pending_commit(&made->pending, CGPU_KIND_LINEAR, address, 0);
         if (status == CUDA_SUCCESS) {
             return status;
         }
     } else {
-        cgpu_charge_cancel(&made->pending);
+        cgpu_pending_cancel(&made->pending);
     }
     cgpu_real.cuMemFree_v2(address);
     return status;
@@ -84,14 +86,14 @@ static CUresult
 keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
 {
     struct cgpu_holding held;
-    CUresult status = cgpu_charge_commit(&made->pending, CGPU_KIND_LINEAR, address, bytes);
+    CUresult status = cgpu_pending_commit(&made->pending, CGPU_KIND_LINEAR, address, bytes);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuMemFree_v2(address);
         return fail(made, status);
     }
     status = cgpu_small_keep(&made->small, address, bytes);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_take(CGPU_KIND_LINEAR, address, &held);
+        cgpu_account_take(CGPU_KIND_LINEAR, address, &held);
     }
     return status;
 }
@@ -201,7 +203,7 @@ cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, un
 static struct cgpu_holding *
 leave(CUdeviceptr address, struct cgpu_holding *holding)
 {
-    if (!cgpu_charge_take(CGPU_KIND_LINEAR, address, holding)) {
+    if (!cgpu_account_take(CGPU_KIND_LINEAR, address, holding)) {
         return NULL;
     }
     if (cgpu_small_bytes(holding) != 0) {
@@ -214,7 +216,7 @@ leave(CUdeviceptr address, struct cgpu_holding *holding)
 static CUresult
 end_free(const struct cgpu_holding *holding, CUresult status)
 {
-    (void)cgpu_charge_end_free(holding, status);
+    (void)cgpu_account_end_free(holding, status);
     if (holding != NULL && cgpu_small_bytes(holding) != 0 && status == CUDA_SUCCESS) {
         cgpu_small_gone(holding);
     } else if (holding != NULL && cgpu_small_bytes(holding) != 0) {

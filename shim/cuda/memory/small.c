@@ -7,6 +7,7 @@
  */
 #include "memory/small.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/target.h"
 
@@ -19,7 +20,7 @@ prepay(const struct cgpu_small *small)
     if (cgpu_blocks_prepay(cgpu_state->blocks, &small->key) == CGPU_OK) {
         return CUDA_SUCCESS;
     }
-    cgpu_charge_release((int32_t)small->key.gpu, CGPU_BLOCK_BYTES);
+    cgpu_account_release((int32_t)small->key.gpu, CGPU_BLOCK_BYTES);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -34,7 +35,7 @@ cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target, uin
     if (small->expected) {
         return CUDA_SUCCESS;
     }
-    if (cgpu_charge_try(target->gpu, CGPU_BLOCK_BYTES, &charged) == CUDA_SUCCESS) {
+    if (cgpu_account_charge(target->gpu, CGPU_BLOCK_BYTES, &charged) == CUDA_SUCCESS) {
         return prepay(small);
     }
     small->expected = cgpu_blocks_expect(cgpu_state->blocks, &small->key, bytes, true);
@@ -48,8 +49,8 @@ cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target, uin
 void
 cgpu_small_cancel(const struct cgpu_small *small)
 {
-    cgpu_charge_release((int32_t)small->key.gpu,
-                        cgpu_blocks_done(cgpu_state->blocks, &small->key, small->expected));
+    cgpu_account_release((int32_t)small->key.gpu,
+                         cgpu_blocks_done(cgpu_state->blocks, &small->key, small->expected));
 }
 
 /* The driver took NEED beyond what was charged. */
@@ -58,7 +59,7 @@ pay(const struct cgpu_small *small, uint64_t need, uint64_t asked)
 {
     int32_t gpu = (int32_t)small->key.gpu;
     uint64_t charged;
-    CUresult status = cgpu_charge_try(gpu, need, &charged);
+    CUresult status = cgpu_account_charge(gpu, need, &charged);
     if (status != CUDA_SUCCESS) {
         need = cgpu_blocks_await(cgpu_state->blocks, &small->key, need);
         status = need != 0 ? cgpu_charge_for(gpu, need, asked, &charged) : CUDA_SUCCESS;
@@ -78,9 +79,9 @@ undo(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes, uint64
     cgpu_real.cuMemFree_v2(address);
     uint64_t gone = cgpu_blocks_gone(cgpu_state->blocks, address, bytes);
     if (gone < need) {
-        cgpu_charge_force(gpu, need - gone);
+        cgpu_account_force(gpu, need - gone);
     } else {
-        cgpu_charge_release(gpu, gone - need);
+        cgpu_account_release(gpu, gone - need);
     }
 }
 
@@ -94,7 +95,7 @@ cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t by
         cgpu_small_cancel(small);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    cgpu_charge_release((int32_t)small->key.gpu, change.surplus);
+    cgpu_account_release((int32_t)small->key.gpu, change.surplus);
     if (change.need == 0) {
         return CUDA_SUCCESS;
     }
@@ -121,16 +122,7 @@ cgpu_small_stay(const struct cgpu_holding *holding)
 void
 cgpu_small_gone(const struct cgpu_holding *holding)
 {
-    cgpu_charge_release((int32_t)holding->gpu, cgpu_blocks_gone(cgpu_state->blocks, holding->handle,
-                                                                cgpu_small_bytes(holding)));
-}
-
-uint64_t
-cgpu_small_forget(const struct cgpu_holding *holding)
-{
-    if (holding->kind != CGPU_KIND_LINEAR || cgpu_small_bytes(holding) == 0) {
-        return 0;
-    }
-    cgpu_small_leave(holding);
-    return cgpu_blocks_gone(cgpu_state->blocks, holding->handle, cgpu_small_bytes(holding));
+    cgpu_account_release(
+        (int32_t)holding->gpu,
+        cgpu_blocks_gone(cgpu_state->blocks, holding->handle, cgpu_small_bytes(holding)));
 }

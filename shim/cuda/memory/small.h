@@ -23,7 +23,4 @@ void cgpu_small_leave(const struct cgpu_holding *holding);
 void cgpu_small_stay(const struct cgpu_holding *holding);
 void cgpu_small_gone(const struct cgpu_holding *holding);
 
-/* HOLDING, of any kind, is gone: bytes to release for blocks that went with it. */
-uint64_t cgpu_small_forget(const struct cgpu_holding *holding);
-
 #endif

@@ -7,7 +7,7 @@
 #include "memory/target.h"
 #include "entry/shim.h"
 #include "entry/thread.h"
-#include "memory/charge.h"
+#include "memory/account.h"
 #include "memory/context_cost.h"
 #include "memory/growth.h"
 
@@ -28,10 +28,10 @@ find_owner(CUcontext context, int32_t gpu, uint64_t *owner)
     struct cgpu_holding holding;
     uint64_t charged;
     *owner = (uint64_t)(uintptr_t)context;
-    if (gpu < 0 || cgpu_charge_find(CGPU_KIND_CONTEXT, *owner, &holding)) {
+    if (gpu < 0 || cgpu_account_find(CGPU_KIND_CONTEXT, *owner, &holding)) {
         return CUDA_SUCCESS;
     }
-    if (cgpu_charge_find(CGPU_KIND_GREEN_CONTEXT, *owner, &holding)) {
+    if (cgpu_account_find(CGPU_KIND_GREEN_CONTEXT, *owner, &holding)) {
         *owner = (uint64_t)(uintptr_t)cgpu_state->primary[gpu];
         return CUDA_SUCCESS;
     }

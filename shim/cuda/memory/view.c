@@ -1,8 +1,8 @@
 /* What the container is shown: its cap as the GPU's memory, its own use, nothing uncapped. */
 #include "entry/shim.h"
+#include "memory/charge.h"
 #include "memory/location.h"
-#include "memory/pool.h"
-#include "memory/reclaim.h"
+#include "memory/pools/pool.h"
 #include "memory/target.h"
 
 /* The cap and what is left of it, in whole pieces: nothing if use and bypass exceed the cap. */

@@ -20,12 +20,6 @@ CIRCLES = {
     "native/gate": ("apart drain flight permits",),
     "native/ledger": ("attachment lock sharing slot work",),
     "shim/cuda/compute": ("await capture lane stream",),
-    "shim/cuda/memory": (
-        (
-            "async_free charge context_cost graph_memory growth location "
-            "physical pool reclaim share small target"
-        ),
-    ),
 }
 COMMENT_OR_STRING = re.compile(r'/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"')
 # The type is on a line of its own above the name.

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
 GROUP = {*NATIVE, "native/arbiter", "native/arbiter/group"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
-COMPUTE, MEMORY = {*ENTRY, "shim/cuda/compute"}, {*ENTRY, "shim/cuda/memory"}
+COMPUTE = {*ENTRY, "shim/cuda/compute"}
+KINDS = {"shim/cuda/memory/pools", "shim/cuda/memory/physical"}
+MEMORY = {*ENTRY, "shim/cuda/memory", *KINDS}
 SIM = {"tests/sim/machine", "tests/sim/cuda"}
 SIMULATED = {"tests/sim/cuda": SIM} | {
     (room := f"tests/sim/cuda/{name}"): {*SIM, room}
@@ -35,7 +37,7 @@ INCLUDES = {
     "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
     "shim/cuda/entry": ENTRY,
     "shim/cuda/compute": COMPUTE,
-    "shim/cuda/memory": MEMORY,
+    **dict.fromkeys(("shim/cuda/memory", *KINDS), MEMORY),
     "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
     "shim/cuda": {*COMPUTE, *MEMORY, "shim/cuda"},
     "hook/common": {"hook/common"},

@@ -13,6 +13,7 @@
  */
 #include "memory/code/code.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/growth.h"
 #include "memory/target.h"
@@ -80,7 +81,7 @@ library_bytes(uint64_t owner)
 {
     struct cgpu_holding holding;
     uint64_t handle = cgpu_growth_handle(owner, CGPU_GROWTH_LIBRARY);
-    return cgpu_charge_find(CGPU_KIND_GROWTH, handle, &holding) ? holding.bytes : 0;
+    return cgpu_account_find(CGPU_KIND_GROWTH, handle, &holding) ? holding.bytes : 0;
 }
 
 static bool
@@ -182,7 +183,7 @@ static uint64_t
 least_of(const struct cgpu_code *code)
 {
     return code->payer_kind == 0 ? code->least
-                                 : cgpu_charge_left(code->least, code->payer_kind, code->payer);
+                                 : cgpu_account_left(code->least, code->payer_kind, code->payer);
 }
 
 /*
@@ -215,7 +216,7 @@ end(struct cgpu_code *code)
     watch->available = now.available + others;
     watch->used = now.used + code->taken; /* it is charged now, or unloaded */
     watch->known = now.known;
-    return cgpu_charge_try(code->gpu, code->taken, &charged);
+    return cgpu_account_charge(code->gpu, code->taken, &charged);
 }
 
 /* Not under the lock: making room takes its time. */
@@ -247,7 +248,7 @@ cgpu_code_keep_rest(const struct cgpu_code *code)
 void
 cgpu_code_refused(struct cgpu_code *code)
 {
-    cgpu_charge_force(code->gpu, code->rest);
+    cgpu_account_force(code->gpu, code->rest);
     (void)cgpu_code_keep_rest(code);
 }
 
@@ -262,7 +263,7 @@ keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
     /*
      * If another thread makes or frees the holding meanwhile, that is a race of the program's own.
      */
-    if (cgpu_charge_find(kind, handle, &holding)) {
+    if (cgpu_account_find(kind, handle, &holding)) {
         holding.bytes += bytes;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {
             return CUDA_SUCCESS;
@@ -275,7 +276,7 @@ keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
         .kind = kind,
         .gpu = (uint32_t)code->gpu,
     };
-    return cgpu_charge_hold(&holding);
+    return cgpu_account_hold(&holding);
 }
 
 CUresult
@@ -297,7 +298,7 @@ cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle)
     }
     status = insist(code, status);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_force(code->gpu, code->taken);
+        cgpu_account_force(code->gpu, code->taken);
     }
     return status != CUDA_SUCCESS ? status : kept;
 }

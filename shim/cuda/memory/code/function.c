@@ -13,7 +13,7 @@
  */
 #include "memory/code/function.h"
 #include "entry/shim.h"
-#include "memory/charge.h"
+#include "memory/account.h"
 #include "memory/code/code.h"
 #include "memory/code/library.h"
 #include "memory/code/module.h"
@@ -45,7 +45,7 @@ tag(CUfunction function)
 bool
 cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready)
 {
-    return cgpu_charge_find(CGPU_KIND_READY, key, ready) &&
+    return cgpu_account_find(CGPU_KIND_READY, key, ready) &&
            (ready->extra & ~(uint64_t)UINT32_MAX) == mark();
 }
 
@@ -60,7 +60,7 @@ is_seen(CUfunction function, const struct cgpu_function_origin *origin)
 {
     struct cgpu_holding holding;
     return origin->serial != 0 &&
-           cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
+           cgpu_account_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
            holding.extra == origin->serial;
 }
 
@@ -75,7 +75,7 @@ note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *cod
         .kind = kind,
         .gpu = (uint32_t)code->gpu,
     };
-    (void)cgpu_charge_hold(&holding);
+    (void)cgpu_account_hold(&holding);
 }
 
 /* Whatever streams capture: the program did not ask for this call. */
@@ -149,13 +149,13 @@ find_origin(CUmodule module, struct cgpu_function_origin *origin)
         origin->payer = cgpu_kinds_mix(library, target.owner);
     } else {
         loaded = cgpu_module_loaded(CGPU_KIND_MODULE, module);
-        if (cgpu_charge_find(CGPU_KIND_MODULE, handle, &holding)) {
+        if (cgpu_account_find(CGPU_KIND_MODULE, handle, &holding)) {
             origin->gpu = (int32_t)holding.gpu;
             origin->owner = holding.owner;
         }
     }
     origin->serial = loaded.serial;
-    return cgpu_charge_left(loaded.bound, origin->kind, origin->payer);
+    return cgpu_account_left(loaded.bound, origin->kind, origin->payer);
 }
 
 static uint64_t

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/code/code.h"
 #include "memory/graph_memory.h"
@@ -147,7 +148,7 @@ follow(CUgraphExec exec)
     };
     CUresult status = begin_to_follow();
     if (status == CUDA_SUCCESS) {
-        status = cgpu_charge_hold(&holding);
+        status = cgpu_account_hold(&holding);
     }
     if (status == CUDA_SUCCESS) {
         /* release: pairs with the load of whoever launches EXEC, which it got from this thread. */
@@ -179,7 +180,7 @@ see_room(const struct instantiation *made, uint64_t bound)
     uint64_t needs = made->content.branches * NODE_BYTES + made->content.nodes * CHAINED_BYTES;
     CUresult status = cgpu_charge(made->target.gpu, needs < bound ? needs : bound, &charged);
     if (status == CUDA_SUCCESS) {
-        cgpu_charge_release(made->target.gpu, charged);
+        cgpu_account_release(made->target.gpu, charged);
     }
     return status;
 }
@@ -219,7 +220,7 @@ note_nodes(const struct instantiation *made, CUgraphExec exec)
         .kind = CGPU_KIND_EXEC_NODES,
         .gpu = (uint32_t)made->target.gpu,
     };
-    (void)cgpu_charge_hold(&holding);
+    (void)cgpu_account_hold(&holding);
     cgpu_growth_graphs(&made->target, 0, NODE_BYTES);
 }
 

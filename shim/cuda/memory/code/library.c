@@ -6,7 +6,7 @@
  */
 #include "memory/code/library.h"
 #include "entry/shim.h"
-#include "memory/charge.h"
+#include "memory/account.h"
 #include "memory/code/code.h"
 #include "memory/code/module.h"
 #include "memory/target.h"
@@ -27,7 +27,7 @@ struct cgpu_loaded
 cgpu_module_loaded(uint32_t kind, const void *handle)
 {
     struct cgpu_holding holding;
-    if (!cgpu_charge_find(kind, (uint64_t)(uintptr_t)handle, &holding)) {
+    if (!cgpu_account_find(kind, (uint64_t)(uintptr_t)handle, &holding)) {
         return (struct cgpu_loaded){.serial = 0, .bound = CGPU_CODE_SLACK};
     }
     return (struct cgpu_loaded){holding.extra >> BOUND_BITS, (holding.extra & BOUND_MASK) << 20};
@@ -42,7 +42,7 @@ cgpu_library_note_variables(const void *library, uint64_t bytes)
         .extra = bytes,
         .kind = CGPU_KIND_LIBRARY_VARIABLES,
     };
-    return bytes != 0 ? cgpu_charge_hold(&holding) : CUDA_SUCCESS;
+    return bytes != 0 ? cgpu_account_hold(&holding) : CUDA_SUCCESS;
 }
 
 static uint64_t
@@ -50,7 +50,7 @@ variables_of(const void *library)
 {
     struct cgpu_holding holding;
     uint64_t handle = (uint64_t)(uintptr_t)library;
-    return cgpu_charge_find(CGPU_KIND_LIBRARY_VARIABLES, handle, &holding) ? holding.extra : 0;
+    return cgpu_account_find(CGPU_KIND_LIBRARY_VARIABLES, handle, &holding) ? holding.extra : 0;
 }
 
 CUresult
@@ -63,7 +63,7 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     }
     struct cgpu_loaded loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
     uint64_t key = cgpu_kinds_mix(library, target.owner);
-    status = cgpu_code_begin(code, cgpu_charge_left(loaded.bound, CGPU_KIND_LIBRARY, key));
+    status = cgpu_code_begin(code, cgpu_account_left(loaded.bound, CGPU_KIND_LIBRARY, key));
     code->least = variables_of(library);
     code->payer_kind = CGPU_KIND_LIBRARY;
     code->payer = key;
@@ -79,7 +79,7 @@ uncharged_variables(const void *library)
     if (bytes == 0 || cgpu_target_current(&target) != CUDA_SUCCESS) {
         return 0;
     }
-    return cgpu_charge_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
+    return cgpu_account_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
 }
 
 CUresult
@@ -109,14 +109,14 @@ cgpu_library_note_part(const void *part, const void *library)
         .extra = (uint64_t)(uintptr_t)library,
         .kind = CGPU_KIND_LIBRARY_PART,
     };
-    return cgpu_charge_hold(&holding);
+    return cgpu_account_hold(&holding);
 }
 
 const void *
 cgpu_library_of(const void *part)
 {
     struct cgpu_holding holding;
-    bool known = cgpu_charge_find(CGPU_KIND_LIBRARY_PART, (uint64_t)(uintptr_t)part, &holding);
+    bool known = cgpu_account_find(CGPU_KIND_LIBRARY_PART, (uint64_t)(uintptr_t)part, &holding);
     return known ? (const void *)(uintptr_t)holding.extra : NULL;
 }
 
@@ -135,8 +135,8 @@ CUresult
 cgpu_module_unload(CUresult (*real)(CUmodule), CUmodule module)
 {
     struct cgpu_holding holding;
-    bool held = cgpu_charge_take(CGPU_KIND_MODULE, (uint64_t)(uintptr_t)module, &holding);
-    return cgpu_charge_end_free(held ? &holding : NULL, unloaded(real(module)));
+    bool held = cgpu_account_take(CGPU_KIND_MODULE, (uint64_t)(uintptr_t)module, &holding);
+    return cgpu_account_end_free(held ? &holding : NULL, unloaded(real(module)));
 }
 
 /* Remove what LIBRARY has charged in each context. Returns the sum. */
@@ -148,7 +148,7 @@ take_all(CUlibrary library, struct cgpu_holding taken[CGPU_MAX_LISTED])
         cgpu_holdings_list(cgpu_state->holdings, CGPU_KIND_CONTEXT, taken, CGPU_MAX_LISTED);
     for (size_t i = 0; i < contexts && i < CGPU_MAX_LISTED; i++) {
         uint64_t key = cgpu_kinds_mix(library, taken[i].handle);
-        count += cgpu_charge_take(CGPU_KIND_LIBRARY, key, &taken[count]);
+        count += cgpu_account_take(CGPU_KIND_LIBRARY, key, &taken[count]);
     }
     return count;
 }
@@ -162,14 +162,14 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
         return real(library);
     }
     size_t count = take_all(library, taken);
-    bool noted = cgpu_charge_take(CGPU_KIND_LIBRARY_IMAGE, (uint64_t)(uintptr_t)library, &image);
+    bool noted = cgpu_account_take(CGPU_KIND_LIBRARY_IMAGE, (uint64_t)(uintptr_t)library, &image);
     CUresult status = unloaded(real(library));
     for (size_t i = 0; i < count; i++) {
-        (void)cgpu_charge_end_free(&taken[i], status);
+        (void)cgpu_account_end_free(&taken[i], status);
     }
-    (void)cgpu_charge_end_free(noted ? &image : NULL, status);
+    (void)cgpu_account_end_free(noted ? &image : NULL, status);
     if (status == CUDA_SUCCESS) { /* what is recorded of it, which costs nothing */
-        cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library);
+        cgpu_account_give_back_owned((uint64_t)(uintptr_t)library);
     }
     return status;
 }

@@ -8,6 +8,7 @@
  */
 #include "memory/code/module.h"
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/code/code.h"
 #include "memory/code/image.h"
@@ -108,7 +109,7 @@ load_again(const struct load *load, struct cgpu_code *code)
     uint64_t first = code->taken + code->beyond;
     uint64_t library = code->library;
     cgpu_real.cuModuleUnload((CUmodule)*load->out);
-    cgpu_charge_release(code->gpu, code->taken);
+    cgpu_account_release(code->gpu, code->taken);
     CUresult status = load_charged(load, code);
     if (status != CUDA_SUCCESS) {
         code->rest = first < library ? first : library;
@@ -123,7 +124,7 @@ load_again(const struct load *load, struct cgpu_code *code)
     status = cgpu_charge(code->gpu, more, &charged);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
-        cgpu_charge_release(code->gpu, code->taken);
+        cgpu_account_release(code->gpu, code->taken);
         cgpu_code_refused(code);
     }
     code->taken += more;
@@ -152,7 +153,7 @@ load_module(const struct load *load)
         .kind = CGPU_KIND_MODULE,
         .gpu = (uint32_t)code.gpu,
     };
-    status = cgpu_charge_hold(&holding);
+    status = cgpu_account_hold(&holding);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
     }
@@ -216,7 +217,7 @@ note_image(const struct load *load)
         .extra = cgpu_module_remember(bound_of(&load->scan)),
         .kind = CGPU_KIND_LIBRARY_IMAGE,
     };
-    CUresult status = cgpu_charge_hold(&holding);
+    CUresult status = cgpu_account_hold(&holding);
     return status == CUDA_SUCCESS ? cgpu_library_note_variables(*load->out, least_of(&load->scan))
                                   : status;
 }

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 #include "entry/shim.h"
-#include "memory/mapping.h"
+#include "memory/physical/mapping.h"
 
 enum { FIRST_CAPACITY = 4096 };
 

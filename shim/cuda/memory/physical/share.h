@@ -3,10 +3,7 @@
 #define CGPU_CUDA_SHARE_H
 
 #include "entry/shim.h"
-#include "memory/reclaim.h"
-
-/* Under the lock of physical memory: is some descriptor of ALLOCATION still open here? */
-bool cgpu_share_is_open(uint64_t allocation);
+#include "memory/charge.h"
 
 /*
  * The driver has opened another process's memory at ADDRESS, for the context OWNER (0: for none).

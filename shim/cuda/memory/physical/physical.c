@@ -9,15 +9,16 @@
  * the host costs nothing. Imported memory is paid for by the process that made it, and as sharing.h
  * says when that one has let go of it. How much it is nobody says before it is mapped.
  */
-#include "memory/physical.h"
+#include "memory/physical/physical.h"
 #include "entry/shim.h"
 #include "ledger/sharing.h"
+#include "memory/account.h"
 #include "memory/charge.h"
 #include "memory/context_cost.h"
 #include "memory/location.h"
-#include "memory/mapping.h"
-#include "memory/reclaim.h"
-#include "memory/share.h"
+#include "memory/physical/descriptor.h"
+#include "memory/physical/mapping.h"
+#include "memory/physical/share.h"
 
 enum { COUNT_SHIFT = 40 };
 
@@ -49,15 +50,15 @@ uint64_t
 cgpu_physical_of(uint64_t handle)
 {
     struct cgpu_holding alias;
-    return cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias) ? serial_in(&alias) : 0;
+    return cgpu_account_find(CGPU_KIND_HANDLE, handle, &alias) ? serial_in(&alias) : 0;
 }
 
 /* What was made here or imported. */
 static bool
 find(uint64_t allocation, struct cgpu_holding *out)
 {
-    return allocation != 0 && (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, out) ||
-                               cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, out));
+    return allocation != 0 && (cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, out) ||
+                               cgpu_account_find(CGPU_KIND_IMPORTED, allocation, out));
 }
 
 static void
@@ -65,16 +66,16 @@ let_go(const struct cgpu_holding *found)
 {
     struct cgpu_holding holding;
     struct cgpu_holding shared;
-    if (!cgpu_charge_take(found->kind, found->handle, &holding)) {
+    if (!cgpu_account_take(found->kind, found->handle, &holding)) {
         return;
     }
-    bool counts = cgpu_charge_take(CGPU_KIND_SHARED, holding.handle, &shared);
+    bool counts = cgpu_account_take(CGPU_KIND_SHARED, holding.handle, &shared);
     if (counts && holding.kind == CGPU_KIND_IMPORTED) {
         cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, holding.bytes);
     } else if (counts) {
         cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, shared.bytes, shared.bytes);
     } else if (holding.kind == CGPU_KIND_PHYSICAL) {
-        cgpu_charge_give_back(&holding);
+        cgpu_account_give_back(&holding);
     }
 }
 
@@ -100,7 +101,7 @@ cgpu_physical_drop(uint64_t allocation)
         return;
     }
     holding.extra--;
-    if (holding.extra == 0 && !cgpu_share_is_open(allocation)) {
+    if (holding.extra == 0 && !cgpu_descriptor_is_open(allocation)) {
         let_go(&holding);
         return;
     }
@@ -114,7 +115,7 @@ bool
 cgpu_physical_alias(uint64_t handle, uint64_t allocation)
 {
     struct cgpu_holding alias;
-    if (cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias) && serial_in(&alias) == allocation) {
+    if (cgpu_account_find(CGPU_KIND_HANDLE, handle, &alias) && serial_in(&alias) == allocation) {
         alias.extra += UINT64_C(1) << COUNT_SHIFT;
         cgpu_holdings_update(cgpu_state->holdings, &alias);
     } else {
@@ -123,7 +124,7 @@ cgpu_physical_alias(uint64_t handle, uint64_t allocation)
             .extra = UINT64_C(1) << COUNT_SHIFT | allocation,
             .kind = CGPU_KIND_HANDLE,
         };
-        if (cgpu_charge_hold(&alias) != CUDA_SUCCESS) {
+        if (cgpu_account_hold(&alias) != CUDA_SUCCESS) {
             return false;
         }
     }
@@ -142,7 +143,7 @@ keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
         .gpu = (uint32_t)gpu,
         .extra = 1, /* ours, until the handle is written down */
     };
-    CUresult status = cgpu_charge_hold(&holding);
+    CUresult status = cgpu_account_hold(&holding);
     if (status == CUDA_SUCCESS) {
         status =
             cgpu_physical_alias(handle, holding.handle) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -163,7 +164,7 @@ cgpu_physical_import(uint64_t handle)
     status = keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
     shared.handle = kinds()->last_serial;
     shared.gpu = (uint32_t)gpu;
-    return status == CUDA_SUCCESS ? cgpu_charge_hold(&shared) : status;
+    return status == CUDA_SUCCESS ? cgpu_account_hold(&shared) : status;
 }
 
 void
@@ -171,13 +172,13 @@ cgpu_physical_export(uint64_t allocation)
 {
     struct cgpu_holding holding;
     struct cgpu_holding shared = {.handle = allocation, .kind = CGPU_KIND_SHARED};
-    if (!cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+    if (!cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
         return;
     }
     shared.bytes = holding.bytes;
     if (cgpu_holdings_insert(cgpu_state->holdings, &shared) == CGPU_OK &&
         cgpu_sharing_export(cgpu_state->ledger, holding.gpu, holding.bytes) != CGPU_OK) {
-        cgpu_charge_take(CGPU_KIND_SHARED, allocation, &shared);
+        cgpu_account_take(CGPU_KIND_SHARED, allocation, &shared);
     }
 }
 
@@ -209,7 +210,7 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
     }
     status = real(handle, size, properties, flags);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_release(gpu, charged);
+        cgpu_account_release(gpu, charged);
         return status;
     }
     lock();
@@ -226,13 +227,13 @@ static void
 release_alias(uint64_t handle)
 {
     struct cgpu_holding alias;
-    if (!cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias)) {
+    if (!cgpu_account_find(CGPU_KIND_HANDLE, handle, &alias)) {
         return;
     }
     alias.extra -= UINT64_C(1) << COUNT_SHIFT;
     if (alias.extra >> COUNT_SHIFT == 0) {
         struct cgpu_holding taken;
-        cgpu_charge_take(CGPU_KIND_HANDLE, handle, &taken);
+        cgpu_account_take(CGPU_KIND_HANDLE, handle, &taken);
     } else {
         cgpu_holdings_update(cgpu_state->holdings, &alias);
     }
@@ -281,8 +282,8 @@ import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {
     struct cgpu_holding holding;
     struct cgpu_holding shared;
-    if (!cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes ||
-        !cgpu_charge_find(CGPU_KIND_SHARED, allocation, &shared)) {
+    if (!cgpu_account_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes ||
+        !cgpu_account_find(CGPU_KIND_SHARED, allocation, &shared)) {
         return true;
     }
     struct cgpu_import import = {.bytes = holding.bytes, .counted = shared.bytes};
@@ -365,8 +366,8 @@ void
 cgpu_physical_collect_one(uint64_t allocation)
 {
     struct cgpu_holding holding;
-    if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
-        !cgpu_share_is_open(allocation)) {
+    if (cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
+        !cgpu_descriptor_is_open(allocation)) {
         let_go(&holding);
         cgpu_kinds_count(&kinds()->lingering, -1);
     }
@@ -375,6 +376,9 @@ cgpu_physical_collect_one(uint64_t allocation)
 void
 cgpu_physical_collect(void)
 {
+    if (cgpu_kinds_look(&kinds()->lingering) == 0) {
+        return;
+    }
     lock();
     for (uint32_t i = 0; kinds()->lingering != 0 && i < kinds()->export_bound; i++) {
         if (kinds()->exports[i].allocation != 0) {

@@ -10,9 +10,9 @@
 #include <time.h>
 
 #include "entry/shim.h"
+#include "memory/account.h"
 #include "memory/charge.h"
-#include "memory/pool.h"
-#include "memory/reclaim.h"
+#include "memory/pools/pool.h"
 #include "memory/target.h"
 
 enum { NAP_NS = 50000, NAPS = 200 /* 10 ms and more */ };
@@ -89,7 +89,7 @@ static CUresult
 charge(struct cgpu_pool *pool, uint64_t bytes)
 {
     uint64_t charged = 0;
-    CUresult status = bytes != 0 ? cgpu_charge_try(pool->gpu, bytes, &charged) : CUDA_SUCCESS;
+    CUresult status = bytes != 0 ? cgpu_account_charge(pool->gpu, bytes, &charged) : CUDA_SUCCESS;
     cgpu_pool_grown(pool, charged);
     return status;
 }
@@ -114,7 +114,7 @@ undo(struct request *request, struct cgpu_pool *pool)
     cgpu_pool_trim_idle(pool->handle);
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, pool->charged);
     if (reserved > pool->charged) {
-        cgpu_charge_force(pool->gpu, reserved - pool->charged);
+        cgpu_account_force(pool->gpu, reserved - pool->charged);
         cgpu_pool_grown(pool, reserved - pool->charged);
         request->grown = pool->handle;
     }

@@ -9,17 +9,17 @@
  *
  * Linear memory is exported by its IPC handle. The driver keeps it while anybody has opened it,
  * also when its maker has freed it or ended; sharing.h says who pays then. So it is with memory of
- * pools, which pool.c exports and imports.
+ * pools, which pool_share.c exports and imports.
  */
-#include <sys/stat.h>
-
+#include "memory/physical/share.h"
 #include "entry/copies.h"
 #include "entry/shim.h"
 #include "ledger/sharing.h"
+#include "memory/account.h"
 #include "memory/charge.h"
-#include "memory/physical.h"
-#include "memory/reclaim.h"
-#include "memory/share.h"
+#include "memory/physical/descriptor.h"
+#include "memory/physical/physical.h"
+#include "memory/target.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -28,86 +28,21 @@ kinds(void)
 }
 
 static bool
-identify(int fd, struct cgpu_export *out)
-{
-    struct stat file;
-    if (fstat(fd, &file) != 0) {
-        return false;
-    }
-    *out = (struct cgpu_export){
-        .device = (uint64_t)file.st_dev,
-        .inode = (uint64_t)file.st_ino,
-        .special = (uint64_t)file.st_rdev,
-        .fd = fd,
-    };
-    return true;
-}
-
-static bool
-is_open(const struct cgpu_export *entry)
-{
-    struct cgpu_export now;
-    return identify(entry->fd, &now) && now.device == entry->device && now.inode == entry->inode &&
-           now.special == entry->special;
-}
-
-static bool
 is_held(uint64_t allocation)
 {
     struct cgpu_holding holding;
-    return cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding);
+    return cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, &holding);
 }
 
-bool
-cgpu_share_is_open(uint64_t allocation)
-{
-    for (uint32_t i = 0; i < kinds()->export_bound; i++) {
-        if (kinds()->exports[i].allocation == allocation && is_open(&kinds()->exports[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A descriptor with number FD was just made: an older one of that number is closed. */
-static void
-close_older(int fd)
-{
-    for (uint32_t i = 0; i < kinds()->export_bound; i++) {
-        uint64_t allocation = kinds()->exports[i].allocation;
-        if (allocation != 0 && kinds()->exports[i].fd == fd) {
-            kinds()->exports[i].allocation = 0;
-            cgpu_physical_collect_one(allocation);
-        }
-    }
-}
-
-/* An entry that is free, or whose allocation is gone; NULL: none. */
-static struct cgpu_export *
-free_entry(void)
-{
-    for (uint32_t i = 0; i < CGPU_MAX_EXPORTS; i++) {
-        struct cgpu_export *entry = &kinds()->exports[i];
-        if (entry->allocation == 0 || !is_held(entry->allocation)) {
-            kinds()->export_bound = i < kinds()->export_bound ? kinds()->export_bound : i + 1;
-            return entry;
-        }
-    }
-    return NULL;
-}
-
-/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last
- * handle. */
+/* FD keeps ALLOCATION alive; an older descriptor of that number is closed. */
 static void
 remember(int fd, uint64_t allocation)
 {
-    struct cgpu_export exported;
-    close_older(fd);
-    struct cgpu_export *entry = free_entry();
-    if (entry != NULL && identify(fd, &exported)) {
-        exported.allocation = allocation;
-        *entry = exported;
+    uint64_t older;
+    while ((older = cgpu_descriptor_forget(fd)) != 0) {
+        cgpu_physical_collect_one(older);
     }
+    cgpu_descriptor_remember(fd, allocation);
 }
 
 CUresult
@@ -128,20 +63,6 @@ cgpu_share_export(CUresult (*real)(void *, CUmemGenericAllocationHandle, int, ui
     }
     pthread_mutex_unlock(&kinds()->physical);
     return status;
-}
-
-/* The allocation that descriptor FD was made from in this process; 0: none. */
-static uint64_t
-exported_here(int fd)
-{
-    for (uint32_t i = 0; i < kinds()->export_bound; i++) {
-        struct cgpu_export *entry = &kinds()->exports[i];
-        if (entry->allocation != 0 && entry->fd == fd && is_held(entry->allocation) &&
-            is_open(entry)) {
-            return entry->allocation;
-        }
-    }
-    return 0;
 }
 
 /* HANDLE has come through a descriptor of ALLOCATION; 0: of another process's. */
@@ -168,7 +89,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     CUresult status = real(handle, shared, type);
     /* others may come from other machines */
     if (status == CUDA_SUCCESS && handle != NULL && type == CU_HANDLE_POSIX_FD) {
-        status = imported(*handle, exported_here((int)(intptr_t)shared));
+        status = imported(*handle, cgpu_descriptor_allocation((int)(intptr_t)shared));
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuMemRelease(*handle);
         }
@@ -186,7 +107,7 @@ note_export(CUdeviceptr address)
     struct cgpu_holding holding;
     CUdeviceptr base = 0;
     if (cgpu_real.cuMemGetAddressRange_v2(&base, NULL, address) != CUDA_SUCCESS ||
-        !cgpu_charge_find(CGPU_KIND_LINEAR, base, &holding) ||
+        !cgpu_account_find(CGPU_KIND_LINEAR, base, &holding) ||
         (holding.extra & CGPU_EXPORTED) != 0) {
         return;
     }
@@ -219,7 +140,7 @@ static bool
 open_again(CUdeviceptr address)
 {
     struct cgpu_holding opened;
-    if (!cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
+    if (!cgpu_account_find(CGPU_KIND_OPENED, address, &opened)) {
         return false;
     }
     opened.extra++;
@@ -236,7 +157,7 @@ keep_opened(const struct cgpu_holding *opened)
     bool kept = !again && cgpu_holdings_insert(cgpu_state->holdings, opened) == CGPU_OK;
     pthread_mutex_unlock(&kinds()->ipc);
     if (!kept) {
-        cgpu_charge_give_back(opened);
+        cgpu_account_give_back(opened);
     }
     return kept || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -251,7 +172,7 @@ import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
     if (cgpu_real.cuMemGetAddressRange_v2(NULL, &bytes, opened->handle) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
-    uint64_t whole = bytes > CGPU_BLOCK_SMALL ? cgpu_charge_whole(gpu, bytes) : bytes;
+    uint64_t whole = bytes > CGPU_BLOCK_SMALL ? cgpu_account_whole(gpu, bytes) : bytes;
     if (cgpu_sharing_import(cgpu_state->ledger, opened->gpu, cgpu_device_room(gpu), whole,
                             &import) != CGPU_OK) {
         *lack = (struct cgpu_lack){.gpu = gpu, .bytes = whole};
@@ -341,8 +262,8 @@ bool
 cgpu_share_leave(CUdeviceptr address, struct cgpu_holding *opened)
 {
     pthread_mutex_lock(&kinds()->ipc);
-    bool known = cgpu_charge_find(CGPU_KIND_OPENED, address, opened) &&
-                 (opened->extra > 1 || cgpu_charge_take(CGPU_KIND_OPENED, address, opened));
+    bool known = cgpu_account_find(CGPU_KIND_OPENED, address, opened) &&
+                 (opened->extra > 1 || cgpu_account_take(CGPU_KIND_OPENED, address, opened));
     if (known && --opened->extra != 0) {
         cgpu_holdings_update(cgpu_state->holdings, opened);
     }
@@ -370,7 +291,7 @@ cgpu_share_left(struct cgpu_holding *opened, CUresult status)
     if (status != CUDA_SUCCESS) {
         stay_opened(opened);
     } else if (opened->extra == 0) {
-        cgpu_charge_give_back(opened);
+        cgpu_account_give_back(opened);
     }
 }
 

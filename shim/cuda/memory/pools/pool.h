@@ -31,6 +31,10 @@ uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown);
 void cgpu_pool_measure(struct cgpu_pool *pool);
 void cgpu_pool_measure_all(void);
 
+/* Under no lock: measure if some pool may be smaller; if a context is gone. */
+void cgpu_pool_collect(void);
+void cgpu_pool_context_gone(void);
+
 /* Release what pools on GPU only keep for reuse, then measure. */
 void cgpu_pool_trim(int32_t gpu);
 

@@ -11,17 +11,12 @@
  * lives on until all is free, but the driver no longer answers for it. So its real destruction is
  * delayed until it is empty: it is "doomed", keeps nothing in reserve, and is refused to the
  * program.
- *
- * What a pool has reserved counts as exported from when its descriptor is exported (sharing.h).
- * Other processes import its allocations one by one.
  */
-#include "memory/pool.h"
+#include "memory/pools/pool.h"
 #include "entry/shim.h"
 #include "ledger/sharing.h"
-#include "memory/charge.h"
+#include "memory/account.h"
 #include "memory/location.h"
-#include "memory/reclaim.h"
-#include "memory/share.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -139,7 +134,7 @@ shrink_to(struct cgpu_pool *pool, uint64_t reserved)
     if (bytes != 0 && (pool->flags & CGPU_POOL_EXPORTED) != 0) {
         cgpu_sharing_end_export(cgpu_state->ledger, (uint32_t)pool->gpu, bytes, bytes);
     } else if (bytes != 0) {
-        cgpu_charge_release(pool->gpu, bytes);
+        cgpu_account_release(pool->gpu, bytes);
     }
     pool->charged -= bytes;
 }
@@ -170,6 +165,30 @@ cgpu_pool_measure_all(void)
 {
     for (uint32_t i = 0; i < kinds()->pool_bound; i++) {
         cgpu_pool_measure(&kinds()->pool[i]);
+    }
+}
+
+static void
+measure_under_lock(void)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    cgpu_pool_measure_all();
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+void
+cgpu_pool_collect(void)
+{
+    if (cgpu_kinds_look(&kinds()->may_shrink) != 0) {
+        measure_under_lock();
+    }
+}
+
+void
+cgpu_pool_context_gone(void)
+{
+    if (cgpu_kinds_look(&kinds()->pool_bound) != 0) {
+        measure_under_lock();
     }
 }
 
@@ -290,9 +309,7 @@ cgpu_pool_trim_to(CUresult (*real)(CUmemoryPool, size_t), CUmemoryPool pool, siz
 {
     CUresult status = real(pool, bytes);
     if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
-        pthread_mutex_lock(&kinds()->pools);
-        cgpu_pool_measure_all();
-        pthread_mutex_unlock(&kinds()->pools);
+        measure_under_lock();
     }
     return status;
 }
@@ -313,87 +330,5 @@ cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPoo
         cgpu_pool_measure(pool);
     }
     pthread_mutex_unlock(&kinds()->pools);
-    return status;
-}
-
-CUresult
-cgpu_pool_export(CUresult (*real)(void *, CUmemoryPool, int, uint64_t), void *out,
-                 CUmemoryPool handle, int type, uint64_t flags)
-{
-    CUresult status = real(out, handle, type, flags);
-    if (status != CUDA_SUCCESS || type != CU_HANDLE_POSIX_FD || !cgpu_state_is_attached()) {
-        return status;
-    }
-    pthread_mutex_lock(&kinds()->pools);
-    struct cgpu_pool *pool = cgpu_pool_find(handle);
-    if (pool != NULL && pool->gpu >= 0 && (pool->flags & CGPU_POOL_EXPORTED) == 0 &&
-        cgpu_sharing_export(cgpu_state->ledger, (uint32_t)pool->gpu, pool->charged) == CGPU_OK) {
-        pool->flags |= CGPU_POOL_EXPORTED;
-    }
-    pthread_mutex_unlock(&kinds()->pools);
-    return status;
-}
-
-/* What this process has of it is charged by the pointer. */
-CUresult
-cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
-                 void *handle, int type, uint64_t flags)
-{
-    CUresult status = real(pool, handle, type, flags);
-    if (status == CUDA_SUCCESS && pool != NULL && cgpu_state_is_attached()) {
-        uint32_t fabric = type == CU_HANDLE_FABRIC ? CGPU_POOL_FABRIC : 0;
-        pthread_mutex_lock(&kinds()->pools);
-        if (cgpu_pool_find(*pool) == NULL) {
-            (void)cgpu_pool_add(*pool, 0, CGPU_POOL_CREATED | CGPU_POOL_FREE | fabric);
-        }
-        pthread_mutex_unlock(&kinds()->pools);
-    }
-    return status;
-}
-
-static bool
-is_fabric(CUmemoryPool handle)
-{
-    pthread_mutex_lock(&kinds()->pools);
-    const struct cgpu_pool *pool = cgpu_pool_find(handle);
-    bool fabric = pool != NULL && (pool->flags & CGPU_POOL_FABRIC) != 0;
-    pthread_mutex_unlock(&kinds()->pools);
-    return fabric;
-}
-
-static CUresult
-import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *), CUdeviceptr *address,
-               CUmemoryPool pool, void *shared, struct cgpu_lack *lack)
-{
-    *lack = (struct cgpu_lack){.bytes = 0};
-    CUresult status = real(address, pool, shared);
-    if (status != CUDA_SUCCESS || is_fabric(pool)) {
-        return status;
-    }
-    cgpu_kinds_count(&kinds()->pool_imports, 1);
-    status = cgpu_share_note_opened(*address, 0, false, lack);
-    if (status != CUDA_SUCCESS) {
-        cgpu_real.cuMemFree_v2(*address);
-    }
-    return status;
-}
-
-/* What is imported belongs to no context: pools do not go with contexts. */
-CUresult
-cgpu_pool_import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *),
-                         CUdeviceptr *address, CUmemoryPool pool, void *shared)
-{
-    struct cgpu_lack lack;
-    if (address == NULL || !cgpu_state_is_attached()) {
-        return real(address, pool, shared);
-    }
-    CUresult status = import_pointer(real, address, pool, shared, &lack);
-    if (lack.bytes != 0) {
-        cgpu_reclaim_shared(&lack);
-        status = import_pointer(real, address, pool, shared, &lack);
-    }
-    if (lack.bytes != 0) {
-        cgpu_log_memory(lack.gpu, lack.bytes);
-    }
     return status;
 }

@@ -5,7 +5,7 @@
  * an array stays charged at least as long as the array exists.
  */
 #include "entry/shim.h"
-#include "memory/physical.h"
+#include "memory/physical/physical.h"
 
 static struct cgpu_kinds *
 kinds(void)

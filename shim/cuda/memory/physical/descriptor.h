@@ -1,0 +1,21 @@
+/* Descriptors of physical memory that this process has exported; under that memory's lock. */
+#ifndef CGPU_CUDA_DESCRIPTOR_H
+#define CGPU_CUDA_DESCRIPTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Is some descriptor of ALLOCATION still open here? */
+bool cgpu_descriptor_is_open(uint64_t allocation);
+
+/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last
+ * handle. */
+void cgpu_descriptor_remember(int fd, uint64_t allocation);
+
+/* FD was just made, so an older one of that number is closed: its allocation; 0: there is none. */
+uint64_t cgpu_descriptor_forget(int fd);
+
+/* The allocation that descriptor FD was made from in this process; 0: none. */
+uint64_t cgpu_descriptor_allocation(int fd);
+
+#endif

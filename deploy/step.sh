@@ -1,6 +1,7 @@
 #!/bin/sh
 # step.sh TEXT COMMAND...: run COMMAND, and say how long TEXT took; what it says is shown where it fails.
 set -eu
+umask 022 # tests run what it makes as other users
 text=$1
 shift
 began=$(date +%s)

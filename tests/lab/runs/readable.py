@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_readable(root: Path) -> None:
     """End the run with one sentence if it is root's and other users cannot read the checkout.
 
-    A clone or an environment that was made under a umask of 077 is such a one.
+    A clone that was made under a umask of 077 is such a one.
     """
     for path in (root / "setup.py", root / "tests", *root.glob(".venv/bin")):
         needed = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)

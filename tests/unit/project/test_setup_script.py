@@ -94,3 +94,9 @@ def test_a_step_that_fails_shows_what_was_said() -> None:
     command = ["sh", ROOT / "deploy/step.sh", "Working", "sh", "-c", "echo reason; exit 3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "Working: failed:\nreason\n")
+
+
+def test_others_can_read_what_a_step_makes_under_a_closed_umask(tmp_path: Path) -> None:
+    command = ["sh", ROOT / "deploy/step.sh", "Working", "mkdir", tmp_path / "made"]
+    subprocess.run(command, capture_output=True, check=True, umask=0o077)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o755

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import ClientError, ClientSession, web
 
 from bench.shares import Line
-from cgpu_k8s.books.books import Books
-from cgpu_k8s.books.placing import commit_decision
-from cgpu_k8s.extender import wire
-from cgpu_k8s.extender.scheduling import Scheduling
 from cgpu_k8s.names import COUNT, MEMORY
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler import wire
+from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.placing import commit_decision
+from cgpu_k8s.scheduler.scheduling import Scheduling
 from cgpu_node.allocation import Decision
 
 if TYPE_CHECKING:

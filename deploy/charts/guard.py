@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import VERSIONS, dump_objects
+from cgpu_k8s.admission.settings import Settings
+from cgpu_k8s.admission.webhooks import VERSIONS, dump_objects
 
 FOLDER = Path(__file__).parent / "cgpu" / "files"
 NAMESPACE = "NAMESPACE"  # the chart puts its own there

@@ -24,8 +24,9 @@ OURS = {
     "cli": ["cgpu_entry/*.py"],
     "deploy/kubectl": ["__main__.py"],
     "k8s": [
-        "cgpu_k8s/*.py",
-        *(f"cgpu_k8s/{room}/*.py" for room in ("api", "books", "inspect", "objects")),
+        *(f"cgpu_k8s/{name}.py" for name in ("__init__", "names")),
+        *(f"cgpu_k8s/{room}/*.py" for room in ("apiserver", "inspect", "objects")),
+        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "books")),
     ],
     "node": [f"cgpu_node/{name}.py" for name in ("__init__", "allocation", "decision", "jsontext")],
 }

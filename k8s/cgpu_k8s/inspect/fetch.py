@@ -6,15 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.api.client import Client, open_client
-from cgpu_k8s.api.errors import ApiError, GoneError, NotFoundError
-from cgpu_k8s.api.resources import EVENTS, MAKERS, NODES, PODS, Resource
+from cgpu_k8s.apiserver.client import Client, open_client
+from cgpu_k8s.apiserver.errors import ApiError, GoneError, NotFoundError
+from cgpu_k8s.apiserver.resources import EVENTS, MAKERS, NODES, PODS, Resource
 from cgpu_k8s.inspect.cluster import Claim, NodeFacts, read_claim, read_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_k8s.api.cluster import Cluster
+    from cgpu_k8s.apiserver.cluster import Cluster
 
 T = TypeVar("T")
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"

@@ -59,7 +59,7 @@ def main() -> NoReturn:
 
 
 def _run_command() -> int:
-    from cgpu_k8s.api.resources import MAKERS  # noqa: PLC0415 (``main`` answers interrupts first)
+    from cgpu_k8s.apiserver.resources import MAKERS  # noqa: PLC0415 (``main`` answers interrupts first)
 
     parser = build_parser()
     given = parser.parse_args()
@@ -76,7 +76,7 @@ def _run_command() -> int:
         parser.error("--namespace: expected with --why POD; nodes are shown with all their pods")
     if given.output and given.core:
         parser.error(f"--core: not with -o {given.output}, which has the percentages always")
-    from cgpu_k8s.api import extra  # noqa: PLC0415 (``--help`` does not wait for it)
+    from cgpu_k8s.apiserver import extra  # noqa: PLC0415 (``--help`` does not wait for it)
 
     try:
         with extra.report_missing():
@@ -93,8 +93,8 @@ def _make_answer(given: argparse.Namespace) -> str:
     Raises:
         CgpuError: the cluster cannot be asked, or has no such node or pod.
     """
-    from cgpu_k8s.api.configuration import load_cluster  # noqa: PLC0415 (after the command line)
-    from cgpu_k8s.api.tasks import run_coroutine  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415 (after the command line)
+    from cgpu_k8s.apiserver.tasks import run_coroutine  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.cluster import make_views  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.fetch import fetch_maker, fetch_nodes, fetch_pod  # noqa: PLC0415 (likewise)
 

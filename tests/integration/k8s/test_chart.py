@@ -10,13 +10,12 @@ import pytest
 import yaml
 
 from cgpu_env.version import VERSION
-from cgpu_k8s import names
-from cgpu_k8s.agent.main import build_parser
-from cgpu_k8s.api.configuration import SERVICE_ACCOUNT
-from cgpu_k8s.extender import fence
-from cgpu_k8s.extender import main as extender
-from cgpu_k8s.guard.main import build_parser as build_guard_parser
-from cgpu_k8s.guard.rules import Review
+from cgpu_k8s import extender, names
+from cgpu_k8s.admission.rules import Review
+from cgpu_k8s.agent import build_parser
+from cgpu_k8s.apiserver.configuration import SERVICE_ACCOUNT
+from cgpu_k8s.guard import build_parser as build_guard_parser
+from cgpu_k8s.scheduler import fence
 from lab.kubernetes import cel, chart
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
-from cgpu_k8s.api.client import Client, open_client
-from cgpu_k8s.api.resources import NODES
+from cgpu_k8s.apiserver.client import Client, open_client
+from cgpu_k8s.apiserver.resources import NODES
 from cgpu_node import decision
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.manifests import V100, gpus, node

@@ -7,8 +7,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from cgpu_k8s.api.client import DEAD, STRATEGIC, Page
-from cgpu_k8s.api.errors import NoAnswerError, UnreachableError, make_api_error
+from cgpu_k8s.apiserver.client import DEAD, STRATEGIC, Page
+from cgpu_k8s.apiserver.errors import NoAnswerError, UnreachableError, make_api_error
 from lab.kubernetes.fake_server import line_of, parsed
 from lab.kubernetes.selectors import chosen
 from lab.kubernetes.store import Key, Refusal, Store
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class InMemory:
-    """What programs use of ``cgpu_k8s.api.client.Client``, and the objects behind it.
+    """What programs use of ``cgpu_k8s.apiserver.client.Client``, and the objects behind it.
 
     Attributes:
         store: the objects.

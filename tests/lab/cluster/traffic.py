@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from cgpu_k8s.api.client import Client, open_client
+from cgpu_k8s.apiserver.client import Client, open_client
 from lab.cluster import crowd
 from lab.cluster.crowd import Outcome
 from lab.kubernetes.control_plane import ControlPlane

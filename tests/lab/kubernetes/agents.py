@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import psutil
 
-from cgpu_k8s.api.resources import NODES
+from cgpu_k8s.apiserver.resources import NODES
 from cgpu_sim import machine
 from lab.driver.nvml_base import Gpu, make_machine
 from lab.kubernetes.device_plugins import fake_kubelet

@@ -8,11 +8,11 @@ import celpy
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 
-from cgpu_k8s.guard.nodes import NODE_NAME
-from cgpu_k8s.guard.policies import make_policies
-from cgpu_k8s.guard.rules import TEMPLATES, Review, find_refusal
-from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, VERSIONS, make_objects
+from cgpu_k8s.admission.nodes import NODE_NAME
+from cgpu_k8s.admission.policies import make_policies
+from cgpu_k8s.admission.rules import TEMPLATES, Review, find_refusal
+from cgpu_k8s.admission.settings import Settings
+from cgpu_k8s.admission.webhooks import CONDITIONS, FIRST, VERSIONS, make_objects
 from cgpu_k8s.objects.quantities import parse_quantity
 
 if TYPE_CHECKING:

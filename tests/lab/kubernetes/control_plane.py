@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, make_bearer
+from cgpu_k8s.apiserver.cluster import Cluster, Fixed, Trust, make_bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
 from lab.kubernetes.objects import pod, pods_path

@@ -17,7 +17,7 @@ from typing import TypeVar
 import yaml
 from aiohttp import web
 
-from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, make_bearer
+from cgpu_k8s.apiserver.cluster import Cluster, Fixed, Trust, make_bearer
 from lab.kubernetes.faults import NEVER, Fault
 from lab.kubernetes.selectors import SelectorError, chosen
 from lab.kubernetes.store import KINDS, Event, Json, Key, Kind, Refusal, Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpu_k8s.api.resources import PODS
+from cgpu_k8s.apiserver.resources import PODS
 
 Json = dict[str, Any]
 

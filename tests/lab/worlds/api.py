@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from cgpu_k8s.api.client import Client, open_client
+from cgpu_k8s.apiserver.client import Client, open_client
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.objects import pod, pods_path
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cgpu_k8s.api.client import Client, open_client
-from cgpu_k8s.api.errors import ApiError
-from cgpu_k8s.api.resources import NAMESPACES, PODS
-from cgpu_k8s.api.watch import Changed, Watch
+from cgpu_k8s.apiserver.client import Client, open_client
+from cgpu_k8s.apiserver.errors import ApiError
+from cgpu_k8s.apiserver.resources import NAMESPACES, PODS
+from cgpu_k8s.apiserver.watch import Changed, Watch
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.fake_server import FakeServer
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
-from cgpu_k8s.api.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
-from cgpu_k8s.books.books import Books
-from cgpu_k8s.extender.fence import Fence
-from cgpu_k8s.extender.server import Extender
+from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
+from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.fence import Fence
+from cgpu_k8s.scheduler.server import Extender
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_k8s.api.client import MERGE, STRATEGIC, open_client
-from cgpu_k8s.api.errors import ForbiddenError, InvalidError
-from cgpu_k8s.api.resources import NODES
+from cgpu_k8s.apiserver.client import MERGE, STRATEGIC, open_client
+from cgpu_k8s.apiserver.errors import ForbiddenError, InvalidError
+from cgpu_k8s.apiserver.resources import NODES
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart, scheduler
 from lab.kubernetes.control_plane import ADMIN, AGENT, ControlPlane, control_plane

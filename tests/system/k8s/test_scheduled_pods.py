@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from cgpu_k8s import names
-from cgpu_k8s.api.client import MERGE, Client, open_client
-from cgpu_k8s.api.errors import ForbiddenError
-from cgpu_k8s.api.resources import NODES, PODS
-from cgpu_k8s.api.watch import DELETED, Changed, Listed, Watch
+from cgpu_k8s.apiserver.client import MERGE, Client, open_client
+from cgpu_k8s.apiserver.errors import ForbiddenError
+from cgpu_k8s.apiserver.resources import NODES, PODS
+from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Watch
 from cgpu_node import decision
 from lab.cluster import crowd
 from lab.containers.enclosure import wait_until

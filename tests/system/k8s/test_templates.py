@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from cgpu_k8s.guard.rules import find_refusal
+from cgpu_k8s.admission.rules import find_refusal
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.cel import SETTINGS, created

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.extender import fence
-from cgpu_k8s.extender.fence import PATIENCE, Fence
-from cgpu_k8s.guard.certificates import Keys, renew_keys
+from cgpu_k8s.admission.certificates import Keys, renew_keys
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler import fence
+from cgpu_k8s.scheduler.fence import PATIENCE, Fence
 from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_k8s.agent.agent import Agent, Place
-from cgpu_k8s.agent.offering import DriverGpu
-from cgpu_k8s.agent.shares import Shares
-from cgpu_k8s.api.errors import UnreachableError
-from cgpu_k8s.api.resources import LEASES, NODES, PODS
-from cgpu_k8s.api.tasks import cancel_tasks
-from cgpu_k8s.books.books import Books
-from cgpu_k8s.extender.fence import Fence
-from cgpu_k8s.extender.following import ClusterInformer, Lease
-from cgpu_k8s.extender.server import Extender
-from cgpu_k8s.extender.wire import Bound
-from cgpu_k8s.guard.certificates import Keys, renew_keys
-from cgpu_k8s.guard.keeping import Keeping
+from cgpu_k8s.admission.certificates import Keys, renew_keys
+from cgpu_k8s.admission.keeping import Keeping
+from cgpu_k8s.apiserver.errors import UnreachableError
+from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
+from cgpu_k8s.apiserver.tasks import cancel_tasks
+from cgpu_k8s.node.agent import Agent, Place
+from cgpu_k8s.node.offering import DriverGpu
+from cgpu_k8s.node.shares import Shares
 from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.fence import Fence
+from cgpu_k8s.scheduler.following import ClusterInformer, Lease
+from cgpu_k8s.scheduler.server import Extender
+from cgpu_k8s.scheduler.wire import Bound
 from cgpu_node import podspecs
 from lab.cluster.in_memory import REFUSED, SILENT, InMemory
 from lab.kubernetes.fake_server import parsed

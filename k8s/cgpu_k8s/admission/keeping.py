@@ -1,0 +1,224 @@
+"""Keeps what the replicas share, what API servers trust, and what is shown to them in line.
+
+The Secret holds the keys. Whoever finds something due writes it with the version that it has read,
+so that of several replicas one is first and the others take what it wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import random
+import ssl
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.admission.certificates import Keys, Words, compute_words, read_expiry, renew_keys
+from cgpu_k8s.apiserver.errors import ConflictError
+from cgpu_k8s.apiserver.resources import MUTATING, SECRETS, VALIDATING
+from cgpu_k8s.apiserver.watch import Pace
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cgpu_k8s.apiserver.client import Json
+
+    Report = Callable[[str, dict[str, object]], None]
+
+NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
+CONFIGURATIONS = {MUTATING: "mutate", VALIDATING: "validate"}  # and what they ask the guard to do
+# Of the Secret, in the order of ``Keys``.
+_FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "path")
+_PERIOD = 10.0  # seconds between two looks
+_TRIES = 6  # of a look that other replicas were ahead of, before it waits for the next one
+
+
+class CertificateClient(Protocol):
+    """The requests to the API server that renewing takes."""
+
+    async def get(self, path: str) -> Json:
+        """The object at a path; raises an ApiError."""
+        ...
+
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace an object of the version that is stored; raises an ApiError."""
+        ...
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """Merge into an object of the version that is stored; raises an ApiError."""
+        ...
+
+
+class Keeping:
+    """Looks every now and then.
+
+    Args:
+        api: of the API server; needs the rights that the chart gives.
+        namespace: of the Secret.
+        host: the name or address that API servers call.
+        report: writes a line of the log.
+        clock: the time, with its zone.
+        sleep: waits for seconds.
+
+    Attributes:
+        tls: of the server; connections that begin after a look have what it found.
+        shown: the keys that it has.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (two of them for tests)
+        self,
+        api: CertificateClient,
+        namespace: str,
+        host: str,
+        report: Report,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api, self._host, self._report, self._clock = api, host, report, clock
+        self._sleep, self._pace = sleep, Pace()
+        self._secret = SECRETS.path(NAME, namespace=namespace)
+        self.shown = Keys()
+        self._failed = ""
+        self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    async def wait_for_keys(self) -> None:
+        """Look until there is a certificate to show."""
+        while not self.shown.chain:
+            if not await self.try_reconcile():
+                await self._sleep(1)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self._sleep(_PERIOD)
+            await self.try_reconcile()
+
+    async def reconcile(self) -> None:
+        """Make what is due, show it, and let API servers trust it.
+
+        The configurations are read before the Secret, and written only if nobody has since: who
+        writes an older bundle over a newer one has read the configuration before the newer one was
+        written there, so its write is refused.
+
+        Raises:
+            CgpuError: something could not be read or written.
+        """
+        paths = [each.path(NAME) for each in CONFIGURATIONS]
+        # One that cannot be read or written does not stop the others.
+        found = await asyncio.gather(*map(self._api.get, paths), return_exceptions=True)
+        keys = await self._renew_secret()
+        if keys != self.shown:
+            _load_certificate(self.tls, keys)
+            self.shown = keys
+            self._report("shows", {"certificate_until": read_expiry(keys).isoformat()})
+        trusting = (
+            self._patch_configuration(path, each, keys, verb)
+            for path, each, verb in zip(paths, found, CONFIGURATIONS.values(), strict=True)
+            if not isinstance(each, BaseException)
+        )
+        done = await asyncio.gather(*trusting, return_exceptions=True)
+        failed = [each for each in (*found, *done) if isinstance(each, BaseException)]
+        for error in sorted(failed, key=lambda each: not isinstance(each, ConflictError)):
+            raise error
+
+    def compute_words(self) -> Words:
+        """Those that the paths of API servers may begin with now."""
+        return compute_words(self.shown, self._clock())
+
+    async def try_reconcile(self) -> bool:
+        """Look, and again after a pause if another replica was first; return False on a failure."""
+        failures = 0
+        while True:
+            try:
+                await self.reconcile()
+            except CgpuError as error:
+                failures += 1
+                if isinstance(error, ConflictError) and failures < _TRIES:
+                    await self._sleep(self._pace.compute_pause(failures, random.random()))  # noqa: S311
+                    continue
+                if str(error) != self._failed:
+                    self._report("failed", {"error": str(error)})
+                self._failed = str(error)
+                return False
+            self._failed = ""
+            return True
+
+    async def _renew_secret(self) -> Keys:
+        """Read the Secret, renew what is due, and return the keys."""
+        secret = await self._api.get(self._secret)
+        found = _read_keys(secret)
+        keys = renew_keys(found, self._host, self._clock())
+        if keys != found:
+            written = {
+                name: base64.b64encode(pem).decode()
+                for name, pem in zip(_FIELDS, keys, strict=True)
+            }
+            await self._api.put(self._secret, {**secret, "data": written})
+            self._report("renewed", {"secret": self._secret})
+        return keys
+
+    async def _patch_configuration(
+        self, path: str, configuration: Json, keys: Keys, verb: str
+    ) -> None:
+        """Let API servers that call by this configuration trust us, and show us who they are."""
+        hooks = get_objects(configuration, "webhooks")
+        known = compute_words(keys, self._clock())
+        called = [
+            _diff_client_config(get_member(each, "clientConfig", dict), keys, known, verb)
+            for each in hooks
+        ]
+        if all(before == after for before, after in called):
+            return
+        version = get_member(get_member(configuration, "metadata", dict), "resourceVersion", str)
+        named = [
+            {"name": get_member(each, "name", str), "clientConfig": after}
+            for each, (_, after) in zip(hooks, called, strict=True)
+        ]
+        about = {"resourceVersion": version}
+        await self._api.patch(path, {"metadata": about, "webhooks": named})
+        self._report("trusted", {"configuration": path})
+
+
+def _read_keys(secret: Json) -> Keys:
+    """The keys of a Secret; what is no base64 is as if absent."""
+    data = get_strings(secret, "data")
+    return Keys(*(_decode_base64(data.get(name, "")) for name in _FIELDS))
+
+
+def _diff_client_config(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
+    """Return authorities and path in a webhook's clientConfig: as they are, and as they must be.
+
+    A word of a replica whose clock is ahead stays.
+    """
+    service = get_member(client, "service", dict)
+    where = get_member(service or client, "path" if service else "url", str)
+    given = urlsplit(where).path.removeprefix("/").partition("/")[0]
+    word = given if given == known.after else known.now
+    due = urlsplit(where)._replace(path=f"/{word}/{verb}").geturl()
+    bundle = base64.b64encode(keys.authorities).decode()
+
+    def make_config(trusted: object, at: str) -> Json:
+        return {"caBundle": trusted, **({"service": {"path": at}} if service else {"url": at})}
+
+    return make_config(client.get("caBundle"), where), make_config(bundle, due)
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _load_certificate(tls: ssl.SSLContext, keys: Keys) -> None:
+    """Show the certificate to who connects from now on."""
+    # The ssl module reads files only, and the root of a container can be read-only.
+    with os.fdopen(os.memfd_create("tls"), "wb") as file:
+        file.write(keys.chain + keys.key)
+        file.flush()
+        tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")

@@ -1,0 +1,70 @@
+"""The rules about nodes as CEL: what an agent may change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_k8s import names
+from cgpu_k8s.admission.cel import Check, quote_text, write_list, write_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cgpu_k8s.admission.settings import Settings
+
+# What an agent changes of its node: by the path of an object in it, the members that may differ.
+# The API server changes three of the metadata by itself.
+OFFERED: Mapping[str, tuple[str, ...]] = {
+    "": ("metadata", "status"),
+    "metadata": ("annotations", "labels", "generation", "managedFields", "resourceVersion"),
+    "metadata.annotations": (names.FACTS,),
+    "metadata.labels": names.NODE_LABELS,
+    "status": ("allocatable", "capacity"),
+    "status.allocatable": names.NODE_RESOURCES,
+    "status.capacity": names.NODE_RESOURCES,
+}
+# Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
+NODE_NAME = "authentication.kubernetes.io/node-name"
+
+
+def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
+    """The node is the one on which the pod runs to which the user's token is bound."""
+    extra, name = "request.userInfo.extra", quote_text(NODE_NAME)
+    return (
+        Check(
+            f"has({extra}) && {name} in {extra} && {extra}[{name}] == [object.metadata.name]",
+            write_sentence(
+                "an agent's token may change only the node on which the agent's pod runs"
+            ),
+        ),
+    )
+
+
+def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
+    """Nothing of a node changes but what an agent writes."""
+    return tuple(
+        Check(
+            _is_unchanged(path, members),
+            write_sentence(f"{path or 'node'}: an agent may change only {', '.join(members)}"),
+        )
+        for path, members in OFFERED.items()
+    )
+
+
+def _is_unchanged(path: str, but: Iterable[str]) -> str:
+    """Return CEL: the object at a path has the same members as before, except some."""
+    after, before = _select_part("object", path), _select_part("oldObject", path)
+    free = write_list(but)
+    return (
+        f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"
+        f" && {before}.all(key, key in {free} || key in {after})"
+    )
+
+
+def _select_part(of: str, path: str) -> str:
+    """The object at a path, of whose members nothing is known; of a node, the first level is there.
+
+    A list of all that a node's status may have would miss what later versions add.
+    """
+    whole = f"{of}.{path}" if path else of
+    return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"

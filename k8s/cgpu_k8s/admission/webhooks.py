@@ -1,0 +1,150 @@
+"""The objects that make an API server follow the rules: policies or webhook configurations.
+
+| Kubernetes | who follows the rules | while no guard answers |
+|---|---|---|
+| before 1.28 | the webhook | everything is let in, and a node gives nothing that is not decided |
+| 1.28 and 1.29 | the webhook, for what concerns GPUs or is an agent's | this waits |
+| from 1.30 | policies; the webhook sends pods to the scheduler | likewise |
+
+Templates of pods are let in while no guard answers, in each version: their pods are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from cgpu_k8s.admission import cel
+from cgpu_k8s.admission.keeping import NAME
+from cgpu_k8s.admission.policies import make_conditions, make_policies, make_resource_rule
+from cgpu_k8s.admission.rules import BOUND, CHANGED, CREATED, NODES, TEMPLATES, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_k8s.admission.settings import Settings
+
+_API = "admissionregistration.k8s.io/v1"
+# Minor versions from which on an API server has conditions of webhooks, and policies.
+FIRST, CONDITIONS, POLICIES = 20, 28, 30
+VERSIONS = (FIRST, CONDITIONS, POLICIES)  # each begins another way
+_VALIDATING, _MUTATING = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
+_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits, and where it goes on without
+# Who binds the pods of all other schedulers: those never ask for GPUs.
+_BINDER = "system:kube-scheduler"
+
+
+class Hook(NamedTuple):
+    """One webhook.
+
+    Attributes:
+        event: the requests that it is for.
+        conditions: which of them concern it, as CEL, by name; where an API server has conditions.
+        vital: whether these are refused while no guard answers.
+        again: whether it is asked again if a later webhook changes the object.
+    """
+
+    event: Event
+    conditions: dict[str, str]
+    vital: bool = True
+    again: bool = False
+
+
+def make_objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
+    """The objects for API servers of this minor version, and of later ones up to the next.
+
+    Args:
+        settings: of the cluster.
+        namespace: of the guard's Service.
+        minor: one of VERSIONS.
+    """
+    hooks = {
+        _VALIDATING: make_validating_hooks(settings, minor),
+        _MUTATING: make_mutating_hooks(settings, minor),
+    }
+    return [
+        *(make_policies(settings) if minor >= POLICIES else []),
+        *(_make_configuration(kind, found, namespace, minor) for kind, found in hooks.items()),
+    ]
+
+
+def dump_objects(settings: Settings, namespace: str, minor: int) -> str:
+    """Return the objects as YAML."""
+    found = make_objects(settings, namespace, minor)
+    return str(yaml.safe_dump_all(found, sort_keys=False, width=100))
+
+
+def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
+    """The webhooks that refuse, by name."""
+    noted, altered = (
+        cel.is_broken(checks(settings, cel.OBJECT))
+        for checks in (cel.check_annotations, cel.check_annotation_changes)
+    )
+    pods = {"concerned": _is_concerned(cel.OBJECT, settings)}
+    made = f"[{cel.select_template(cel.OBJECT)}].exists(pod, {_is_concerned('pod', settings)})"
+    ruled = {
+        "pods": Hook(CREATED, pods),
+        "templates": Hook(
+            TEMPLATES, {**make_conditions(TEMPLATES, settings), "concerned": made}, vital=False
+        ),
+        "annotations": Hook(CHANGED, {**make_conditions(CHANGED, settings), "concerned": altered}),
+        "bindings": Hook(BOUND, {**make_conditions(BOUND, settings), "concerned": noted}),
+    }
+    # A condition does not see the pod of a Binding, so all that others bind are asked about.
+    binders = {"others": cel.is_from_others((*settings.accounts, _BINDER))}
+    return {
+        **(ruled if minor < POLICIES else {}),
+        **({"binders": Hook(BOUND, binders, vital=False)} if minor >= CONDITIONS else {}),
+    }
+
+
+def _is_concerned(pod: str, settings: Settings) -> str:
+    """Return CEL: a rule can refuse the pod that an expression names."""
+    checks = (*cel.check_annotations(settings, pod), *cel.check_misspelt_names(settings, pod))
+    return f"{cel.is_broken(checks)} || {cel.asks_for_gpu(pod)}"
+
+
+def make_mutating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
+    """The webhooks that are asked first, by name: what changes new pods, and what refuses nodes.
+
+    To validating webhooks, API servers before 1.20.6 show a node as if it had been before as it
+    would be (CVE-2021-25735).
+    """
+    return {
+        # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
+        "schedulers": Hook(CREATED, {"concerned": cel.asks_for_gpu(cel.OBJECT)}, again=True),
+        **({"nodes": Hook(NODES, make_conditions(NODES, settings))} if minor < POLICIES else {}),
+    }
+
+
+def _make_configuration(
+    kind: str, hooks: Mapping[str, Hook], namespace: str, minor: int
+) -> dict[str, Any]:
+    # The guard adds the path and the authority: an upgrade of the chart must not overwrite them.
+    service = {"namespace": namespace, "name": NAME, "port": 443}
+    return {
+        "apiVersion": _API,
+        "kind": kind,
+        "metadata": {"name": NAME},
+        "webhooks": [
+            {**_make_webhook(name, hook, minor), "clientConfig": {"service": {**service}}}
+            for name, hook in hooks.items()
+        ],
+    }
+
+
+def _make_webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
+    conditions = [
+        {"name": each, "expression": expression} for each, expression in hook.conditions.items()
+    ]
+    return {
+        "name": f"{name}.guard.cgpu",
+        "admissionReviewVersions": ["v1"],
+        "rules": [make_resource_rule(hook.event)],
+        **({"matchConditions": conditions} if minor >= CONDITIONS else {}),
+        "failurePolicy": "Fail" if hook.vital and minor >= CONDITIONS else "Ignore",
+        "sideEffects": "None",
+        "timeoutSeconds": _PATIENCE if hook.vital else _LITTLE,
+        **({"reinvocationPolicy": "IfNeeded"} if hook.again else {}),
+    }

@@ -1,0 +1,286 @@
+"""Requests to the API server: one answer, or one error of ``errors``, for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import ssl
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from cgpu_env.errors import CgpuError, printable
+from cgpu_env.version import VERSION
+from cgpu_k8s.apiserver.cluster import Certificate, Cluster
+from cgpu_k8s.apiserver.errors import (
+    LONGEST_MESSAGE,
+    ApiError,
+    ConfigurationError,
+    NoAnswerError,
+    UnreachableError,
+    make_api_error,
+)
+
+Json = dict[str, Any]
+MERGE = "application/merge-patch+json"  # a list replaces the list
+STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kubernetes' own keys
+JSON = "application/json"
+PAGE = 500  # objects that a list asks for at a time
+LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
+DEAD = 60.0  # seconds after which ``_enable_keepalive`` has found out that a server is gone
+REFUSED = 400
+UNAUTHORIZED = 401
+
+
+class Page(NamedTuple):
+    """Some of the objects of a list, in the API server's order, and the version of the list."""
+
+    items: list[Json]
+    version: str
+
+
+class ApiRequest(NamedTuple):
+    """A request: method, path, query, and a body of the content type ``kind``.
+
+    ``before`` is called when the connection is there and the body is about to be written. If it
+    raises a CgpuError, the server gets no body, carries nothing out, and the error is raised.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: Json | None = None
+    kind: str = JSON
+    before: Callable[[], None] | None = None
+
+    def __str__(self) -> str:
+        """Return method and path, for messages."""
+        return f"{self.method} {self.path}"
+
+
+@asynccontextmanager
+async def open_client(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
+    """A client of ``cluster``, whose connections stay open until the end of the block.
+
+    A request that has no answer after ``timeout`` seconds raises NoAnswerError.
+    """
+    async with aiohttp.ClientSession(
+        headers={"Accept": JSON, "User-Agent": f"cgpu/{VERSION}"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        connector=aiohttp.TCPConnector(limit=0),  # watches hold theirs for minutes
+    ) as session:
+        yield Client(cluster, session, timeout)
+
+
+class Client:
+    """Requests to one cluster; see ``open_client``.
+
+    Each method raises an ApiError, or a ConfigurationError if there is no credential. A path
+    is one of ``resources``.
+    """
+
+    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, timeout: float) -> None:
+        self.cluster = cluster
+        self._session = session
+        self._patience = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 5.0))
+        self._tls: dict[Certificate | None, ssl.SSLContext] = {}
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
+        """The object, or whatever else is at ``path``."""
+        return await self._request_json(ApiRequest("GET", path, query))
+
+    async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
+        """Create what ``body`` describes, and return it as stored; ``before``: see ``Request``."""
+        return await self._request_json(ApiRequest("POST", path, body=body, before=before))
+
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
+        return await self._request_json(ApiRequest("PUT", path, body=body))
+
+    async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
+        """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE."""
+        return await self._request_json(ApiRequest("PATCH", path, None, body, kind))
+
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        """Delete the object; ``body`` may give DeleteOptions."""
+        return await self._request_json(ApiRequest("DELETE", path, body=body))
+
+    async def list_pages(
+        self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
+    ) -> AsyncGenerator[Page, None]:
+        """All objects of a list, ``size`` at a time, as they were at one moment.
+
+        Raises GoneError between two pages if the API server no longer knows that moment.
+        """
+        asked = {**(query or {}), "limit": str(size)}
+        while True:
+            answer = await self._request_json(ApiRequest("GET", path, asked))
+            about = answer.get("metadata") or {}
+            yield Page(answer.get("items") or [], str(about.get("resourceVersion") or ""))
+            if not about.get("continue"):
+                return
+            asked["continue"] = str(about["continue"])
+
+    async def list(self, path: str, query: Mapping[str, str] | None = None) -> Page:
+        """All objects of a list at once."""
+        items: list[Json] = []
+        version = ""
+        async for page in self.list_pages(path, query):
+            items += page.items
+            version = page.version
+        return Page(items, version)
+
+    async def stream_lines(
+        self, path: str, query: Mapping[str, str], silence: float
+    ) -> AsyncGenerator[Json, None]:
+        """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
+
+        Raises NoAnswerError after ``silence`` seconds without a byte, DEAD seconds after the
+        server's machine is gone, if the connection breaks, and if a line is not JSON. What a broken
+        connection left of a line is dropped.
+        """
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
+        request, rest = ApiRequest("GET", path, query), b""
+        async with self._open_response(request, patience) as response:
+            _enable_keepalive(response)
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield _parse_json(request, line)
+                if len(rest) > LONGEST_LINE:
+                    raise NoAnswerError(
+                        f"the API server answers {request} with a line that does not end"
+                    )
+
+    async def _request_json(self, request: ApiRequest) -> Json:
+        async with self._open_response(request, self._patience) as response:
+            return _parse_json(request, await response.read())
+
+    @asynccontextmanager
+    async def _open_response(
+        self, request: ApiRequest, patience: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, or to the same with a newer credential after a 401."""
+        try:
+            response = await self._send_request(request, patience)
+            if response.status == UNAUTHORIZED and self.cluster.credentials.renew():
+                response.release()
+                response = await self._send_request(request, patience)
+            async with response:
+                if response.status >= REFUSED:
+                    raise await self._read_error(request, response)
+                yield response
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ClientConnectorCertificateError,
+            aiohttp.ConnectionTimeoutError,
+            UnicodeError,  # a host whose name has no form for DNS
+        ) as error:
+            cause = getattr(error, "os_error", None) or error
+            is_stranger = isinstance(cause, ssl.SSLCertVerificationError)
+            right = "certificate-authority" if is_stranger else "address"
+            origin = self.cluster.origin
+            raise UnreachableError(
+                f"the API server {self.cluster.server} ({origin}) cannot be reached:"
+                f" {printable(_simplify_reason(str(cause)), LONGEST_MESSAGE)}",
+                hint=f"check that it runs, and that its {right} in {origin} is right",
+            ) from None
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if isinstance(error.__cause__, CgpuError):
+                raise error.__cause__ from None
+            why = printable(_simplify_reason(str(error)), LONGEST_MESSAGE) or "it takes too long"
+            raise NoAnswerError(f"the answer to {request} does not come: {why}") from None
+
+    async def _send_request(
+        self, request: ApiRequest, patience: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        credential = await self.cluster.credentials.get_current()
+        if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
+            context = self.cluster.trust.make_context(credential.certificate)
+            self._tls = {credential.certificate: context}
+        headers = credential.headers
+        data: bytes | AsyncIterator[bytes] | None = None
+        if not all(map(str.isprintable, headers.values())):
+            raise ConfigurationError(
+                f"the token of {self.cluster.origin} has a control character: it must be one line"
+            )
+        if request.body is not None:
+            headers = {**headers, "Content-Type": request.kind}
+            data = json.dumps(request.body, separators=(",", ":")).encode()
+            if request.before:
+                headers["Content-Length"] = str(len(data))
+                data = _yield_after(request.before, data)
+        return await self._session.request(
+            request.method,
+            URL(self.cluster.server + request.path, encoded=True).update_query(request.query or {}),
+            data=data,
+            headers=headers,
+            timeout=patience,
+            ssl=self._tls[credential.certificate],
+            server_hostname=self.cluster.trust.name or None,
+            proxy=self.cluster.proxy or None,
+            allow_redirects=False,
+        )
+
+    async def _read_error(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
+        text = await response.text(errors="replace")
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = text.strip()
+        hint = ""
+        if response.status == UNAUTHORIZED:
+            hint = (
+                self.cluster.credentials.find_problem()
+                or "the token or certificate may have expired"
+            )
+            hint = f"check the credentials of {self.cluster.origin}: {hint}"
+        return make_api_error(
+            str(request), response.status, answer, response.headers.get("Retry-After"), hint
+        )
+
+
+def _simplify_reason(why: str) -> str:
+    """Return the reason for a failed connection, without error numbers and OpenSSL's line numbers.
+
+    If several addresses failed for the same reason, it is named once.
+    """
+    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", why)))
+    found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
+    return re.sub(r"^\[SSL(: \w+)?\] (.*?)( \(_ssl\.c:\d+\))?$", r"TLS: \2", found)
+
+
+def _enable_keepalive(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel ask the other end of an answer's connection whether it is there.
+
+    A watch is silent for minutes; only the kernel can find out that its server is gone.
+    """
+    transport = response.connection.transport if response.connection else None
+    link = transport.get_extra_info("socket") if transport else None
+    if link is not None and sys.platform == "linux":  # where watches run
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+async def _yield_after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:
+    before()
+    yield data
+
+
+def _parse_json(request: ApiRequest, data: bytes) -> Json:
+    try:
+        parsed = json.loads(data)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise NoAnswerError(f"the API server answers {request} with what is not a JSON object")
+    return parsed

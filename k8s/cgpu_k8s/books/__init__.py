@@ -1,1 +1,0 @@
-"""The cluster's books: who has what of which GPU. Pure: events in, answers out."""

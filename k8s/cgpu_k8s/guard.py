@@ -1,0 +1,85 @@
+"""``python -m cgpu_k8s.guard``: the webhook that API servers ask about pods, bindings and nodes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from cgpu_env.commandline import Parser, parse_address
+from cgpu_k8s.apiserver import program
+
+NAME = "cgpu-guard"
+report = program.make_reporter(NAME, {"failed", "call_failed"})
+# The service accounts that write decisions, and what nodes offer.
+_SCHEDULER, _AGENT = "cgpu-scheduler", "cgpu-agent"
+
+
+def build_parser() -> Parser:
+    """The command line."""
+    parser = program.build_base_parser(
+        NAME,
+        "Tell API servers which pods, decisions, bindings and changes of nodes to let in,"
+        " and send pods that ask for GPUs to cgpu's scheduler.",
+    )
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        help=f"where the Secret {NAME} and the accounts {_SCHEDULER} and {_AGENT} are; by default"
+        " the context's",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        type=parse_address,
+        default=(None, 8443),
+        help="where API servers call; port 8443 of every address by default",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="NAME",
+        help=f"the name or address that they call; by default {NAME}.NAMESPACE.svc",
+    )
+    parser.add_argument(
+        "--runtime-class",
+        metavar="NAME",
+        default="",
+        help="what pods that ask for GPUs get where they name no runtimeClassName; none by default",
+    )
+    return parser
+
+
+def main() -> NoReturn:
+    """Serve until stopped."""
+    program.run(NAME, build_parser, serve)
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Answer API servers until cancelled."""
+    # Here, so that --help does not wait for them.
+    from cgpu_k8s.admission.keeping import Keeping  # noqa: PLC0415
+    from cgpu_k8s.admission.server import Guard  # noqa: PLC0415
+    from cgpu_k8s.admission.settings import Settings  # noqa: PLC0415
+    from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
+    from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
+    from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415
+
+    cluster = load_cluster(given.kubeconfig, given.context)
+    namespace = given.namespace or cluster.namespace
+    scheduler, agent = (
+        f"system:serviceaccount:{namespace}:{name}" for name in (_SCHEDULER, _AGENT)
+    )
+    settings = Settings((scheduler,), agent, runtime_class=given.runtime_class)
+    async with open_client(cluster) as client:
+        keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
+        await keeping.wait_for_keys()
+        guard = Guard(settings, client, report, keeping.compute_words)
+        port = Port(guard.make_application(), guard.is_from_api_server, keeping.tls)
+        try:
+            report("serves", {"address": await port.open(*given.listen)})
+            await keeping.run()
+        finally:
+            await port.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The kubelet and its container runtime: what a node's programs ask them, and tell them."""

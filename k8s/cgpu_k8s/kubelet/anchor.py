@@ -1,0 +1,217 @@
+"""``aliyun.com/gpu-count`` as a device plugin, which makes a kubelet keep the node's resources.
+
+A kubelet that starts again keeps resources that somebody else wrote into the node's status only if
+its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
+published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
+make its socket again and to register anew. It also registers anew if the kubelet does not listen to
+it: a kubelet first answers and then calls back, and forgets a plugin that it does not reach.
+
+Where nobody may write a node's status, the other resources are plugins, too, with a device for each
+unit. Which devices a pod gets says nothing: its decision does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from grpclib.client import Channel
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
+
+from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.apiserver.tasks import run_together
+from cgpu_k8s.kubelet import wire
+from cgpu_k8s.names import CORES, COUNT, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from grpclib.server import Stream
+
+SOCKET = "cgpu.sock"
+UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
+PERIOD = 1.0  # seconds between two looks at the kubelet's socket
+CALL = 15.0  # seconds in which a kubelet has to call a plugin that it took; it tries for 10
+_UNHEARD = "the kubelet took the plugin, and does not listen to it"
+_REFUSAL = (
+    f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
+    " aliyun.com/gpu-mem in a container's limits"
+)
+Identity = tuple[int, int, int]
+Report = Callable[[str, dict[str, object]], None]
+
+
+class DevicePlugin:
+    """The plugin of a resource, for the kubelet whose folder for device plugins is ``folder``.
+
+    Args:
+        folder: the kubelet's.
+        report: writes a line of the log.
+        resource: its name.
+        socket: the plugin's, in the folder.
+
+    Attributes:
+        holds: set once a kubelet knows the devices.
+    """
+
+    def __init__(
+        self, folder: Path, report: Report, resource: str = COUNT, socket: str = SOCKET
+    ) -> None:
+        self._folder, self._report = folder, report
+        self._resource, self._socket = resource, socket
+        self._devices: dict[str, bool] = {}
+        self._changed = asyncio.Condition()
+        self._server: Server | None = None
+        self._kubelet: Identity | None = None
+        self._own: Identity | None = None
+        self._failure = ""
+        self._listeners, self._unheard = 0, 0.0
+        self.holds = asyncio.Event()
+
+    async def publish(self, devices: Mapping[str, bool]) -> None:
+        """From now on these are the devices: whether each is healthy, by the GPU's UUID."""
+        async with self._changed:
+            if self._devices != dict(devices):
+                self._devices = dict(devices)
+                self._changed.notify_all()
+
+    async def run(self) -> None:
+        """Stay registered with whichever kubelet runs, until cancelled."""
+        try:
+            while True:
+                if self._devices:
+                    await self._ensure_registered()
+                await asyncio.sleep(PERIOD)
+        finally:
+            await self._stop()
+
+    async def _ensure_registered(self) -> None:
+        """Register anew if the kubelet started again, removed our socket, or does not listen."""
+        kubelet = _identify_socket(self._folder / wire.KUBELET)
+        own = _identify_socket(self._folder / self._socket)
+        if kubelet is None:
+            self._report_failure(f"no kubelet listens at {self._folder / wire.KUBELET}")
+            return
+        if kubelet == self._kubelet and own is not None and own == self._own:
+            if self._listeners or time.monotonic() - self._unheard < CALL:
+                return
+            self._report_failure(_UNHEARD)
+        is_unheard = self._failure == _UNHEARD  # then its success is that the kubelet listens
+        try:
+            await self._register()
+        except (CgpuError, OSError) as error:
+            self._report_failure(
+                f"the kubelet does not take the plugin: {printable(str(error), 300)}"
+            )
+        else:
+            self._kubelet, self._unheard = kubelet, time.monotonic()
+            if not is_unheard:
+                self._report_success()
+
+    async def _register(self) -> None:
+        await self._stop()
+        path = self._folder / self._socket
+        path.unlink(missing_ok=True)
+        server = Server([self], codec=wire.Bytes())
+        await server.start(path=str(path))
+        self._server, self._own = server, _identify_socket(path)
+        async with Channel(path=str(self._folder / wire.KUBELET), codec=wire.Bytes()) as channel:
+            await wire.call_method(
+                channel, wire.REGISTER, wire.encode_registration(self._socket, self._resource)
+            )
+
+    async def _stop(self) -> None:
+        server, self._server, self._kubelet, self._own = self._server, None, None, None
+        if server is not None:
+            server.close()
+
+    def _report_success(self) -> None:
+        self._failure = ""
+        self._report("registered", {"resource": self._resource, "folder": self._folder})
+
+    def _report_failure(self, why: str) -> None:
+        if why != self._failure:
+            self._failure = why
+            self._report("not_registered", {"error": why})
+
+    def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
+        """The methods of the plugin."""
+        take = _refuse_allocation if self._resource == COUNT else _allocate_nothing
+        methods = {
+            "GetDevicePluginOptions": (_answer_empty, Cardinality.UNARY_UNARY),
+            "PreStartContainer": (_answer_empty, Cardinality.UNARY_UNARY),
+            "GetPreferredAllocation": (_answer_empty, Cardinality.UNARY_UNARY),
+            "Allocate": (take, Cardinality.UNARY_UNARY),
+            "ListAndWatch": (self._list_and_watch, Cardinality.UNARY_STREAM),
+        }
+        return {
+            f"/{wire.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
+            for name, (act, kind) in methods.items()
+        }
+
+    async def _list_and_watch(self, stream: Stream[bytes, bytes]) -> None:
+        await stream.recv_message()
+        last = None
+        self._listeners += 1
+        try:
+            while True:
+                async with self._changed:
+                    while self._devices == last:
+                        await self._changed.wait()
+                    last = self._devices
+                await stream.send_message(wire.encode_devices(last))
+                self.holds.set()
+                if self._failure == _UNHEARD:
+                    self._report_success()
+        finally:
+            self._listeners -= 1
+            self._unheard = time.monotonic()
+
+
+class Units:
+    """The resources that pods ask for, with a device for each unit."""
+
+    def __init__(self, folder: Path, report: Report) -> None:
+        self._plugins = {name: DevicePlugin(folder, report, name, UNITS[name]) for name in UNITS}
+
+    async def publish(self, resources: Mapping[str, int]) -> None:
+        """From now on there is so much of each; devices are healthy, whatever GPUs are.
+
+        A kubelet that starts again would fail pods that have others. Pods are placed by the
+        annotation, which says which GPUs are lost.
+        """
+        for name, plugin in self._plugins.items():
+            await plugin.publish({str(unit): True for unit in range(resources.get(name, 0))})
+
+    async def run(self) -> None:
+        """Stay registered, until cancelled."""
+        await run_together(*(plugin.run() for plugin in self._plugins.values()))
+
+
+async def _answer_empty(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    await stream.send_message(wire.EMPTY)
+
+
+async def _allocate_nothing(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    await stream.send_message(wire.ALLOCATED)
+
+
+async def _refuse_allocation(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    raise GRPCError(Status.FAILED_PRECONDITION, _REFUSAL)
+
+
+def _identify_socket(path: Path) -> Identity | None:
+    """Return a socket's device, inode and change time; an inode number may be used again."""
+    with contextlib.suppress(OSError):
+        facts = path.stat()
+        return facts.st_dev, facts.st_ino, facts.st_ctime_ns
+    return None

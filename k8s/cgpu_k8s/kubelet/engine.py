@@ -1,0 +1,162 @@
+"""Asks the node's container engine which runtimes it has: the configuration that it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from grpclib.client import Channel
+
+from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.kubelet import runtimes
+from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO
+from cgpu_k8s.kubelet.wire import Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.objects.fields import get_member
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from cgpu_k8s.kubelet.runtimes import Runtime
+    from cgpu_k8s.objects.fields import Json
+
+# Where each engine listens for its kubelet; of several, the one of the whole distribution first.
+SOCKETS: Mapping[str, tuple[str, ...]] = {
+    CONTAINERD: (
+        "/run/k3s/containerd/containerd.sock",
+        "/run/k0s/containerd.sock",
+        "/run/containerd/containerd.sock",
+    ),
+    CRIO: ("/run/crio/crio.sock",),
+}
+AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
+_PATIENCE = 5.0
+# Of the request and the answer of the CRI's Status, and of an entry of its map.
+_STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
+_INFO, _KEY, _VALUE = 2, 1, 2
+# What NVIDIA's runtime reads: beside its program where an operator has brought it, else in /etc.
+_FILE = "nvidia-container-runtime/config.toml"
+_UCRED = struct.Struct("iII")
+
+
+class ContainerRuntime:
+    """The container engine of this node.
+
+    Args:
+        path: of its socket; None: where the engine that the node names usually has it.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._asked: tuple[tuple[str, int, int], float] | None = None
+        self._problem: str | None = None
+
+    async def find_problem(self, node: Json) -> str:
+        """Return why pods of this node may not pass through cgpu's runtime; "" if they do.
+
+        Where the engine does not answer now, it is what was found last.
+        """
+        try:
+            name = _read_engine_name(node)
+            paths = [self._path] if self._path else SOCKETS[name]
+            await self._refresh_problem(name, next(filter(os.path.exists, paths), paths[-1]))
+        except (CgpuError, OSError, ValueError, LookupError, asyncio.TimeoutError) as error:
+            if self._problem is None:
+                why = printable(str(error), 300) or f"no answer within {_PATIENCE:g} s"
+                return f"which runtimes the container engine has is not known: {why}"
+        return self._problem or ""
+
+    async def _refresh_problem(self, name: str, path: str) -> None:
+        """Ask, unless it is known since the engine's start, and not for long."""
+        facts = Path(path).stat()  # noqa: ASYNC240 (of a socket in /run)
+        here = path, facts.st_ino, facts.st_ctime_ns
+        now = time.monotonic()
+        if self._asked and self._asked[0] == here and now - self._asked[1] < AGAIN:
+            return
+        found = await asyncio.wait_for(_READERS[name](path), _PATIENCE)
+        root = _find_root(path)
+        self._problem = runtimes.find_problem(
+            name, found, lambda program: _read_nvidia_runtimes(root, program)
+        )
+        self._asked = here, now
+
+
+def _read_engine_name(node: Json) -> str:
+    """The engine that the node's kubelet says it has.
+
+    Raises:
+        CgpuError: it is none that tells a runtime whose container it creates.
+    """
+    status = get_member(node, "status", dict)
+    version = get_member(get_member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
+    name = version.partition(":")[0]
+    if name not in SOCKETS:
+        sentence = f"containerRuntimeVersion={printable(version)}: expected {' or '.join(SOCKETS)}"
+        raise CgpuError(sentence)
+    return name
+
+
+async def _query_containerd(path: str) -> list[Runtime]:
+    try:
+        async with Channel(path=path, codec=Bytes()) as channel:
+            answer = await call_method(channel, _STATUS, _VERBOSE)
+    except CgpuError as error:
+        raise CgpuError(f"{path}: {error}") from None
+    info = {decode_text(each, _KEY): each for each in decode_values(answer, _INFO)}
+    if "config" not in info:
+        raise CgpuError(f"{path}: its Status does not show its configuration")
+    return runtimes.read_containerd(json.loads(decode_text(info["config"], _VALUE)))
+
+
+async def _query_crio(path: str) -> list[Runtime]:
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+            session.get("http://crio/config", raise_for_status=True) as answer,
+        ):
+            return runtimes.read_crio(_parse_toml(await answer.text()))
+    except aiohttp.ClientError as error:  # not all are OSErrors
+        raise CgpuError(f"{path}: {printable(str(error), 300)}") from None
+
+
+_READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {
+    CONTAINERD: _query_containerd,
+    CRIO: _query_crio,
+}
+
+
+def _find_root(path: str) -> str:
+    """The root directory of whoever listens at a socket, as we reach it."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(path)
+        ours = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid: int = _UCRED.unpack(ours)[0]
+    return f"/proc/{pid}/root"
+
+
+def _read_nvidia_runtimes(root: str, program: str) -> list[str]:
+    """The programs that NVIDIA's runtime ``program`` starts."""
+    for path in (f"{Path(program).parent}/.config/{_FILE}", f"/etc/{_FILE}"):
+        try:
+            content = _parse_toml(Path(f"{root}{path}").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        found = get_member(content, "nvidia-container-runtime", dict).get("runtimes", [])
+        return [str(each) for each in found] if isinstance(found, list) else []
+    return []
+
+
+def _parse_toml(content: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415 (few nodes need it)
+    else:
+        import tomli as tomllib  # noqa: PLC0415
+    found: dict[str, Any] = tomllib.loads(content)
+    return found

@@ -1,0 +1,130 @@
+"""The kubelet's API for pod resources: containers with whole GPUs, and other plugins with GPUs.
+
+The messages are in protobuf's encoding, with the numbers that Kubernetes documents (``v1``). Which
+containers have whole GPUs is left on the node, for the metrics of ``cgpud``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from grpclib.client import Channel
+
+from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.kubelet.wire import EMPTY, Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.names import COUNT
+from cgpu_node import exclusive
+from cgpu_node.exclusive import Exclusive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+LIST = "/v1.PodResourcesLister/List"
+ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"  # from Kubernetes 1.23 on
+VENDOR = "nvidia.com/"  # of the resources that are GPUs
+# Fields of ListPodResourcesResponse, PodResources, ContainerResources and ContainerDevices, and of
+# AllocatableResourcesResponse.
+_PODS = _OFFERED = 1
+_POD_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3
+_CONTAINER_NAME, _DEVICES = 1, 2
+_RESOURCE, _IDS = 1, 2
+
+
+class PodResources:
+    """Asks the kubelet at ``socket``, and leaves what it says in the state directory ``state``."""
+
+    def __init__(
+        self, socket: Path, state: str, report: Callable[[str, dict[str, object]], None]
+    ) -> None:
+        self._socket, self._state, self._report = socket, state, report
+        self._failure = ""
+        self._offered: dict[str, list[str]] = {}
+
+    def find_conflict(self, uuids: Collection[str]) -> str:
+        """Return which other plugin offers one of these GPUs; "" if the kubelet lists none."""
+        for resource, ids in sorted(self._offered.items()):
+            uuid = next((each for each in uuids if any(each in one for one in ids)), "")
+            if uuid and resource != COUNT:
+                return f"GPU {uuid} is also offered as {resource}: stop the plugin that does it"
+        return ""
+
+    async def run(self) -> None:
+        """Go on asking until cancelled."""
+        # One for good: it finds a kubelet that is back.
+        async with Channel(path=str(self._socket), codec=Bytes()) as channel:
+            while True:
+                try:
+                    exclusive.write(
+                        self._state, read_exclusive(await self._call_kubelet(channel, LIST))
+                    )
+                    self._failure = ""
+                except (CgpuError, OSError) as error:
+                    self._report_failure(str(error))
+                with suppress(CgpuError, OSError):  # an older kubelet does not know the question
+                    self._offered = read_offered(await self._call_kubelet(channel, ALLOCATABLE))
+                await asyncio.sleep(exclusive.PERIOD)
+
+    async def _call_kubelet(self, channel: Channel, question: str) -> bytes:
+        if not self._socket.exists():
+            raise CgpuError(f"no kubelet listens at {self._socket}")
+        return await call_method(channel, question, EMPTY)
+
+    def _report_failure(self, why: str) -> None:
+        if why != self._failure:
+            self._failure = why
+            sentence = f"which pods have whole GPUs is not known, and not in the metrics: {why}"
+            self._report("failed", {"error": sentence})
+
+
+def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
+    """The containers with NVIDIA's devices in a ListPodResourcesResponse.
+
+    Raises:
+        CgpuError: it is none.
+    """
+    return _parse_answer(
+        lambda: tuple(
+            found for pod in decode_values(answer, _PODS) for found in _read_containers(pod)
+        )
+    )
+
+
+def read_offered(answer: bytes) -> dict[str, list[str]]:
+    """The IDs of all devices that pods may get, by resource, in an AllocatableResourcesResponse.
+
+    Raises:
+        CgpuError: it is none.
+    """
+
+    def read_devices() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for devices in decode_values(answer, _OFFERED):  # those of each NUMA node apart
+            ids = found.setdefault(decode_text(devices, _RESOURCE), [])
+            ids += [each.decode() for each in decode_values(devices, _IDS)]
+        return found
+
+    return _parse_answer(read_devices)
+
+
+def _parse_answer(read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (ValueError, IndexError) as error:
+        raise CgpuError(f"the kubelet's answer is not readable: {printable(str(error))}") from None
+
+
+def _read_containers(pod: bytes) -> Iterator[Exclusive]:
+    for container in decode_values(pod, _CONTAINERS):
+        ids = {
+            id_.decode()
+            for devices in decode_values(container, _DEVICES)
+            if decode_text(devices, _RESOURCE).startswith(VENDOR)
+            for id_ in decode_values(devices, _IDS)
+        }
+        if ids:
+            names = decode_text(pod, _NAMESPACE), decode_text(pod, _POD_NAME)
+            yield Exclusive(*names, decode_text(container, _CONTAINER_NAME), tuple(sorted(ids)))

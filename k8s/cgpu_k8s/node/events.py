@@ -1,0 +1,76 @@
+"""Events about a node, each sent once for as long as it is true."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.resources import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from cgpu_k8s.apiserver.client import Client
+
+NORMAL, WARNING = "Normal", "Warning"
+NAMESPACE = "default"  # where events about nodes are
+COMPONENT = "cgpu-agent"
+
+
+class Events:
+    """Sends the events about the node ``name``.
+
+    Args:
+        client: of the API server.
+        name: of the node.
+        fail: takes an error and what it is about, and reports it once; "" means no error.
+    """
+
+    def __init__(self, client: Client, name: str, fail: Callable[[str, str], None]) -> None:
+        self._client, self._name, self._fail = client, name, fail
+        self._sent: dict[tuple[str, str], str] = {}
+
+    async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> bool:
+        """Send an event, unless the last one for this reason and subject had the same message.
+
+        If the API server does not take it, the next call with it tries again; no error is raised.
+
+        Returns:
+            Whether the API server has it.
+        """
+        if self._sent.get((reason, about)) == message:
+            return True
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        node = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._name}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{self._name}.{time.time_ns():x}", "namespace": NAMESPACE},
+            "involvedObject": node,
+            "reason": reason,
+            "message": message[:1024],  # the API's limit
+            "type": kind,
+            "source": {"component": COMPONENT, "host": self._name},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
+        except CgpuError as error:
+            self._fail(str(error), "events")
+            return False
+        self._sent[reason, about] = message
+        self._fail("", "events")
+        return True
+
+    def forget_except(self, reason: str, subjects: Collection[str]) -> None:
+        """End the events for ``reason``, except those about these subjects."""
+        for sent in [key for key in self._sent if key[0] == reason and key[1] not in subjects]:
+            del self._sent[sent]
+
+    def forget(self, reason: str, about: str = "") -> None:
+        """End an event: if ``reason`` holds again, it is sent again."""
+        self._sent.pop((reason, about), None)

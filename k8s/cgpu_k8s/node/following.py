@@ -1,0 +1,136 @@
+"""This node and its pods, as the API server has them."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.order import version_of
+from cgpu_k8s.apiserver.resources import NODES, PODS
+from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Pace, Watch
+from cgpu_k8s.node.pods import NodePod, read_node_pod
+from cgpu_k8s.objects.fields import ObjectError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from cgpu_k8s.apiserver.client import Client, Json
+    from cgpu_k8s.node.specs import Specs
+
+
+class NodeInformer:
+    """Follows a node and its pods.
+
+    Args:
+        client: of the API server.
+        name: of the node.
+        specs: what is left of pods for the start of containers.
+        news: set when anything has changed.
+        report: writes a line of the log.
+        fail: says what is wrong about something, once; "": nothing is.
+
+    Attributes:
+        node: its object; None: not known, or not there.
+        pods: those on the node, by UID; None: not known.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
+        self,
+        client: Client,
+        name: str,
+        specs: Specs,
+        news: asyncio.Event,
+        report: Callable[[str, dict[str, object]], None],
+        fail: Callable[[str, str], None],
+    ) -> None:
+        self._client, self._name, self._specs = client, name, specs
+        self._news, self._report, self._fail = news, report, fail
+        self.node: Json | None = None
+        self.pods: dict[str, NodePod] | None = None
+
+    async def follow_node(self) -> None:
+        """Keep ``node`` up to date until cancelled."""
+        watch = self._make_watch(NODES.path(), f"metadata.name={self._name}", _keep_object)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                wrong = ""
+                if isinstance(event, Listed):
+                    self.node = event.items[0] if event.items else None
+                    if self.node is None:
+                        wrong = f"node {self._name}: the cluster has no node of this name"
+                elif event.kind == DELETED:
+                    self.node = None
+                else:
+                    self.update_node(event.item)
+                self._fail(wrong, NODES.path())
+                self._news.set()
+
+    async def follow_pods(self) -> None:
+        """Keep ``pods`` up to date, and their specifications for the start of containers."""
+        watch = self._make_watch(
+            PODS.path(), f"spec.nodeName={self._name}", self._try_read_pod, self._specs.mark_stale
+        )
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                try:
+                    await self._apply_pod_event(event)
+                    self._fail("", PODS.path())
+                except (CgpuError, OSError) as error:
+                    self._specs.mark_stale()
+                    self._fail(
+                        f"what pods ask for cannot be left on the node: {error}", PODS.path()
+                    )
+                self._news.set()
+
+    async def _apply_pod_event(
+        self, event: Listed[NodePod | None] | Changed[NodePod | None]
+    ) -> None:
+        if isinstance(event, Listed):
+            self.pods = {pod.uid: pod for pod in event.items if pod}
+            await self._specs.replace_all(self.pods.values())
+        elif event.item and self.pods is not None:
+            if event.kind == DELETED:
+                self.pods.pop(event.item.uid, None)
+                self._specs.remove(event.item.uid)
+            else:
+                self.pods[event.item.uid] = event.item
+                self._specs.update(event.item)
+
+    def _try_read_pod(self, item: Json) -> NodePod | None:
+        try:
+            return read_node_pod(item)
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "pods", "error": error})
+            return None
+
+    def update_node(self, node: Json) -> None:
+        """Take over a node that was just written, because the watch may still show older states."""
+        new, last = version_of(node), version_of(self.node or {})
+        if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
+            self.node = node
+
+    def _make_watch(
+        self,
+        path: str,
+        field: str,
+        read: Callable[[Json], Any],
+        failed: Callable[[], None] = lambda: None,
+    ) -> Watch[Any]:
+        def report_error(error: Exception) -> None:
+            failed()
+            self._fail(str(error), path)
+
+        return Watch(
+            self._client,
+            path,
+            read,
+            {"fieldSelector": field},
+            Pace(length=300.0),
+            report_error,
+        )
+
+
+def _keep_object(item: Json) -> Json:
+    return item

@@ -1,0 +1,207 @@
+"""Binds a pod to its node with its decision, in one write; whatever comes back is understood.
+
+A Binding's annotations are merged into the pod by the API server in the same write, and a pod is
+bound once: a second Binding gets a conflict and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
+from cgpu_k8s.apiserver.resources import PODS
+from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler.placing import commit_decision
+from cgpu_node.allocation import NeedError, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.objects.pods import Pod
+    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.wire import Bound
+    from cgpu_node.allocation import Decision
+
+    Json = dict[str, Any]
+
+ON_ITS_WAY = 60.0  # seconds that the API server may still carry out a request without an answer
+DONE, REPEATED, REFUSED, FAILED, UNKNOWN = "done", "repeated", "refused", "failed", "unknown"
+
+
+class BindError(CgpuError):
+    """A pod was not bound, or it is not known whether it was; one sentence.
+
+    Attributes:
+        outcome: REFUSED by us, FAILED by the API server, or UNKNOWN.
+    """
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class BindingClient(Protocol):
+    """The requests that a binding takes; ``cgpu_k8s.apiserver.client.Client`` has them."""
+
+    async def get(self, path: str) -> Json:
+        """Return the object at ``path``. Raises ApiError."""
+        ...
+
+    async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
+        """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
+        ...
+
+
+class Binder:
+    """Binds pods.
+
+    Args:
+        books: the cluster's.
+        api: of the API server.
+        problem: why nothing may be bound now; "": it may.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        api: BindingClient,
+        problem: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._books, self._api, self._problem, self._clock = books, api, problem, clock
+
+    async def bind(self, asked: Bound) -> str:
+        """Bind a pod to the node that its scheduler chose; DONE or REPEATED.
+
+        Raises:
+            BindError: it is not bound there, or nobody knows.
+        """
+        if self._is_done(asked):
+            return REPEATED
+        pod = await self._find_pod(asked)
+        if not pod.asks_for_gpu:
+            return await self._send_binding(asked, {})
+        try:
+            decision = commit_decision(self._books, pod, asked.node, self._clock())
+        except NeedError as error:
+            raise BindError(REFUSED, str(error)) from None
+        if isinstance(decision, Refusal):
+            raise BindError(REFUSED, decision.sentence)
+        return await self._send_binding(asked, self._make_annotations(pod, decision))
+
+    def _make_annotations(self, pod: Pod, decision: Decision) -> dict[str, str]:
+        gpus = self._books.offers[decision.node].gpus
+        try:
+            return write_annotations(decision, pod, gpus, time.time_ns())
+        except CgpuError as error:  # names that none may have
+            self._books.mark_refused(pod.uid)
+            raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
+
+    def _is_done(self, asked: Bound) -> bool:
+        known = self._books.bound.get(asked.uid)
+        return known is not None and known.node == asked.node
+
+    async def _find_pod(self, asked: Bound) -> Pod:
+        reservation = self._books.reservations.get(asked.uid)
+        known = self._books.pods.get(asked.uid) or (reservation and reservation.pod)
+        if known:
+            return known
+        try:
+            found = read_pod(await self._api.get(_make_path(asked)))
+        except CgpuError as error:
+            raise BindError(FAILED, str(error)) from None
+        if found.uid != asked.uid:
+            raise BindError(REFUSED, f"PodUID={asked.uid}: the pod of this name is {found.uid}")
+        return found
+
+    def _expect_leading(self) -> None:
+        """Asked when a binding is written: we may have been stopped since the call came."""
+        if problem := self._problem():
+            raise BindError(REFUSED, problem)
+
+    async def _send_binding(self, asked: Bound, notes: dict[str, str]) -> str:
+        body = _make_binding(asked, notes)
+        try:
+            await self._api.post(_make_path(asked, "binding"), body, self._expect_leading)
+        except BindError:
+            self._books.mark_refused(asked.uid)
+            raise
+        except ConflictError:
+            return await self._resolve_conflict(asked)
+        except CgpuError as error:
+            if not isinstance(error, ApiError) or error.sure:
+                self._books.mark_refused(asked.uid)
+                raise BindError(FAILED, str(error)) from None
+            done, _ = await self._verify_binding(asked)
+            if done:
+                return REPEATED
+            raise BindError(
+                UNKNOWN, f"{error}; its part stays reserved until the pod shows the outcome"
+            ) from None
+        return DONE
+
+    async def _resolve_conflict(self, asked: Bound) -> str:
+        """The pod was bound before: by us, which is what we want, or by somebody else."""
+        done, node = await self._verify_binding(asked)
+        if done:
+            return REPEATED
+        where = f" to {node}" if node else ""
+        raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
+
+    async def _verify_binding(self, asked: Bound) -> tuple[bool, str]:
+        """Read the pod into the books; whether it is bound as it was asked, and to which node."""
+        try:
+            found = await self._refresh_pod(asked.namespace, asked.name, asked.uid)
+        except CgpuError:
+            return False, ""
+        if found is None:
+            return False, ""
+        has = not found.asks_for_gpu or self._books.has_share(found.uid)
+        return found.node == asked.node and has, found.node
+
+    async def _refresh_pod(self, namespace: str, name: str, uid: str) -> Pod | None:
+        """Read a pod into the books; return None if it is gone."""
+        try:
+            found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
+        except NotFoundError:
+            found = None
+        if found is None or found.uid != uid:
+            self._books.remove_pod(uid)
+            return None
+        self._books.confirm_pod(found, self._clock())
+        return found
+
+    async def resolve_overdue(self, older: float) -> None:
+        """Read pods whose bindings were sent ``older`` seconds ago and which no event has shown."""
+        now = self._clock()
+        for each in self._books.list_overdue(now - older):
+            pod = each.pod
+            try:
+                await self._refresh_pod(pod.namespace, pod.name, pod.uid)
+            except CgpuError:
+                continue
+            current = self._books.reservations.get(pod.uid)
+            if current == each and now - each.since > ON_ITS_WAY:
+                self._books.release(pod.uid)
+
+
+def _make_path(asked: Bound, part: str = "") -> str:
+    return PODS.path(asked.name, namespace=asked.namespace, part=part)
+
+
+def _make_binding(asked: Bound, notes: dict[str, str]) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": asked.name,
+            "namespace": asked.namespace,
+            "uid": asked.uid,
+            "annotations": notes,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
+    }

@@ -1,0 +1,193 @@
+"""Keeps the books as the API server has nodes and pods, and the fence as it has the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
+from cgpu_k8s.apiserver.tasks import cancel_tasks, run_together
+from cgpu_k8s.apiserver.watch import DELETED, Listed, Watch
+from cgpu_k8s.objects.fields import ObjectError
+from cgpu_k8s.objects.nodes import read_node
+from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler.fence import read_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cgpu_k8s.apiserver.client import Client, Json
+    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.fence import Fence
+
+    Report = Callable[[str, dict[str, object]], None]
+
+T = TypeVar("T")
+KEPT = 120.0  # seconds that a part is kept for a pod whose binding is not asked for
+READ = 15.0  # seconds until a pod is read whose binding was sent and not seen
+PERIOD = 5.0
+
+
+class Lease(NamedTuple):
+    """A scheduler's lease, and what is known of it."""
+
+    namespace: str
+    name: str
+    fence: Fence
+
+
+class ClusterInformer:
+    """Follows the API server.
+
+    Args:
+        client: of the API server.
+        books: the cluster's.
+        lease: of our scheduler; None: it is the only one.
+        report: writes a line of the log.
+    """
+
+    def __init__(self, client: Client, books: Books, lease: Lease | None, report: Report) -> None:
+        self._client, self._books, self._lease, self._report = client, books, lease, report
+        self._watches: dict[str, Watch[Any]] = {}
+        self._listed: set[str] = set()
+        self._anew = asyncio.Event()
+        if lease is None:
+            self._anew.set()
+
+    def get_heard_times(self) -> dict[str, float | None]:
+        """Return the time of the last message of the API server (``time.monotonic()``), by kind."""
+        return {kind: watch.heard for kind, watch in self._watches.items()}
+
+    def find_missing(self) -> str:
+        """Return what was not listed since our scheduler leads; "" if the books are complete."""
+        if self._anew.is_set():
+            return "nodes and pods are to be listed again"
+        ahead = sorted({"nodes", "pods"} - self._listed)
+        return f"the API server has not listed {' and '.join(ahead)} yet" if ahead else ""
+
+    async def run(self, resolve: Callable[[float], Awaitable[None]]) -> None:
+        """Follow until cancelled.
+
+        Args:
+            resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
+        """
+        works = [self._follow_objects(), self._clean_reservations(resolve)]
+        if self._lease:
+            works.append(self._follow_lease(self._lease))
+        await run_together(*works)
+
+    async def _follow_objects(self) -> None:
+        """Follow nodes and pods; from a new list on whenever our scheduler begins to lead.
+
+        What the leader before bound is in that list, while a watch may show it later.
+        """
+        while True:
+            await self._anew.wait()
+            self._listed.clear()
+            self._anew.clear()
+            both = asyncio.ensure_future(run_together(self._follow_nodes(), self._follow_pods()))
+            again = asyncio.ensure_future(self._anew.wait())
+            try:
+                await asyncio.wait((both, again), return_when=asyncio.FIRST_COMPLETED)
+                if both.done():
+                    both.result()  # its error ends us
+            finally:
+                await cancel_tasks(both, again)
+
+    async def _follow_nodes(self) -> None:
+        books = self._books
+        watch = self._make_watch("nodes", NODES.path(), read_node)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    books.replace_nodes(each for each in event.items if each)
+                    self._mark_listed("nodes", len(event.items))
+                elif event.item and event.kind == DELETED:
+                    books.remove_node(event.item.name)
+                elif event.item:
+                    books.update_node(event.item)
+
+    async def _follow_pods(self) -> None:
+        books = self._books
+        watch = self._make_watch("pods", PODS.path(), read_pod)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    books.replace_pods(each for each in event.items if each)
+                    self._mark_listed("pods", len(books.pods))
+                elif event.item and event.kind == DELETED:
+                    books.remove_pod(event.item.uid)
+                elif event.item:
+                    books.update_pod(event.item)
+
+    def _mark_listed(self, kind: str, count: int) -> None:
+        self._listed.add(kind)
+        self._report("listed", {"kind": kind, "count": count})
+        gc.collect()
+        gc.freeze()  # a full collection of 10,000 pods would delay answers by some 50 ms
+
+    async def _follow_lease(self, lease: Lease) -> None:
+        where = LEASES.path(namespace=lease.namespace)
+        watch = self._make_watch("lease", where, _keep_object, f"metadata.name={lease.name}")
+        async with aclosing(aiter(watch)) as events:
+            first = True
+            async for event in events:
+                if isinstance(event, Listed):
+                    found = event.items[0] if event.items else None
+                else:
+                    found = None if event.kind == DELETED else event.item
+                if self._has_begun(lease.fence, found):
+                    self._report("leads", {"holder": lease.fence.holder})
+                    self._anew.set()
+                elif first:
+                    self._anew.set()
+                first = False
+
+    def _has_begun(self, fence: Fence, item: Json | None) -> bool:
+        """Pass a lease, or None, to the fence; return whether our scheduler begins to lead."""
+        if item is None:
+            fence.clear_lease()
+            return False
+        try:
+            return fence.update_lease(item, read_clock())
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "lease", "error": error})
+            return False
+
+    def _make_watch(
+        self, kind: str, path: str, read: Callable[[Json], T], field: str = ""
+    ) -> Watch[T | None]:
+        """Return a watch, which brings None for an object that cannot be read, and logs it."""
+
+        def try_read(item: Json) -> T | None:
+            try:
+                return read(item)
+            except ObjectError as error:
+                self._report("object_not_read", {"kind": kind, "error": error})
+                return None
+
+        def report_error(error: CgpuError) -> None:
+            self._report("watch_failed", {"kind": kind, "error": error})
+
+        watch = self._watches[kind] = Watch(
+            self._client,
+            path,
+            try_read,
+            {"fieldSelector": field} if field else {},
+            report=report_error,
+        )
+        return watch
+
+    async def _clean_reservations(self, resolve: Callable[[float], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            self._books.expire(time.monotonic() - KEPT)
+            await resolve(READ)
+
+
+def _keep_object(item: Json) -> Json:
+    return item

@@ -1,0 +1,172 @@
+"""The extender's metrics for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client.core import Metric
+
+    from cgpu_k8s.scheduler.books import Books
+
+_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """Counters of events, beside the figures from the books.
+
+    Args:
+        books: the cluster's.
+        heard: when the API server last sent anything, by kind of object.
+        unbindable: why no pod may be bound now; "": they may.
+
+    Attributes:
+        registry: what a scrape shows.
+        calls: seconds of each call, by ``verb``.
+        refusals: nodes that pods were refused on, by ``reason``.
+        bindings: bindings, by ``outcome``.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        heard: Callable[[], dict[str, float | None]],
+        unbindable: Callable[[], str],
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.calls = Histogram(
+            "cgpu_extender_call_seconds",
+            "Time to answer the scheduler, by verb.",
+            ["verb"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.refusals = Counter(
+            "cgpu_extender_refused_nodes",
+            "Nodes that a pod was refused on, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.bindings = Counter(
+            "cgpu_extender_bindings",
+            "Bindings that the scheduler asked for, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.registry.register(_Cluster(books, heard, unbindable))
+
+    def take_snapshot(self) -> MetricsSnapshot:
+        """Return the families as they are now; another thread may read them."""
+        return MetricsSnapshot(list(self.registry.collect()))
+
+
+class MetricsSnapshot(CollectorRegistry):
+    """Families as they were at one moment."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        return self._families
+
+
+class _Cluster:
+    """The figures from the books at the moment of a scrape."""
+
+    def __init__(
+        self,
+        books: Books,
+        heard: Callable[[], dict[str, float | None]],
+        unbindable: Callable[[], str],
+    ) -> None:
+        self._books, self._heard, self._unbindable = books, heard, unbindable
+
+    def collect(self) -> Iterable[Metric]:
+        """Families with their samples."""
+        yield GaugeMetricFamily(
+            "cgpu_extender_leading",
+            "1 while it binds pods: its scheduler leads, and nodes and pods are listed.",
+            value=not self._unbindable(),
+        )
+        yield from self._measure_units()
+        yield from (self._count_gpus(), self._count_pods())
+        reserved = GaugeMetricFamily(
+            "cgpu_extender_reservations",
+            "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
+            labels=["state"],
+        )
+        reservations = self._books.reservations.values()
+        sent = sum(each.sent > 0 for each in reservations)
+        reserved.add_metric(["chosen"], len(reservations) - sent)
+        reserved.add_metric(["sent"], sent)
+        yield reserved
+        silence = GaugeMetricFamily(
+            "cgpu_extender_watch_silence_seconds",
+            "Time since the API server last sent anything, by kind of object.",
+            labels=["kind"],
+        )
+        now = time.monotonic()
+        for kind, when in self._heard().items():
+            if when is not None:
+                silence.add_metric([kind], now - when)
+        yield silence
+
+    def _count_gpus(self) -> Metric:
+        """Return the number of GPUs on each node that is labelled for sharing."""
+        found = GaugeMetricFamily(
+            "cgpu_cluster_gpus",
+            "GPUs of a node that is labelled for sharing them, by state.",
+            labels=["node", "state"],
+        )
+        for name, offer in self._books.offers.items():
+            if offer.is_asked:
+                healthy = sum(gpu.healthy for gpu in offer.gpus.values())
+                found.add_metric([name, "offered"], 0 if offer.withheld else healthy)
+                found.add_metric([name, "lost"], len(offer.gpus) - healthy)
+        return found
+
+    def _count_pods(self) -> Metric:
+        books = self._books
+        found = GaugeMetricFamily(
+            "cgpu_cluster_pods", "Pods that ask for a part of a GPU, by state.", labels=["state"]
+        )
+        found.add_metric(["waiting"], sum(not pod.node for pod in books.pods.values()))
+        found.add_metric(["decided"], len(books.bound))
+        found.add_metric(["undecided"], len(books.problems))
+        return found
+
+    def _measure_units(self) -> Iterable[Metric]:
+        labels = ["node", "gpu", "uuid"]
+        whole = GaugeMetricFamily(
+            "cgpu_cluster_gpu_units", "Units of aliyun.com/gpu-mem of a GPU.", labels=labels
+        )
+        taken = GaugeMetricFamily(
+            "cgpu_cluster_gpu_allocated_units", "Units that pods have or will have.", labels=labels
+        )
+        fits = GaugeMetricFamily(
+            "cgpu_cluster_largest_fit_units",
+            "The most units that a pod on one GPU can still get, by mode of the node.",
+            labels=["mode"],
+        )
+        largest: dict[str, int] = {}
+        for name, offer in self._books.offers.items():
+            node = self._books.nodes[name]
+            for gpu in offer.gpus.values():
+                of = [name, str(gpu.index), gpu.uuid]
+                whole.add_metric(of, gpu.units)
+                taken.add_metric(of, node.used_part(gpu.uuid).units)
+            for each in node.gpus.values():
+                free = node.free_part(each)
+                open_to = each.healthy and free.slots > 0 and (free.cores > 0 or not each.cores)
+                largest[node.mode] = max(largest.get(node.mode, 0), free.units * open_to)
+        for mode, units in sorted(largest.items()):
+            fits.add_metric([mode], units)
+        return whole, taken, fits

@@ -1,0 +1,191 @@
+"""The extender as an HTTP server: what a call asks, and what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.version import VERSION
+from cgpu_k8s.answers import make_middleware, make_response
+from cgpu_k8s.scheduler import wire
+from cgpu_k8s.scheduler.binding import REFUSED, Binder, BindError
+from cgpu_k8s.scheduler.fence import read_clock
+from cgpu_k8s.scheduler.inspection import inspect_nodes
+from cgpu_k8s.scheduler.metrics import Metrics
+from cgpu_k8s.scheduler.scheduling import Scheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cgpu_k8s.scheduler.binding import BindingClient
+    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.fence import Fence
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+    Report = Callable[[str, dict[str, object]], None]
+
+PREFIX = "/gpushare-scheduler"
+UNREADY, ABSENT = 503, 404
+# Seconds that a call waits for what a new leader lacks: a pod whose call fails is tried again by
+# its scheduler only when the cluster changes, or a minute later.
+BEGINNING, LOOK = 10.0, 0.05
+
+
+class UnreadyError(CgpuError):
+    """The books are not complete yet."""
+
+
+class Extender:
+    """Answers a scheduler's calls.
+
+    Args:
+        books: the cluster's.
+        api: of the API server.
+        fence: of our scheduler's lease; None: it is the only one.
+        missing: why the books are not complete; "": they are.
+        heard: when the API server last sent anything, by kind of object.
+        report: writes a line of the log.
+
+    Attributes:
+        binder: what sends bindings.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
+        self,
+        books: Books,
+        api: BindingClient,
+        fence: Fence | None,
+        missing: Callable[[], str],
+        heard: Callable[[], dict[str, float | None]],
+        report: Report,
+    ) -> None:
+        self.binder = Binder(books, api, self._find_problem)
+        self._books, self._fence, self._missing, self._report = books, fence, missing, report
+        self._metrics = Metrics(books, heard, self._find_problem)
+        refusals = self._metrics.refusals
+        self._answer = make_middleware(report, wire.make_length_error(), {UnreadyError: UNREADY})
+        self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
+
+    def make_application(self) -> web.Application:
+        """The server's routes."""
+        app = web.Application(middlewares=[self._answer], client_max_size=wire.LONGEST)
+        calls = {
+            "filter": self._answer_filter,
+            "prioritize": self._answer_prioritize,
+            "preempt": self._answer_preempt,
+            "bind": self._answer_bind,
+        }
+        for verb, call in calls.items():
+            app.router.add_route("*", f"{PREFIX}/{verb}", self._wrap_call(verb, call))
+        shown = {
+            f"{PREFIX}/inspect": self._show_inspection,
+            f"{PREFIX}/inspect/{{node}}": self._show_inspection,
+            f"{PREFIX}/version": self._show_version,
+            "/version": self._show_version,
+            "/healthz": self._show_health,
+        }
+        for path, show in shown.items():
+            app.router.add_get(path, show)
+        self._add_public_routes(app)
+        return app
+
+    def make_public_application(self) -> web.Application:
+        """Return the routes that anybody may call: figures, and no bindings."""
+        app = web.Application(middlewares=[self._answer])
+        self._add_public_routes(app)
+        return app
+
+    def _add_public_routes(self, app: web.Application) -> None:
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/readyz", self._show_readiness)
+
+    def _wrap_call(self, verb: str, call: Callable[[bytes], Awaitable[object]]) -> Handler:
+        async def answer_call(request: web.Request) -> web.StreamResponse:
+            if request.method != "POST":
+                raise wire.CallError(f"{request.method} {request.path}: expected POST")
+            body = await request.read()
+            with self._metrics.calls.labels(verb).time():
+                answer = await call(body)
+            return web.json_response(answer)
+
+        return answer_call
+
+    async def _answer_filter(self, body: bytes) -> object:
+        asked = wire.read_extender_args(body)
+        await self._expect_complete()
+        return self._scheduling.filter(asked)
+
+    async def _answer_prioritize(self, body: bytes) -> object:
+        asked = wire.read_extender_args(body)
+        await self._expect_complete()
+        return self._scheduling.prioritize(asked)
+
+    async def _answer_preempt(self, body: bytes) -> object:
+        asked = wire.read_preempted(body)
+        await self._expect_complete()
+        return self._scheduling.preempt(asked)
+
+    async def _expect_complete(self) -> None:
+        if problem := await _wait_past_beginning(self._missing, lambda: True):
+            raise UnreadyError(problem)
+
+    async def _answer_bind(self, body: bytes) -> object:
+        asked = wire.read_bound(body)
+        outcome, error = await self._try_bind(asked)
+        self._metrics.bindings.labels(outcome).inc()
+        if error:
+            pod = f"{asked.namespace}/{asked.name}"
+            self._report("not_bound", {"pod": pod, "node": asked.node, "error": error})
+        return {"Error": error}
+
+    async def _try_bind(self, asked: wire.Bound) -> tuple[str, str]:
+        """The outcome, and what is wrong, or an empty string."""
+        if problem := await _wait_past_beginning(self._find_problem, self._is_beginning):
+            return REFUSED, problem
+        try:
+            # The scheduler may hang up; what was begun is finished, so that its outcome is known.
+            return await asyncio.shield(self.binder.bind(asked)), ""
+        except BindError as error:
+            return error.outcome, str(error)
+
+    def _find_problem(self) -> str:
+        """Return why no pod may be bound now; "" if pods may."""
+        fenced = self._fence.find_problem(read_clock()) if self._fence else ""
+        return fenced or self._missing()
+
+    def _is_beginning(self) -> bool:
+        """Return whether the reason against bindings ends by itself, soon."""
+        fence = self._fence
+        return fence is None or fence.is_beginning or not fence.find_problem(read_clock())
+
+    async def _show_inspection(self, request: web.Request) -> web.StreamResponse:
+        found = inspect_nodes(self._books, request.match_info.get("node", ""))
+        return web.json_response(found, status=ABSENT if "error" in found else 200)
+
+    async def _show_version(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"version": VERSION})
+
+    async def _show_metrics(self, _: web.Request) -> web.StreamResponse:
+        # Written in a thread: 8,000 GPUs are 1.8 MB of text, and the scheduler's calls go on.
+        page = await asyncio.to_thread(generate_latest, self._metrics.take_snapshot())
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _show_readiness(self, _: web.Request) -> web.StreamResponse:
+        problem = self._missing()
+        return make_response(UNREADY if problem else 200, problem or "ready")
+
+    async def _show_health(self, _: web.Request) -> web.StreamResponse:
+        return make_response(200, "alive")
+
+
+async def _wait_past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
+    """Return the problem that is left once all has begun, or BEGINNING is over; "" if none."""
+    deadline = time.monotonic() + BEGINNING
+    while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK)
+    return left

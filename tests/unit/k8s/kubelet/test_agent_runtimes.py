@@ -1,0 +1,84 @@
+"""Whether pods pass through cgpu's runtime, by what an engine says of its runtimes. K8S-3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cgpu_k8s.kubelet import runtimes
+from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO, read_containerd, read_crio
+from cgpu_k8s.objects.fields import ObjectError
+
+pytestmark = pytest.mark.unit
+
+OURS, NVIDIA = "/usr/bin/cgpu-runtime", "/usr/bin/nvidia-container-runtime"
+PASSED = ["cgpu/*", "ALIYUN_COM_GPU_*"]
+
+
+def containerd(**programs: tuple[str, list[str] | None]) -> dict[str, Any]:
+    """As containerd's CRI plugin shows it: program and annotations of each runtime."""
+    return {
+        "containerd": {
+            "defaultRuntimeName": next(iter(programs)),
+            "runtimes": {
+                name: {
+                    "runtimeType": "io.containerd.runc.v2",
+                    "PodAnnotations": passed,
+                    "options": {"BinaryName": program} if program else None,
+                }
+                for name, (program, passed) in programs.items()
+            },
+        }
+    }
+
+
+RUNC, CGPU = ("", None), (OURS, PASSED)
+
+
+@pytest.mark.parametrize(
+    ("config", "behind", "sentence"),
+    [
+        (containerd(cgpu=CGPU, runc=RUNC), [], ""),
+        (containerd(runc=RUNC, cgpu=CGPU), [], ""),  # by a RuntimeClass
+        (containerd(runc=RUNC, kata=("/usr/bin/kata", None), cgpu=CGPU), [], ""),
+        (containerd(runc=RUNC), [], "containerd has no runtime of cgpu's: run cgpu install"),
+        (containerd(runc=RUNC, cgpu=(OURS, None)), [], "to the runtime cgpu, so no decision"),
+        (containerd(runc=RUNC, cgpu=(OURS, ["x/*"])), [], "run cgpu install containerd on the"),
+        (containerd(nvidia=(NVIDIA, None)), [], "the runtime nvidia of containerd is NVIDIA's"),
+        (containerd(nvidia=(NVIDIA, None), cgpu=CGPU), ["runc"], "run cgpu install nvidia on"),
+        (containerd(cgpu=CGPU, nvidia=(NVIDIA, None)), ["runc"], "so its pods would have whole"),
+        (containerd(cgpu=CGPU, nv=(f"{NVIDIA}.cdi", None)), ["runc"], "the runtime nv of cont"),
+        (containerd(cgpu=CGPU, nvidia=(NVIDIA, None)), [OURS, "runc"], "without cgpu's behind it"),
+        (containerd(cgpu=CGPU, nvidia=(NVIDIA, None)), [OURS], ""),
+        (containerd(nvidia=(NVIDIA, PASSED)), [OURS], ""),
+        (containerd(nvidia=(NVIDIA, None)), [OURS], "pods on to the runtime nvidia, so no dec"),
+    ],
+)
+def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentence: str) -> None:
+    found = runtimes.find_problem(CONTAINERD, read_containerd(config), lambda _: behind)
+    assert sentence in found if sentence else found == ""
+
+
+@pytest.mark.parametrize(
+    ("programs", "behind", "sentence"),
+    [
+        ({"crun": "/usr/bin/crun", "cgpu": OURS}, [], ""),
+        ({"crun": "", "runc": None}, [], "of cgpu's: run cgpu install crio on the node"),
+        ({"cgpu": OURS, "nvidia": NVIDIA}, ["crun"], "the runtime nvidia of cri-o is NVIDIA's"),
+        ({"nvidia": NVIDIA}, ["/opt/cgpu/cgpu-runtime"], ""),
+    ],
+)
+def test_crios_runtimes(programs: dict[str, str], behind: list[str], sentence: str) -> None:
+    tables = {name: {"runtime_path": program} for name, program in programs.items()}
+    config = {"crio": {"runtime": {"default_runtime": "x", "runtimes": tables}}}
+    found = runtimes.find_problem(CRIO, read_crio(config), lambda _: behind)
+    assert sentence in found if sentence else found == ""
+
+
+@pytest.mark.parametrize(
+    "config", [{"containerd": []}, {"containerd": {"runtimes": {"cgpu": "x"}}}]
+)
+def test_what_no_engine_says_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ObjectError):
+        read_containerd(config)

@@ -22,12 +22,12 @@ from aiohttp import ClientError, ClientSession, web
 
 from bench.shares import Line
 from cgpu_k8s.names import COUNT, MEMORY
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler import wire
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler import extender_api
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import commit_decision
 from cgpu_k8s.scheduler.scheduling import Scheduling
 from cgpu_node.allocation import Decision
@@ -131,7 +131,7 @@ def filters() -> list[float]:
         given = pod(number, chance.choice(SIZES))
         body = json.dumps({"Pod": given, "Nodes": None, "NodeNames": names}).encode()
         begin = time.perf_counter()
-        json.dumps(scheduling.filter(wire.read_extender_args(body))).encode()
+        json.dumps(scheduling.filter(extender_api.read_extender_args(body))).encode()
         took.append((time.perf_counter() - begin) * 1000)
         uid = given["metadata"]["uid"]
         where = books.reservations[uid].decision.node
@@ -157,7 +157,7 @@ def gpus_used(sampled: int) -> int:
         seen = [names[(first + n) % NODES] for n in range(sampled)]
         first = (first + sampled) % NODES
         given = pod(number, 3)
-        asked = wire.ExtenderArgs(read_pod(given), seen, None)
+        asked = extender_api.ExtenderArgs(read_pod(given), seen, None)
         fitting = scheduling.filter(asked)["NodeNames"]
         scores = scheduling.prioritize(asked._replace(names=fitting))
         best = max(scores, key=lambda each: each["Score"])["Host"]

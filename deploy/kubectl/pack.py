@@ -26,9 +26,12 @@ OURS = {
     "k8s": [
         *(f"cgpu_k8s/{name}.py" for name in ("__init__", "names")),
         *(f"cgpu_k8s/{room}/*.py" for room in ("apiserver", "inspect", "objects")),
-        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "books")),
+        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "cache")),
     ],
-    "node": [f"cgpu_node/{name}.py" for name in ("__init__", "allocation", "decision", "jsontext")],
+    "node": [
+        f"cgpu_node/{name}.py"
+        for name in ("__init__", "allocation", "allocation_annotation", "jsontext")
+    ],
 }
 OLDEST = "3.10"  # Python that runs it; pip refuses a library that needs a newer one
 

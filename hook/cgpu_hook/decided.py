@@ -19,7 +19,7 @@ from cgpu_env.values import MIB
 from cgpu_hook.edit import apply_plan, is_vendor_hook
 from cgpu_hook.plan import Plan
 from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations, check_spec
-from cgpu_node.decision import ANNOTATION, CORE_STEP
+from cgpu_node.allocation_annotation import ANNOTATION, CORE_STEP
 from cgpu_node.facts.node import DeviceNode
 from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_hook.pod import ContainerPod
-    from cgpu_node.decision import AllocationAnnotation, Grant
+    from cgpu_node.allocation_annotation import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
 
 _UNIT_MIB = 1024  # of aliyun.com/gpu-mem; a GPU has as many as fit into its memory

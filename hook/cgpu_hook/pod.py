@@ -10,7 +10,7 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import MAX_GIB, parse_integer
-from cgpu_node import decision, jsontext
+from cgpu_node import allocation_annotation, jsontext
 from cgpu_node.podspecs import read_spec, wait_for_spec
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cgpu_node.decision import AllocationAnnotation
+    from cgpu_node.allocation_annotation import AllocationAnnotation
     from cgpu_node.shares.record import PodContainer
 
 # What kind of container it is, the pod's UID, namespace and name, and the container's name.
@@ -102,10 +102,10 @@ def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
     Raises:
         CgpuError: its annotation is not for this pod on this node; the sentence names the field.
     """
-    text = pod.annotations.get(decision.ANNOTATION)
+    text = pod.annotations.get(allocation_annotation.ANNOTATION)
     if text is None:
         return None
-    found = decision.parse_annotation(text)
+    found = allocation_annotation.parse_annotation(text)
     if not pod.uid or not pod.container:
         raise _make_error(
             "the engine does not tell whose container this is: containerd 1.6 and later do"
@@ -139,8 +139,9 @@ def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir
         raise _make_error(f"containers: {pod.container} is missing, whose limit is {asked}")
     raise CgpuError(
         f"container {pod.container} has the limit {asked}, and came without its pod's annotation"
-        f" {decision.ANNOTATION}: expected a schedulerName whose scheduler asks cgpu's extender,"
-        " and a runtime to which the engine passes that annotation, such as runtimeClassName=cgpu"
+        f" {allocation_annotation.ANNOTATION}: expected a schedulerName whose scheduler asks"
+        " cgpu's extender, and a runtime to which the engine passes that annotation, such as"
+        " runtimeClassName=cgpu"
     )
 
 
@@ -243,7 +244,9 @@ def _sum_by_gpu(name: str, text: str) -> dict[str, int]:
 
 def _check_gpu_count(name: str, gpus: int, expected: int) -> None:
     if gpus != expected:
-        raise CgpuError(f"{name}: {gpus} GPUs, where {decision.ANNOTATION} gives {expected}")
+        raise CgpuError(
+            f"{name}: {gpus} GPUs, where {allocation_annotation.ANNOTATION} gives {expected}"
+        )
 
 
 def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], times: int) -> None:
@@ -256,8 +259,10 @@ def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], 
     most = max(sum(each) for each in per_gpu.values()) * times
     if not least <= given <= most:
         allowed = f"{least}" if least == most else f"{least} to {most}"
-        raise CgpuError(f"{name}={given}: expected {allowed}, which {decision.ANNOTATION} gives")
+        raise CgpuError(
+            f"{name}={given}: expected {allowed}, which {allocation_annotation.ANNOTATION} gives"
+        )
 
 
 def _make_error(what: str) -> CgpuError:
-    return CgpuError(f"{decision.ANNOTATION}: {what}")
+    return CgpuError(f"{allocation_annotation.ANNOTATION}: {what}")

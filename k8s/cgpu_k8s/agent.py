@@ -88,9 +88,9 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
-    from cgpu_k8s.kubelet.anchor import DevicePlugin, Units  # noqa: PLC0415
-    from cgpu_k8s.kubelet.engine import ContainerRuntime  # noqa: PLC0415
-    from cgpu_k8s.kubelet.podresources import PodResources  # noqa: PLC0415
+    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
+    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, Units  # noqa: PLC0415
+    from cgpu_k8s.kubelet.pod_resources import PodResources  # noqa: PLC0415
     from cgpu_k8s.node.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
     from cgpu_k8s.node.driver import Driver  # noqa: PLC0415
     from cgpu_k8s.node.shares import Shares  # noqa: PLC0415

@@ -77,9 +77,9 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415
-    from cgpu_k8s.scheduler.books import Books  # noqa: PLC0415
-    from cgpu_k8s.scheduler.fence import Fence  # noqa: PLC0415
-    from cgpu_k8s.scheduler.following import ClusterInformer, Lease  # noqa: PLC0415
+    from cgpu_k8s.scheduler.cache import Books  # noqa: PLC0415
+    from cgpu_k8s.scheduler.informers import ClusterInformer, Lease  # noqa: PLC0415
+    from cgpu_k8s.scheduler.leader_lease import Fence  # noqa: PLC0415
     from cgpu_k8s.scheduler.server import Extender  # noqa: PLC0415
 
     books, fence = Books(), Fence(given.host) if given.lease else None

@@ -56,7 +56,7 @@ def main() -> NoReturn:
 async def serve(given: argparse.Namespace) -> None:
     """Answer API servers until cancelled."""
     # Here, so that --help does not wait for them.
-    from cgpu_k8s.admission.keeping import Keeping  # noqa: PLC0415
+    from cgpu_k8s.admission.cert_rotation import Keeping  # noqa: PLC0415
     from cgpu_k8s.admission.server import Guard  # noqa: PLC0415
     from cgpu_k8s.admission.settings import Settings  # noqa: PLC0415
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415

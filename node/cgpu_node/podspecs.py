@@ -18,7 +18,7 @@ from time import monotonic, sleep
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
-from cgpu_node import decision, jsontext
+from cgpu_node import allocation_annotation, jsontext
 from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
@@ -145,7 +145,7 @@ def write_spec(state_dir: str, uid: str, spec: PodSpec) -> None:
     limits = {name: limit._asdict() for name, limit in spec.containers.items()}
     content = {"v": VERSION, "name": spec.name, "containers": limits}
     data, temporary = jsontext.dumps(content).encode(), f"{state_dir}/{_FOLDER}.new"
-    if len(data) <= decision.MAX_BYTES:
+    if len(data) <= allocation_annotation.MAX_BYTES:
         write_atomically(f"{folder}/{uid}", data, temporary=temporary)
 
 

@@ -22,7 +22,7 @@ from cgpu_hook import document
 from cgpu_install.engines import select_engines
 from cgpu_install.machine import Machine
 from cgpu_native.limits import pack_limits, unpack_limits
-from cgpu_node import decision, jsontext
+from cgpu_node import allocation_annotation, jsontext
 from cgpu_node.image import ldcache
 from cgpu_node.shares import record
 from fuzz import mutator
@@ -69,11 +69,14 @@ def _ask(env: dict[str, str], default: int | str, *, has_units: bool) -> None:
 def decisions(data: bytes) -> None:
     """A pod's annotation, which means the same when it is written again (K8S-11)."""
     try:
-        found = decision.parse_annotation(data.decode("utf-8", "surrogateescape"))
+        found = allocation_annotation.parse_annotation(data.decode("utf-8", "surrogateescape"))
     except CgpuError as error:
         _check(error)
     else:
-        assert decision.parse_annotation(decision.format_annotation(found)) == found
+        assert (
+            allocation_annotation.parse_annotation(allocation_annotation.format_annotation(found))
+            == found
+        )
 
 
 def text(data: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from cgpu_k8s.admission import cel
-from cgpu_k8s.admission.keeping import NAME
+from cgpu_k8s.admission.cert_rotation import NAME
 from cgpu_k8s.admission.policies import make_conditions, make_policies, make_resource_rule
 from cgpu_k8s.admission.rules import BOUND, CHANGED, CREATED, NODES, TEMPLATES, Event
 

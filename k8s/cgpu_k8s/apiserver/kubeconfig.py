@@ -23,8 +23,8 @@ from cgpu_k8s.apiserver.cluster import (
     make_bearer,
     read_file,
 )
+from cgpu_k8s.apiserver.credential_plugin import ExecPlugin
 from cgpu_k8s.apiserver.errors import ConfigurationError
-from cgpu_k8s.apiserver.plugin import ExecPlugin
 
 Fields = Mapping[str, Any]
 

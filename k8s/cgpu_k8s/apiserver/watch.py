@@ -22,7 +22,7 @@ from cgpu_k8s.apiserver.errors import (
     NoAnswerError,
     make_api_error,
 )
-from cgpu_k8s.apiserver.order import Order, get_metadata, version_of
+from cgpu_k8s.apiserver.resource_version import Order, get_metadata, version_of
 
 T = TypeVar("T")
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
-from cgpu_k8s.objects.decisions import read_decision
+from cgpu_k8s.objects.allocations import read_decision
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pods import Pod, read_pod

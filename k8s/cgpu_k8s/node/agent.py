@@ -15,16 +15,16 @@ from cgpu_env.devices import Gpu, format_lost_gpu
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import ConflictError, ForbiddenError
-from cgpu_k8s.apiserver.order import version_of
+from cgpu_k8s.apiserver.resource_version import version_of
 from cgpu_k8s.apiserver.resources import NODES
 from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.names import SCHEDULE
-from cgpu_k8s.node import offering
+from cgpu_k8s.node import node_resources
 from cgpu_k8s.node.audit import ContainerMismatch, audit_containers
 from cgpu_k8s.node.events import NORMAL, Events
-from cgpu_k8s.node.following import NodeInformer
-from cgpu_k8s.node.outside import NonPodUsage, sum_outside_usage
-from cgpu_k8s.node.specs import Specs
+from cgpu_k8s.node.informers import NodeInformer
+from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_outside_usage
+from cgpu_k8s.node.pod_specs import Specs
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, UNSERVED, why_not_shared
 from cgpu_node.settings import kubernetes
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from cgpu_k8s.apiserver.client import Client, Json
-    from cgpu_k8s.kubelet.anchor import DevicePlugin, Units
-    from cgpu_k8s.kubelet.engine import ContainerRuntime
+    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime
+    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, Units
     from cgpu_k8s.node.driver import Driver
-    from cgpu_k8s.node.offering import DriverGpu, Offered
+    from cgpu_k8s.node.node_resources import DriverGpu, Offered
     from cgpu_k8s.node.pods import NodePod
     from cgpu_k8s.node.shares import Shares
     from cgpu_k8s.objects.gpus import Fact
@@ -193,7 +193,7 @@ class Agent:
         self._held = sum_outside_usage(living, booked, self._before)
         self._before = frozenset(each.id for each in living)
         setting = kubernetes.read_setting(str(self._place.setting))
-        gpus = offering.read_known_gpus(self._cluster.node or {})
+        gpus = node_resources.read_known_gpus(self._cluster.node or {})
         if setting is None:
             self._findings = ()
             return
@@ -223,9 +223,9 @@ class Agent:
             await self._withdraw_offer(node, barred, sharing)
             return
         mode = await self._choose_mode(node, sharing)
-        before = offering.read_known_gpus(node)
+        before = node_resources.read_known_gpus(node)
         kept = frozenset(self._names).union(*(pod.gpus for pod in pods.values()))
-        gpus = offering.compute_facts(mode, self._seen, before, kept, self._held)
+        gpus = node_resources.compute_facts(mode, self._seen, before, kept, self._held)
         await self._send_unoffered_events(gpus)
         if not gpus:
             why = self._silence or "the driver has no GPU with 1 GiB or more that answers"
@@ -235,7 +235,7 @@ class Agent:
         await self._anchor.publish({gpu.uuid: gpu.healthy for gpu in gpus})
         self._enforce_mode(mode)
         if self._anchor.holds.is_set():
-            await self._write_offer(node, offering.compute_offer(mode, gpus, self._names))
+            await self._write_offer(node, node_resources.compute_offer(mode, gpus, self._names))
             await self._send_health_events(before, gpus)
 
     async def _choose_mode(self, node: Json, sharing: list[str]) -> str:
@@ -266,13 +266,13 @@ class Agent:
     async def _withdraw_offer(self, node: Json, why: str, sharing: list[str]) -> None:
         """Offer nothing. What pods run on stays; nobody places others by it."""
         if sharing:
-            about = {} if why_not_shared(node) else offering.withheld_patch(node, why)
+            about = {} if why_not_shared(node) else node_resources.withheld_patch(node, why)
             if about:
                 await self._patch_node(node, about)
             why = f"{why}; what the node offered stays until {_describe_pods(sharing)} ended"
         else:
             await self._anchor.publish({})
-            await self._write_offer(node, offering.NOTHING)
+            await self._write_offer(node, node_resources.NOTHING)
             if why_not_shared(node):  # containers are like any others from now on
                 self._place.setting.unlink(missing_ok=True)
         if (
@@ -295,13 +295,13 @@ class Agent:
             await self._units.publish(wanted.resources)
         else:
             in_force = self._place.setting.exists()  # since before anything was offered
-            status = offering.status_patch(node, wanted, ours=in_force)
+            status = node_resources.status_patch(node, wanted, ours=in_force)
         if status:
             try:
                 node = await self._patch_node(node, status, "status")
             except ForbiddenError as error:
                 raise CgpuError(f"{error}: where nobody may, start with {DEVICES}") from None
-        about = offering.metadata_patch(node, wanted)
+        about = node_resources.metadata_patch(node, wanted)
         if about:
             await self._patch_node(node, about)
         if status or about:

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError, printable
-from cgpu_k8s.node.offering import DriverGpu
+from cgpu_k8s.node.node_resources import DriverGpu
 from cgpu_node.facts.discovery import start_probe
 from cgpu_node.facts.node import check_release
 

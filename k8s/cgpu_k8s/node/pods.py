@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node import decision
+from cgpu_node import allocation_annotation
 from cgpu_node.podspecs import Limit
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _read_gpus(allocation: str) -> frozenset[str]:
     if not allocation:
         return frozenset()
     try:
-        decided = decision.parse_annotation(allocation)
+        decided = allocation_annotation.parse_annotation(allocation)
     except CgpuError:  # the runtime refuses its containers, and says why
         return frozenset()
     return frozenset(uuid for grants in decided.containers.values() for uuid in grants)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.placing import commit_decision
 from cgpu_node.allocation import NeedError, Refusal
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_k8s.objects.pods import Pod
-    from cgpu_k8s.scheduler.books import Books
-    from cgpu_k8s.scheduler.wire import Bound
+    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.extender_api import Bound
     from cgpu_node.allocation import Decision
 
     Json = dict[str, Any]

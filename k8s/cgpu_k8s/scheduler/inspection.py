@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.cache import Books
 
 
 def inspect_nodes(books: Books, name: str = "") -> Json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cgpu_k8s.objects.pods import Pod
-    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.cache import Books
     from cgpu_node.allocation import Need
 
 UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes

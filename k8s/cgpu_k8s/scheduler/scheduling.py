@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.scheduler import wire
+from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.placing import SENT, UNKNOWN, find_nodes, fits_without
 from cgpu_node.allocation import FULL, NeedError
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.scheduler.books import Books
+    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.extender_api import ExtenderArgs, Preempted
     from cgpu_k8s.scheduler.placing import Found
-    from cgpu_k8s.scheduler.wire import ExtenderArgs, Preempted
 
 RESOLVABLE = {FULL, UNKNOWN, SENT}  # the end of other pods, or time, may help
 IMPOSSIBLE = "impossible"  # what the pod asks for, on any node
@@ -41,12 +41,14 @@ class Scheduling:
     def filter(self, asked: ExtenderArgs) -> Json:
         """Return the nodes with room; reserve on the best, as one node alone is never scored."""
         if not asked.pod.asks_for_gpu:
-            return wire.make_filter_result(asked, asked.names, {}, {})
+            return extender_api.make_filter_result(asked, asked.names, {}, {})
         try:
             found = self._find_nodes(asked)
         except NeedError as error:
             self._count(IMPOSSIBLE, len(asked.names))
-            return wire.make_filter_result(asked, [], {}, dict.fromkeys(asked.names, str(error)))
+            return extender_api.make_filter_result(
+                asked, [], {}, dict.fromkeys(asked.names, str(error))
+            )
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         codes: dict[str, int] = {}
@@ -55,19 +57,19 @@ class Scheduling:
             codes[code] = codes.get(code, 0) + 1
         for code, nodes in codes.items():
             self._count(code, nodes)
-        return wire.make_filter_result(asked, found.fitting, failed, unresolvable)
+        return extender_api.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
         """Scores: our first choice of these nodes, where the pod's part is reserved then."""
         reservation = self._books.reservations.get(asked.pod.uid)
         if not asked.pod.asks_for_gpu:
-            return wire.make_host_priorities(asked.names, "")
+            return extender_api.make_host_priorities(asked.names, "")
         if reservation and reservation.decision.node in asked.names:
-            return wire.make_host_priorities(asked.names, reservation.decision.node)
+            return extender_api.make_host_priorities(asked.names, reservation.decision.node)
         try:
-            return wire.make_host_priorities(asked.names, self._find_nodes(asked).first)
+            return extender_api.make_host_priorities(asked.names, self._find_nodes(asked).first)
         except NeedError:
-            return wire.make_host_priorities(asked.names, "")
+            return extender_api.make_host_priorities(asked.names, "")
 
     def preempt(self, asked: Preempted) -> Json:
         """Return the nodes that would have room once their victims have ended.
@@ -83,7 +85,7 @@ class Scheduling:
             ]
         except NeedError:
             nodes = []
-        return wire.make_preemption_result(asked, nodes)
+        return extender_api.make_preemption_result(asked, nodes)
 
     def _find_nodes(self, asked: ExtenderArgs) -> Found:
         return find_nodes(self._books, asked.pod, asked.names, self._clock())

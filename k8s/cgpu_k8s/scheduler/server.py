@@ -12,10 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from cgpu_env.errors import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_k8s.answers import make_middleware, make_response
-from cgpu_k8s.scheduler import wire
+from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.binding import REFUSED, Binder, BindError
-from cgpu_k8s.scheduler.fence import read_clock
 from cgpu_k8s.scheduler.inspection import inspect_nodes
+from cgpu_k8s.scheduler.leader_lease import read_clock
 from cgpu_k8s.scheduler.metrics import Metrics
 from cgpu_k8s.scheduler.scheduling import Scheduling
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.scheduler.binding import BindingClient
-    from cgpu_k8s.scheduler.books import Books
-    from cgpu_k8s.scheduler.fence import Fence
+    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.leader_lease import Fence
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Report = Callable[[str, dict[str, object]], None]
@@ -68,12 +68,14 @@ class Extender:
         self._books, self._fence, self._missing, self._report = books, fence, missing, report
         self._metrics = Metrics(books, heard, self._find_problem)
         refusals = self._metrics.refusals
-        self._answer = make_middleware(report, wire.make_length_error(), {UnreadyError: UNREADY})
+        self._answer = make_middleware(
+            report, extender_api.make_length_error(), {UnreadyError: UNREADY}
+        )
         self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
 
     def make_application(self) -> web.Application:
         """The server's routes."""
-        app = web.Application(middlewares=[self._answer], client_max_size=wire.LONGEST)
+        app = web.Application(middlewares=[self._answer], client_max_size=extender_api.LONGEST)
         calls = {
             "filter": self._answer_filter,
             "prioritize": self._answer_prioritize,
@@ -107,7 +109,7 @@ class Extender:
     def _wrap_call(self, verb: str, call: Callable[[bytes], Awaitable[object]]) -> Handler:
         async def answer_call(request: web.Request) -> web.StreamResponse:
             if request.method != "POST":
-                raise wire.CallError(f"{request.method} {request.path}: expected POST")
+                raise extender_api.CallError(f"{request.method} {request.path}: expected POST")
             body = await request.read()
             with self._metrics.calls.labels(verb).time():
                 answer = await call(body)
@@ -116,17 +118,17 @@ class Extender:
         return answer_call
 
     async def _answer_filter(self, body: bytes) -> object:
-        asked = wire.read_extender_args(body)
+        asked = extender_api.read_extender_args(body)
         await self._expect_complete()
         return self._scheduling.filter(asked)
 
     async def _answer_prioritize(self, body: bytes) -> object:
-        asked = wire.read_extender_args(body)
+        asked = extender_api.read_extender_args(body)
         await self._expect_complete()
         return self._scheduling.prioritize(asked)
 
     async def _answer_preempt(self, body: bytes) -> object:
-        asked = wire.read_preempted(body)
+        asked = extender_api.read_preempted(body)
         await self._expect_complete()
         return self._scheduling.preempt(asked)
 
@@ -135,7 +137,7 @@ class Extender:
             raise UnreadyError(problem)
 
     async def _answer_bind(self, body: bytes) -> object:
-        asked = wire.read_bound(body)
+        asked = extender_api.read_bound(body)
         outcome, error = await self._try_bind(asked)
         self._metrics.bindings.labels(outcome).inc()
         if error:
@@ -143,7 +145,7 @@ class Extender:
             self._report("not_bound", {"pod": pod, "node": asked.node, "error": error})
         return {"Error": error}
 
-    async def _try_bind(self, asked: wire.Bound) -> tuple[str, str]:
+    async def _try_bind(self, asked: extender_api.Bound) -> tuple[str, str]:
         """The outcome, and what is wrong, or an empty string."""
         if problem := await _wait_past_beginning(self._find_problem, self._is_beginning):
             return REFUSED, problem

@@ -10,8 +10,8 @@ import pytest
 
 from cgpu_hook import pod
 from cgpu_k8s import names
-from cgpu_node import decision
-from cgpu_node.decision import Grant
+from cgpu_node import allocation_annotation
+from cgpu_node.allocation_annotation import Grant
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings.config import Config
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM, SHARE
@@ -221,7 +221,7 @@ def test_without_the_switch_pods_are_as_before(world: PodWorld) -> None:
 
 def text(**changed: Any) -> dict[str, str]:
     fields = {"v": 1, "pod": UID, "node": "gpu-a", "containers": {"main": {GPUS[1]: {"mem": 2014}}}}
-    return {decision.ANNOTATION: json.dumps({**fields, **changed})}
+    return {allocation_annotation.ANNOTATION: json.dumps({**fields, **changed})}
 
 
 def beside(**annotations: str) -> dict[str, str]:
@@ -230,8 +230,11 @@ def beside(**annotations: str) -> dict[str, str]:
 
 UNKNOWN = "GPU-99999999-0000-4000-8000-000000000000"
 REFUSED: list[tuple[dict[str, str], str]] = [
-    ({decision.ANNOTATION: "{"}, "cgpu/allocation: not JSON: "),
-    ({decision.ANNOTATION: " " * 70000}, "cgpu/allocation: 70000 bytes: expected at most 65536"),
+    ({allocation_annotation.ANNOTATION: "{"}, "cgpu/allocation: not JSON: "),
+    (
+        {allocation_annotation.ANNOTATION: " " * 70000},
+        "cgpu/allocation: 70000 bytes: expected at most 65536",
+    ),
     (text(v=2), "cgpu/allocation: v=2: expected 1"),
     (text(pod="another"), f"cgpu/allocation: pod=another: expected {UID}, the UID of this pod"),
     (text(node="gpu-b"), "cgpu/allocation: node=gpu-b: expected gpu-a, this node"),
@@ -357,6 +360,6 @@ def test_pods_without_a_gpu_start_without_python(world: PodWorld, tmp_path: Path
 
 
 def test_annotations_of_the_cluster_are_those_that_nodes_read() -> None:
-    assert names.ALLOCATION == decision.ANNOTATION
+    assert names.ALLOCATION == allocation_annotation.ANNOTATION
     assert (names.FRAMEWORK_ALLOCATION, names.CORE_PERCENTAGE) == (pod.UNITS, pod.CORES)
     assert (names.MEM_IDX, names.MEM_POD) == (pod.MEM_IDX, pod.MEM_POD)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_node import podspecs
-from cgpu_node.decision import ANNOTATION
+from cgpu_node.allocation_annotation import ANNOTATION
 from cgpu_node.podspecs import Current, Limit, PodSpec
 from lab.worlds.identity import CONTAINERS, NODES, Wanted, wanted
 

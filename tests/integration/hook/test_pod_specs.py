@@ -13,7 +13,7 @@ import pytest
 
 from cgpu_env.errors import CgpuError
 from cgpu_node import podspecs
-from cgpu_node.decision import Grant
+from cgpu_node.allocation_annotation import Grant
 from cgpu_node.podspecs import Current, Limit, PodSpec
 from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
 from lab.worlds.hook import with_interpreter

@@ -15,7 +15,7 @@ from cgpu_k8s.admission.rules import Review
 from cgpu_k8s.agent import build_parser
 from cgpu_k8s.apiserver.configuration import SERVICE_ACCOUNT
 from cgpu_k8s.guard import build_parser as build_guard_parser
-from cgpu_k8s.scheduler import fence
+from cgpu_k8s.scheduler import leader_lease
 from lab.kubernetes import cel, chart
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def test_no_leader_binds_once_another_may_lead_which_is_within_20_s(objects: lis
     election = config["leaderElection"]
     fields = ("leaseDuration", "renewDeadline", "retryPeriod")
     lease, renew, retry = (int(election[name].removesuffix("s")) for name in fields)
-    assert renew <= fence.PATIENCE <= lease - 3
+    assert renew <= leader_lease.PATIENCE <= lease - 3
     # A replica looks at the lease after 1 to 2.2 such periods, and counts from when it has seen
     # the last renewal.
     assert lease + 2 * 2.2 * retry < 20

@@ -11,7 +11,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
 from cgpu_k8s.apiserver.client import Client, open_client
 from cgpu_k8s.apiserver.resources import NODES
-from cgpu_node import decision
+from cgpu_node import allocation_annotation
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.manifests import V100, gpus, node
 from lab.kubernetes.objects import pod, pods_path
@@ -114,7 +114,9 @@ def _count(item: Json, units: Counter[str]) -> bool:
     """Add what a pod has; whether its decision is for this pod, on its node, of its size."""
     size = int(item["spec"]["containers"][0]["resources"]["limits"][names.MEMORY])
     try:
-        decided = decision.parse_annotation(item["metadata"]["annotations"][names.ALLOCATION])
+        decided = allocation_annotation.parse_annotation(
+            item["metadata"]["annotations"][names.ALLOCATION]
+        )
         [(uuid, grant)] = decided.containers["main"].items()
     except (KeyError, ValueError, CgpuError):
         return False

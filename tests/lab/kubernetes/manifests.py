@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node.allocation import Decision, part_of, share_of

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_k8s.scheduler.books import Books
-from cgpu_k8s.scheduler.fence import Fence
+from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.leader_lease import Fence
 from cgpu_k8s.scheduler.server import Extender
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import Pod
 from cgpu_node.allocation import BINPACK, Container, Decision, Need, NodeInfo, allocate_gpus

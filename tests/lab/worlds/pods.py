@@ -7,7 +7,12 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, format_annotation
+from cgpu_node.allocation_annotation import (
+    ANNOTATION,
+    AllocationAnnotation,
+    Grant,
+    format_annotation,
+)
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.config import KUBERNETES
 from cgpu_node.settings.kubernetes import CGPU, Kubernetes

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from cgpu_node.decision import ANNOTATION, AllocationAnnotation, Grant, format_annotation
+from cgpu_node.allocation_annotation import (
+    ANNOTATION,
+    AllocationAnnotation,
+    Grant,
+    format_annotation,
+)
 from lab.machine.cri import IMAGE, Cri, Pod, served
 from lab.machine.installed import Installed
 from lab.machine.node import T4

@@ -17,7 +17,7 @@ from cgpu_k8s.apiserver.client import MERGE, Client, open_client
 from cgpu_k8s.apiserver.errors import ForbiddenError
 from cgpu_k8s.apiserver.resources import NODES, PODS
 from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Watch
-from cgpu_node import decision
+from cgpu_node import allocation_annotation
 from lab.cluster import crowd
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ControlPlane, control_plane, controllers
@@ -116,9 +116,11 @@ async def scheduled(client: Client, wanted: set[str]) -> dict[str, Json]:
     return found
 
 
-def granted(item: Json) -> dict[str, decision.Grant]:
+def granted(item: Json) -> dict[str, allocation_annotation.Grant]:
     """What a pod's only container has of which GPU, after the checks that a node makes."""
-    decided = decision.parse_annotation(item["metadata"]["annotations"][names.ALLOCATION])
+    decided = allocation_annotation.parse_annotation(
+        item["metadata"]["annotations"][names.ALLOCATION]
+    )
     assert decided.pod == item["metadata"]["uid"]
     assert decided.node == item["spec"]["nodeName"]
     assert set(decided.containers) == {"main"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_cli.demo import tenant
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.metrics import Metrics
 from cgpu_server.metrics.table import METRICS
 from cgpu_sim import make_driver_dir

@@ -18,9 +18,9 @@ from prometheus_client import start_http_server
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.metrics import Metrics
-from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
+from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.shares.record import PodContainer, pack_pod
 from lab.kubernetes import objects
 from lab.machine.servers import end_servers

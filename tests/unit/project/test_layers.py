@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "installation",
             "allocation",
             "exhausted",
-            "decision",
+            "allocation_annotation",
             "podspecs",
             "exclusive",
         },
@@ -283,10 +283,10 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     below = reached("cgpu_node.allocation", imports)
     assert tops(below) == {"cgpu_env"}
     pure = {name for name in imports if name.startswith("cgpu_k8s.objects")}
-    pure |= {"cgpu_k8s.scheduler.books", "cgpu_k8s.scheduler.placing"}
+    pure |= {"cgpu_k8s.scheduler.cache", "cgpu_k8s.scheduler.placing"}
     below = set().union(*(reached(name, imports) for name in pure))
     ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}
-    assert ours == {"cgpu_node.allocation", "cgpu_node.decision", "cgpu_node.jsontext"}
+    assert ours == {"cgpu_node.allocation", "cgpu_node.allocation_annotation", "cgpu_node.jsontext"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cgpu_k8s.admission.server import Guard
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.apiserver.port import STRANGERS, Port
 from cgpu_k8s.extender import _SCRAPERS, _is_local
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.server import Extender
 from cgpu_server.metrics.http import _MOST_CLIENTS, Server
 
@@ -41,7 +41,7 @@ KNOWN = {
     "server/cgpu_server/metrics/http.py",  # serves what exporter.py opens
     "server/cgpu_server/metrics/exporter.py",
     "cli/cgpu_doctor/metrics.py",  # sees by it whether an address is this machine's
-    "k8s/cgpu_k8s/kubelet/anchor.py",  # in the kubelet's folder, which root alone can enter
+    "k8s/cgpu_k8s/kubelet/device_plugin.py",  # in the kubelet's folder, which root alone can enter
 }
 HALF = b"POST /x/validate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
 MORE = 20

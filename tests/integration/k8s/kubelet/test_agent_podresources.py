@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from grpclib.client import Channel
 
-from cgpu_k8s.kubelet import podresources
-from cgpu_k8s.kubelet.podresources import PodResources
+from cgpu_k8s.kubelet.pod_resources import PodResources
 from cgpu_node import exclusive
 from lab.kubernetes.device_plugins import fake_kubelet, pod_resources
 
@@ -37,7 +36,7 @@ def test_one_channel_asks_each_kubelet_that_comes(
         channels.append(options)
         return Channel(**options)
 
-    monkeypatch.setattr(podresources, "Channel", made)
+    monkeypatch.setattr("cgpu_k8s.kubelet.pod_resources.Channel", made)
     monkeypatch.setattr(exclusive, "PERIOD", 0.05)
 
     def pods() -> list[str]:

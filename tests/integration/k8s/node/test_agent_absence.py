@@ -12,7 +12,7 @@ import pytest
 import cgpu_native
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.node.agent import LOOK
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import read_facts
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import podspecs

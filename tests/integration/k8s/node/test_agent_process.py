@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from cgpu_k8s.apiserver.resources import NODES
-from cgpu_k8s.kubelet import anchor
+from cgpu_k8s.kubelet import device_plugin
 from cgpu_k8s.node.agent import LOOK
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
@@ -84,11 +84,11 @@ def test_a_plugin_to_which_no_kubelet_listens_registers_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet took it, and did not reach it afterwards, or gave it up later."""
-    monkeypatch.setattr(anchor, "CALL", 0.1)
+    monkeypatch.setattr(device_plugin, "CALL", 0.1)
     reports: list[str] = []
 
     async def work(kubelet: FakeKubelet) -> None:
-        plugin = anchor.DevicePlugin(kubelet.folder, lambda event, _: reports.append(event))
+        plugin = device_plugin.DevicePlugin(kubelet.folder, lambda event, _: reports.append(event))
         await plugin.publish({"GPU-1": True})
         running = asyncio.create_task(plugin.run())
         await reached(lambda: len(kubelet.registered) == 3, "it is taken again and again")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_k8s.node.outside import sum_outside_usage
+from cgpu_k8s.node.non_pod_usage import sum_outside_usage
 from cgpu_k8s.node.shares import Shares
 from cgpu_node import podspecs
-from cgpu_node.decision import Grant
+from cgpu_node.allocation_annotation import Grant
 from cgpu_node.podspecs import Limit, PodSpec
 from cgpu_node.shares import record
 from cgpu_node.shares.record import PodContainer

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.admission.certificates import Keys, renew_keys
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler import fence
-from cgpu_k8s.scheduler.fence import PATIENCE, Fence
+from cgpu_k8s.scheduler import leader_lease
+from cgpu_k8s.scheduler.leader_lease import PATIENCE, Fence
 from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU
 
@@ -49,11 +49,11 @@ class Machine:
 
     def renew(self) -> None:
         self.work(RENEWED)
-        self.fence.update_lease(self.renewal(), fence.read_clock())
+        self.fence.update_lease(self.renewal(), leader_lease.read_clock())
 
     @property
     def problem(self) -> str:
-        return self.fence.find_problem(fence.read_clock())
+        return self.fence.find_problem(leader_lease.read_clock())
 
 
 @pytest.fixture(name="machine")
@@ -81,7 +81,7 @@ def test_a_renewal_from_before_a_suspension_is_as_old_as_it_is(machine: Machine)
     machine.work(RENEWED)
     waiting = machine.renewal()
     machine.suspend(HOUR)
-    machine.fence.update_lease(waiting, fence.read_clock())
+    machine.fence.update_lease(waiting, leader_lease.read_clock())
     assert "has not renewed its lease for 3600 s" in machine.problem
 
 
@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_ahead_stops_no_binding(machine: Machine) -> None:
     assert machine.problem == ""
     late = machine.renewal()
     machine.work(PATIENCE + 1)
-    machine.fence.update_lease(late, fence.read_clock())
+    machine.fence.update_lease(late, leader_lease.read_clock())
     assert machine.problem  # and what comes late is late by the new time
 
 

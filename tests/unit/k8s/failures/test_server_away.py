@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cgpu_k8s.admission.cert_rotation import Keeping
 from cgpu_k8s.admission.certificates import Keys, renew_keys
-from cgpu_k8s.admission.keeping import Keeping
 from cgpu_k8s.apiserver.errors import UnreachableError
 from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
 from cgpu_k8s.apiserver.tasks import cancel_tasks
 from cgpu_k8s.node.agent import Agent, Place
-from cgpu_k8s.node.offering import DriverGpu
+from cgpu_k8s.node.node_resources import DriverGpu
 from cgpu_k8s.node.shares import Shares
 from cgpu_k8s.objects.gpus import Fact, write_facts
-from cgpu_k8s.scheduler.books import Books
-from cgpu_k8s.scheduler.fence import Fence
-from cgpu_k8s.scheduler.following import ClusterInformer, Lease
+from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.extender_api import Bound
+from cgpu_k8s.scheduler.informers import ClusterInformer, Lease
+from cgpu_k8s.scheduler.leader_lease import Fence
 from cgpu_k8s.scheduler.server import Extender
-from cgpu_k8s.scheduler.wire import Bound
 from cgpu_node import podspecs
 from lab.cluster.in_memory import REFUSED, SILENT, InMemory
 from lab.kubernetes.fake_server import parsed

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.kubelet.podresources import read_exclusive, read_offered
+from cgpu_k8s.kubelet.pod_resources import read_exclusive, read_offered
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 from lab.kubernetes.device_plugins import field, pod_resources

@@ -7,7 +7,7 @@ import pytest
 from cgpu_k8s.node.audit import ContainerMismatch, Living, audit_containers
 from cgpu_k8s.node.pods import NodePod, read_node_pod
 from cgpu_k8s.objects.gpus import Fact
-from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
+from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.podspecs import Limit
 from cgpu_node.shares.record import PodContainer
 from lab.kubernetes.objects import pod

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_node import decision, podspecs
-from cgpu_node.decision import AllocationAnnotation, Grant
+from cgpu_node import allocation_annotation, podspecs
+from cgpu_node.allocation_annotation import AllocationAnnotation, Grant
 from cgpu_node.podspecs import Limit, PodSpec
 
 if TYPE_CHECKING:
@@ -33,4 +33,4 @@ def test_what_is_too_long_to_be_left_has_no_decision_either() -> None:
     """A name of a container may be short, but a GPU's never is."""
     containers = {f"c{number}": {UUID: Grant(1)} for number in range(1100)}
     with pytest.raises(CgpuError, match="expected at most 65536"):
-        decision.format_annotation(AllocationAnnotation("u", "gpu-a", containers))
+        allocation_annotation.format_annotation(AllocationAnnotation("u", "gpu-a", containers))

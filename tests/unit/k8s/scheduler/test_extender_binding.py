@@ -18,7 +18,7 @@ from cgpu_k8s.apiserver.errors import (
 )
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler import binding, wire
+from cgpu_k8s.scheduler import binding, extender_api
 from lab.worlds.extender import World, node, pod
 
 pytestmark = pytest.mark.unit
@@ -148,7 +148,7 @@ def test_what_was_sent_and_is_never_seen_is_read_until_its_outcome_is_certain() 
         for each in (lost, late, gone):
             meta = each["metadata"]
             with pytest.raises(binding.BindError):
-                await binder.bind(wire.Bound("ns", meta["name"], meta["uid"], "a"))
+                await binder.bind(extender_api.Bound("ns", meta["name"], meta["uid"], "a"))
         world.server.land(world.server.bindings[1])
         world.server.pods["gone"] = pod("gone", uid="another")
         nonlocal_now(130.0)
@@ -181,7 +181,7 @@ def test_what_was_read_as_bound_is_kept_until_the_watch_shows_it() -> None:
         nonlocal now
         binder = binding.Binder(world.books, world.server, str, lambda: now)
         with pytest.raises(binding.BindError):
-            await binder.bind(wire.Bound("ns", "late", "uid-late", "a"))
+            await binder.bind(extender_api.Bound("ns", "late", "uid-late", "a"))
         world.server.land(world.server.bindings[0])
         for _ in range(9):
             now += 16

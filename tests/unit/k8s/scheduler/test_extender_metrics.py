@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.metrics import Metrics
-from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation
+from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from lab.kubernetes import objects
 
 pytestmark = pytest.mark.unit

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cgpu_k8s.objects.pods import Pod
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import commit_decision, find_nodes
 from cgpu_node.allocation import Decision, Refusal
-from lab.worlds.books import UNITS, bound, offer, on, pod, state
+from lab.worlds.cache import UNITS, bound, offer, on, pod, state
 
 pytestmark = pytest.mark.unit
 

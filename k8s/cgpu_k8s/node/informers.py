@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.order import version_of
+from cgpu_k8s.apiserver.resource_version import version_of
 from cgpu_k8s.apiserver.resources import NODES, PODS
 from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Pace, Watch
 from cgpu_k8s.node.pods import NodePod, read_node_pod
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_k8s.apiserver.client import Client, Json
-    from cgpu_k8s.node.specs import Specs
+    from cgpu_k8s.node.pod_specs import Specs
 
 
 class NodeInformer:

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 from test_guard_certificates import DAY, HOST, NOW, Json
 
+from cgpu_k8s.admission.cert_rotation import Keeping
 from cgpu_k8s.admission.certificates import AUTHORITY, Keys
-from cgpu_k8s.admission.keeping import Keeping
 from cgpu_k8s.apiserver.errors import ConflictError, ForbiddenError
 from cgpu_k8s.apiserver.resources import MUTATING, SECRETS, VALIDATING
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
-from cgpu_node import decision as annotation
+from cgpu_node import allocation_annotation as annotation
 from cgpu_node.allocation import Decision, Need, NeedError, part_of, share_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_node import allocation, decision
-from cgpu_node.decision import AllocationAnnotation, Grant, format_annotation, parse_annotation
+from cgpu_node import allocation, allocation_annotation
+from cgpu_node.allocation_annotation import (
+    AllocationAnnotation,
+    Grant,
+    format_annotation,
+    parse_annotation,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -151,4 +156,4 @@ def test_nothing_is_written_that_would_not_be_read(broken: AllocationAnnotation)
 
 
 def test_allocator_and_decision_divide_a_gpu_s_time_alike() -> None:
-    assert decision.CORE_STEP == allocation.CORE_STEP
+    assert allocation_annotation.CORE_STEP == allocation.CORE_STEP

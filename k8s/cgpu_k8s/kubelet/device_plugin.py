@@ -25,7 +25,7 @@ from grpclib.server import Server
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.apiserver.tasks import run_together
-from cgpu_k8s.kubelet import wire
+from cgpu_k8s.kubelet import protobuf
 from cgpu_k8s.names import CORES, COUNT, MEMORY
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ class DevicePlugin:
 
     async def _ensure_registered(self) -> None:
         """Register anew if the kubelet started again, removed our socket, or does not listen."""
-        kubelet = _identify_socket(self._folder / wire.KUBELET)
+        kubelet = _identify_socket(self._folder / protobuf.KUBELET)
         own = _identify_socket(self._folder / self._socket)
         if kubelet is None:
-            self._report_failure(f"no kubelet listens at {self._folder / wire.KUBELET}")
+            self._report_failure(f"no kubelet listens at {self._folder / protobuf.KUBELET}")
             return
         if kubelet == self._kubelet and own is not None and own == self._own:
             if self._listeners or time.monotonic() - self._unheard < CALL:
@@ -118,12 +118,16 @@ class DevicePlugin:
         await self._stop()
         path = self._folder / self._socket
         path.unlink(missing_ok=True)
-        server = Server([self], codec=wire.Bytes())
+        server = Server([self], codec=protobuf.Bytes())
         await server.start(path=str(path))
         self._server, self._own = server, _identify_socket(path)
-        async with Channel(path=str(self._folder / wire.KUBELET), codec=wire.Bytes()) as channel:
-            await wire.call_method(
-                channel, wire.REGISTER, wire.encode_registration(self._socket, self._resource)
+        async with Channel(
+            path=str(self._folder / protobuf.KUBELET), codec=protobuf.Bytes()
+        ) as channel:
+            await protobuf.call_method(
+                channel,
+                protobuf.REGISTER,
+                protobuf.encode_registration(self._socket, self._resource),
             )
 
     async def _stop(self) -> None:
@@ -151,7 +155,7 @@ class DevicePlugin:
             "ListAndWatch": (self._list_and_watch, Cardinality.UNARY_STREAM),
         }
         return {
-            f"/{wire.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
+            f"/{protobuf.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
             for name, (act, kind) in methods.items()
         }
 
@@ -165,7 +169,7 @@ class DevicePlugin:
                     while self._devices == last:
                         await self._changed.wait()
                     last = self._devices
-                await stream.send_message(wire.encode_devices(last))
+                await stream.send_message(protobuf.encode_devices(last))
                 self.holds.set()
                 if self._failure == _UNHEARD:
                     self._report_success()
@@ -196,12 +200,12 @@ class Units:
 
 async def _answer_empty(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
-    await stream.send_message(wire.EMPTY)
+    await stream.send_message(protobuf.EMPTY)
 
 
 async def _allocate_nothing(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
-    await stream.send_message(wire.ALLOCATED)
+    await stream.send_message(protobuf.ALLOCATED)
 
 
 async def _refuse_allocation(stream: Stream[bytes, bytes]) -> None:

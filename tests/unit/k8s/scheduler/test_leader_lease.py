@@ -11,7 +11,7 @@ import pytest
 
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.scheduler import server
-from cgpu_k8s.scheduler.fence import PATIENCE, Fence, read_clock
+from cgpu_k8s.scheduler.leader_lease import PATIENCE, Fence, read_clock
 from lab.worlds.extender import Json, World, pod
 
 pytestmark = pytest.mark.unit

@@ -12,10 +12,10 @@ import pytest
 
 from cgpu_k8s.apiserver.client import Page
 from cgpu_k8s.objects.gpus import Fact, write_facts
-from cgpu_k8s.scheduler import following
-from cgpu_k8s.scheduler.books import Books
-from cgpu_k8s.scheduler.fence import Fence
-from cgpu_k8s.scheduler.following import ClusterInformer, Lease
+from cgpu_k8s.scheduler import informers
+from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.informers import ClusterInformer, Lease
+from cgpu_k8s.scheduler.leader_lease import Fence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -194,7 +194,7 @@ def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_
 def test_parts_that_nobody_asks_for_and_bindings_that_are_not_seen_are_looked_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "PERIOD", 0.001)
+    monkeypatch.setattr(informers, "PERIOD", 0.001)
     expired: list[float] = []
 
     async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:

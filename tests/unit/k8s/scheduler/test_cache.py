@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_k8s.objects.nodes import WITHHELD
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import (
     BOUND,
     SENT,
@@ -18,7 +18,7 @@ from cgpu_k8s.scheduler.placing import (
     fits_without,
 )
 from cgpu_node.allocation import FULL, Decision, NeedError, Refusal, part_of
-from lab.worlds.books import bound, offer, on, pod, state
+from lab.worlds.cache import bound, offer, on, pod, state
 
 pytestmark = pytest.mark.unit
 

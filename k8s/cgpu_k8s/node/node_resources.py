@@ -15,7 +15,7 @@ from cgpu_k8s.names import (
     NODE_LABELS,
     NODE_RESOURCES,
 )
-from cgpu_k8s.node.outside import NonPodUsage
+from cgpu_k8s.node.non_pod_usage import NonPodUsage
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
 from cgpu_k8s.objects.quantities import parse_quantity

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.decisions import read_decision, write_annotations
+from cgpu_k8s.objects.allocations import read_decision, write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, NodeInfo, allocate_gpus

@@ -17,8 +17,8 @@ from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.kubelet import runtimes
+from cgpu_k8s.kubelet.protobuf import Bytes, call_method, decode_text, decode_values
 from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO
-from cgpu_k8s.kubelet.wire import Bytes, call_method, decode_text, decode_values
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from cgpu_k8s.apiserver.watch import DELETED, Listed, Watch
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.fence import read_clock
+from cgpu_k8s.scheduler.leader_lease import read_clock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.apiserver.client import Client, Json
-    from cgpu_k8s.scheduler.books import Books
-    from cgpu_k8s.scheduler.fence import Fence
+    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.leader_lease import Fence
 
     Report = Callable[[str, dict[str, object]], None]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.node.audit import Living
-from cgpu_k8s.node.offering import (
+from cgpu_k8s.node.node_resources import (
     NOTHING,
     DriverGpu,
     compute_facts,
@@ -16,7 +16,7 @@ from cgpu_k8s.node.offering import (
     read_known_gpus,
     status_patch,
 )
-from cgpu_k8s.node.outside import NonPodUsage, sum_outside_usage
+from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_outside_usage
 from cgpu_k8s.objects.gpus import Fact, read_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_node.allocation import Part

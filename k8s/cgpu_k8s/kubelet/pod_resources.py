@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, printable
-from cgpu_k8s.kubelet.wire import EMPTY, Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.kubelet.protobuf import EMPTY, Bytes, call_method, decode_text, decode_values
 from cgpu_k8s.names import COUNT
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive

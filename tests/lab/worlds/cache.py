@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.nodes import Offer
 from cgpu_k8s.objects.pods import Pod
-from cgpu_k8s.scheduler.books import Books
+from cgpu_k8s.scheduler.cache import Books
 from cgpu_node.allocation import (
     BINPACK,
     CGPU,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.apiserver.order import REMEMBERED, Order
+from cgpu_k8s.apiserver.resource_version import REMEMBERED, Order
 
 pytestmark = pytest.mark.unit
 

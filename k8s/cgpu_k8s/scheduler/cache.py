@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.decisions import read_decision
+from cgpu_k8s.objects.allocations import read_decision
 from cgpu_node.allocation import BINPACK, Decision, NodeInfo
 
 if TYPE_CHECKING:

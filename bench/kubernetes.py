@@ -22,7 +22,7 @@ from aiohttp import ClientError, ClientSession, web
 
 from bench.shares import Line
 from cgpu_k8s.names import COUNT, MEMORY
-from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -30,7 +30,6 @@ from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import commit_decision
 from cgpu_k8s.scheduler.scheduling import Scheduling
-from cgpu_node.allocation import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +99,7 @@ def pod(number: int, mem: int) -> Json:
     }
 
 
-def bound(given: Json, decision: Decision, books: Books) -> Json:
+def bound(given: Json, decision: Allocation, books: Books) -> Json:
     """The pod after its binding."""
     gpus = books.offers[decision.node].gpus
     notes = write_annotations(decision, read_pod(given), gpus, 1)
@@ -136,7 +135,7 @@ def filters() -> list[float]:
         uid = given["metadata"]["uid"]
         where = books.reservations[uid].decision.node
         decision = commit_decision(books, read_pod(given), where, 0)
-        if isinstance(decision, Decision):
+        if isinstance(decision, Allocation):
             books.update_pod(read_pod(bound(given, decision, books)))
             live.append(uid)
         if chance.random() < 0.3:
@@ -162,7 +161,7 @@ def gpus_used(sampled: int) -> int:
         scores = scheduling.prioritize(asked._replace(names=fitting))
         best = max(scores, key=lambda each: each["Score"])["Host"]
         decision = commit_decision(books, read_pod(given), best, 0)
-        assert isinstance(decision, Decision)
+        assert isinstance(decision, Allocation)
     for each in books.nodes.values():
         count += sum(each.used_part(uuid).units > 0 for uuid in each.gpus)
     return count
@@ -175,7 +174,7 @@ def _filled() -> tuple[list[Json], list[Json]]:
     for number in range(PODS):
         given = pod(number, chance.choice((1, 2, 3, 4)))
         decision = commit_decision(books, read_pod(given), names[number % NODES], 0)
-        assert isinstance(decision, Decision)
+        assert isinstance(decision, Allocation)
         pods.append(bound(given, decision, books))
     return [node(n) for n in range(NODES)], pods
 

@@ -26,12 +26,9 @@ OURS = {
     "k8s": [
         *(f"cgpu_k8s/{name}.py" for name in ("__init__", "names")),
         *(f"cgpu_k8s/{room}/*.py" for room in ("apiserver", "inspect", "objects")),
-        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "cache")),
+        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "allocation", "cache")),
     ],
-    "node": [
-        f"cgpu_node/{name}.py"
-        for name in ("__init__", "allocation", "allocation_annotation", "jsontext")
-    ],
+    "node": [f"cgpu_node/{name}.py" for name in ("__init__", "allocation_annotation", "jsontext")],
 }
 OLDEST = "3.10"  # Python that runs it; pip refuses a library that needs a newer one
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s import names
 from cgpu_k8s.objects.misspelt import COUNTED, NEAR, OURS, PREFIX
+from cgpu_k8s.objects.pod_request import CORE_STEP
 from cgpu_k8s.objects.pods import MOST_GPUS
-from cgpu_node.allocation import CORE_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

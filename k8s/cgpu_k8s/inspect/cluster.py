@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
-from cgpu_k8s.objects.allocations import read_decision
+from cgpu_k8s.objects.allocations import Allocation, read_decision
 from cgpu_k8s.objects.fields import get_member, get_strings
+from cgpu_k8s.objects.gpus import CORE_MEM
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_k8s.objects.published import (
@@ -18,7 +19,6 @@ from cgpu_k8s.objects.published import (
     sum_shares,
 )
 from cgpu_k8s.objects.quantities import parse_quantity
-from cgpu_node.allocation import CORE_MEM, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,7 +62,7 @@ class Claim(NamedTuple):
         """The shares in the annotations of published tools, by the GPU's index."""
         return read_published(self.notes, self.asked)
 
-    def find_decision(self) -> tuple[Decision | None, str]:
+    def find_decision(self) -> tuple[Allocation | None, str]:
         """Its own annotation, and why that counts for nothing; a sentence or ""."""
         try:
             return read_decision(self.pod), ""

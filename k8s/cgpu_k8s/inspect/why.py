@@ -13,10 +13,10 @@ from cgpu_env.errors import printable
 from cgpu_k8s.names import MEMORY, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
-from cgpu_k8s.objects.nodes import WITHHELD
+from cgpu_k8s.objects.pod_request import part_of
 from cgpu_k8s.objects.pods import read_pod, template_of
+from cgpu_k8s.scheduler.allocation import FULL, TOO_FEW, TOO_LARGE, WITHHELD, WRONG_MODE, Refusal
 from cgpu_k8s.scheduler.cache import Books
-from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -17,9 +17,8 @@ from cgpu_k8s.names import (
 )
 from cgpu_k8s.node.non_pod_usage import NonPodUsage
 from cgpu_k8s.objects.fields import get_member, get_strings
-from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.gpus import CORE_MEM, UNIT_MIB, Fact, FactsError, read_facts, write_facts
 from cgpu_k8s.objects.quantities import parse_quantity
-from cgpu_node.allocation import CORE_MEM
 from cgpu_node.settings.kubernetes import RULES
 
 if TYPE_CHECKING:

@@ -7,25 +7,44 @@ read; they number the pod's containers, without init containers, and the node's 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
+from cgpu_k8s.objects.pod_request import Need, NeedError, Part, part_of, share_of
 from cgpu_node import allocation_annotation as annotation
-from cgpu_node.allocation import Decision, Need, NeedError, part_of, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cgpu_k8s.objects.gpus import Fact
     from cgpu_k8s.objects.pods import Pod
-    from cgpu_node.allocation import Part
 
 _YES = "true"
 
 
+class Allocation(NamedTuple):
+    """The GPUs of a pod, and its part of each.
+
+    Attributes:
+        pod: its UID.
+        owner: the UID of its controller; "": none.
+        node: the name of its node.
+        gpus: the UUIDs of its GPUs.
+        part: what it has of each of them.
+        containers: what each container has of each of them.
+    """
+
+    pod: str
+    owner: str
+    node: str
+    gpus: tuple[str, ...]
+    part: Part
+    containers: Mapping[str, Part]
+
+
 def write_annotations(
-    decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int
+    decision: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
 ) -> dict[str, str]:
     """Return the annotations that a pod's binding adds.
 
@@ -42,7 +61,7 @@ def write_annotations(
     }
 
 
-def _write_allocation(decision: Decision, gpus: Mapping[str, Fact]) -> str:
+def _write_allocation(decision: Allocation, gpus: Mapping[str, Fact]) -> str:
     return annotation.format_annotation(
         annotation.AllocationAnnotation(
             decision.pod,
@@ -59,7 +78,7 @@ def _write_allocation(decision: Decision, gpus: Mapping[str, Fact]) -> str:
 
 
 def _write_framework(
-    decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int
+    decision: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
 ) -> dict[str, str]:
     parts = {
         index: decision.containers[name]
@@ -85,7 +104,7 @@ def _write_framework(
     }
 
 
-def _write_device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+def _write_device(decision: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
     """The older generation, which knows one GPU: several are listed with commas."""
     given = [gpus[uuid] for uuid in decision.gpus]
     return {
@@ -97,7 +116,7 @@ def _write_device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dic
     }
 
 
-def read_decision(pod: Pod) -> Decision | None:
+def read_decision(pod: Pod) -> Allocation | None:
     """Return the decision in a pod's annotation; None if it has none, or asks for nothing.
 
     The annotation says which GPUs; how much of them is in the pod's specification, which nobody
@@ -124,7 +143,7 @@ def read_decision(pod: Pod) -> Decision | None:
     shares = {each.name: share_of(each, len(gpus)) for each in pod.containers}
     for name, share in shares.items():
         _check_grants(name, found.containers[name], set(gpus), share)
-    return Decision(pod.uid, pod.owner, pod.node, gpus, part, shares)
+    return Allocation(pod.uid, pod.owner, pod.node, gpus, part, shares)
 
 
 def _check_grants(

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError, printable
-from cgpu_node.allocation import CGPU, CORE_MEM, SHARE, OfferedGpu
+from cgpu_k8s.objects.pod_request import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VERSION = 1
 UNIT_MIB = 1024
 LONGEST = 64 << 10  # bytes of the annotation
+SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"  # how a node isolates containers
 MODES = (SHARE, CGPU, CORE_MEM)
 _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,128}")
 _MOST = 1 << 40
@@ -27,6 +28,36 @@ _MOST = 1 << 40
 
 class FactsError(CgpuError):
     """A node's annotation ``cgpu/gpus`` describes no GPUs; one sentence names the member."""
+
+
+class OfferedGpu(NamedTuple):
+    """A GPU as a node offers it to pods.
+
+    Attributes:
+        uuid: the driver's name of the GPU; an index can change at each start of a node.
+        index: for people, and for equal choices.
+        units: its memory.
+        cores: its time.
+        slots: containers that may share it.
+        healthy: whether a pod may be placed on it.
+        held: units that others than pods hold.
+        held_slots: slots that others than pods have, each with its part of the time.
+    """
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    units: int
+    cores: int = 100
+    slots: int = 20
+    healthy: bool = True
+    held: int = 0
+    held_slots: int = 0
+
+    @property
+    def allocatable(self) -> Part:
+        """The part that pods may have: the GPU without what others hold."""
+        time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
+        return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
 
 
 class Fact(NamedTuple):

@@ -11,7 +11,6 @@ from cgpu_env.errors import find_nearest, printable
 from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
-from cgpu_node.allocation import BINPACK, SPREAD, NodeInfo
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
@@ -27,11 +26,11 @@ LEFT_ALONE = {
 }
 # Those of them by which a node waits for what cgpu does not do.
 UNSERVED = ("topology", "mig", "mps")
+BINPACK, SPREAD = "binpack", "spread"  # how a node places pods on its GPUs
 PLACEMENTS = (BINPACK, SPREAD)
 # GPUs, whole, shared or divided, as NVIDIA's plugin calls them. Not all of ``nvidia.com``: network
 # cards are published there, too.
 _NVIDIAS = re.compile(r"nvidia\.com/(gpu([.-].*)?|mig-.*)")
-WITHHELD = "withheld"  # beside the allocator's codes: why a node offers nothing
 
 
 class Offer(NamedTuple):
@@ -54,11 +53,6 @@ class Offer(NamedTuple):
     gpus: dict[str, Fact]
     withheld: str = ""
     is_asked: bool = True
-
-    def to_node_info(self) -> NodeInfo:
-        """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
-        offered = [] if self.withheld else [gpu.to_offered_gpu() for gpu in self.gpus.values()]
-        return NodeInfo(self.name, self.mode, self.placement, offered)
 
 
 def read_node(node: Json) -> Offer:

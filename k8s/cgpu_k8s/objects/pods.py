@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cgpu_env.errors import printable
 from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container, Need, NeedError, part_of
 from cgpu_k8s.objects.quantities import parse_quantity
-from cgpu_node.allocation import APP, INIT, SIDECAR, Container, Need, NeedError, part_of
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.names import CORE_PERCENTAGE, CORES, FRAMEWORK_ALLOCATION, MEM_IDX, MEMORY
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.pod_request import part_of
 from cgpu_k8s.objects.quantities import parse_quantity
-from cgpu_node.allocation import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

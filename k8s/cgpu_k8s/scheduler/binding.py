@@ -13,17 +13,18 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.pod_request import NeedError
 from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler.allocation import Refusal
 from cgpu_k8s.scheduler.placing import commit_decision
-from cgpu_node.allocation import NeedError, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cgpu_k8s.objects.allocations import Allocation
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import Books
     from cgpu_k8s.scheduler.extender_api import Bound
-    from cgpu_node.allocation import Decision
 
     Json = dict[str, Any]
 
@@ -93,7 +94,7 @@ class Binder:
             raise BindError(REFUSED, decision.sentence)
         return await self._send_binding(asked, self._make_annotations(pod, decision))
 
-    def _make_annotations(self, pod: Pod, decision: Decision) -> dict[str, str]:
+    def _make_annotations(self, pod: Pod, decision: Allocation) -> dict[str, str]:
         gpus = self._books.offers[decision.node].gpus
         try:
             return write_annotations(decision, pod, gpus, time.time_ns())

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.allocations import read_decision
-from cgpu_node.allocation import BINPACK, Decision, NodeInfo
+from cgpu_k8s.objects.allocations import Allocation, read_decision
+from cgpu_k8s.objects.nodes import BINPACK
+from cgpu_k8s.scheduler.allocation import NodeInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +33,7 @@ class Reservation(NamedTuple):
     """
 
     pod: Pod
-    decision: Decision
+    decision: Allocation
     since: float
     sent: int = 0
 
@@ -54,17 +55,17 @@ class Books:
         self.offers: dict[str, Offer] = {}
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, Pod] = {}
-        self.bound: dict[str, Decision] = {}
+        self.bound: dict[str, Allocation] = {}
         self.problems: dict[str, str] = {}
         self.reservations: dict[str, Reservation] = {}
-        self._entered: dict[str, Decision] = {}
+        self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:
         """A node was added or modified."""
         if self.offers.get(offer.name) == offer:
             return  # most events of a node are about something else; its answers stay known
         self.offers[offer.name] = offer
-        self._replace_node(offer.to_node_info())
+        self._replace_node(make_node_info(offer))
 
     def remove_node(self, name: str) -> None:
         """A node was deleted; pods on it count until they are deleted too."""
@@ -149,12 +150,12 @@ class Books:
         for pod in found.values():
             self.update_pod(pod)
 
-    def reserve(self, pod: Pod, decision: Decision, now: float) -> None:
+    def reserve(self, pod: Pod, decision: Allocation, now: float) -> None:
         """Count what a pod will have, in place of what it had reserved before."""
         self.reservations[pod.uid] = Reservation(pod, decision, now)
         self._update_share(pod.uid)
 
-    def mark_sent(self, pod: Pod, decision: Decision, now: float) -> None:
+    def mark_sent(self, pod: Pod, decision: Allocation, now: float) -> None:
         """Count what a pod will have; its binding is about to be sent, perhaps again."""
         before = self.reservations.get(pod.uid)
         times = before.sent if before else 0
@@ -202,7 +203,7 @@ class Books:
             self.nodes.setdefault(wanted.node, _make_empty_node(wanted.node)).add(wanted)
 
 
-def _parse_decision(pod: Pod) -> tuple[Decision | None, str]:
+def _parse_decision(pod: Pod) -> tuple[Allocation | None, str]:
     """Return the decision in a bound pod's annotation, and the reason if it does not count."""
     try:
         return read_decision(pod), "bound without a decision: its containers get no GPU"
@@ -213,3 +214,9 @@ def _parse_decision(pod: Pod) -> tuple[Decision | None, str]:
 def _make_empty_node(name: str) -> NodeInfo:
     """A node that offers nothing."""
     return NodeInfo(name, "", BINPACK, [])
+
+
+def make_node_info(offer: Offer) -> NodeInfo:
+    """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
+    offered = [] if offer.withheld else [gpu.to_offered_gpu() for gpu in offer.gpus.values()]
+    return NodeInfo(offer.name, offer.mode, offer.placement, offered)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.objects.nodes import WITHHELD
-from cgpu_node.allocation import (
-    Choice,
-    Decision,
-    NeedError,
-    Refusal,
-    allocate_gpus,
-    part_of,
-    select_node,
-)
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.pod_request import NeedError, part_of
+from cgpu_k8s.scheduler.allocation import WITHHELD, Choice, Refusal, allocate_gpus, select_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cgpu_k8s.objects.pod_request import Need
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import Books
-    from cgpu_node.allocation import Need
 
 UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes
 _NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
@@ -59,12 +52,12 @@ def find_nodes(books: Books, pod: Pod, names: Iterable[str], now: float) -> Foun
         return Found([], refused, "")
     first = select_node(fitting)
     decision = allocate_gpus(books.nodes[first], need)
-    if isinstance(decision, Decision):  # always: it was just chosen
+    if isinstance(decision, Allocation):  # always: it was just chosen
         books.reserve(pod, decision, now)
     return Found(list(fitting), refused, first)
 
 
-def commit_decision(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
+def commit_decision(books: Books, pod: Pod, node: str, now: float) -> Allocation | Refusal:
     """Decide what a pod gets on the node that its scheduler chose, and mark it as sent.
 
     What was sent before is sent again as it was.
@@ -81,12 +74,12 @@ def commit_decision(books: Books, pod: Pod, node: str, now: float) -> Decision |
     if sent and (gone := _check_resend(books, sent)):
         return gone
     decision = sent or _decide_anew(books, pod, node)
-    if isinstance(decision, Decision):
+    if isinstance(decision, Allocation):
         books.mark_sent(pod, decision, now)
     return decision
 
 
-def _decide_anew(books: Books, pod: Pod, node: str) -> Decision | Refusal:
+def _decide_anew(books: Books, pod: Pod, node: str) -> Allocation | Refusal:
     """Release the pod's reservation, on whichever node it is, and decide again on this node."""
     need = _require_need(pod)
     books.release(pod.uid)
@@ -111,13 +104,13 @@ def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> b
     return bool(fitting)
 
 
-def _find_sent(books: Books, pod: Pod) -> Decision | None:
+def _find_sent(books: Books, pod: Pod) -> Allocation | None:
     """Return the decision that was sent to the API server and is not seen yet, or None."""
     reservation = books.reservations.get(pod.uid)
     return reservation.decision if reservation and reservation.sent else None
 
 
-def _check_resend(books: Books, sent: Decision) -> Refusal | None:
+def _check_resend(books: Books, sent: Allocation) -> Refusal | None:
     """Return why the decision that was sent cannot be sent again; None if it can."""
     offer = books.offers.get(sent.node)
     if offer is None:
@@ -126,7 +119,7 @@ def _check_resend(books: Books, sent: Decision) -> Refusal | None:
     return Refusal(SENT, f"node {sent.node} has no GPU {gone[0]} any more") if gone else None
 
 
-def _refuse_elsewhere(sent: Decision) -> Refusal:
+def _refuse_elsewhere(sent: Allocation) -> Refusal:
     return Refusal(
         SENT, f"the pod's binding to {sent.node} was sent, and its outcome is not known yet"
     )

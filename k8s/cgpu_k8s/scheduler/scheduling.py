@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from cgpu_k8s.objects.pod_request import NeedError
 from cgpu_k8s.scheduler import extender_api
+from cgpu_k8s.scheduler.allocation import FULL
 from cgpu_k8s.scheduler.placing import SENT, UNKNOWN, find_nodes, fits_without
-from cgpu_node.allocation import FULL, NeedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.pod_request import part_of, share_of
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node.allocation import Decision, part_of, share_of
 
 V100 = 16160  # MiB
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
@@ -98,7 +98,7 @@ def decided(given: Any, to: str, facts: dict[str, Fact], *uuids: str) -> Any:
     need = found.need
     assert need is not None
     shares = {each.name: share_of(each, need.gpus) for each in need.containers}
-    decision = Decision(found.uid, found.owner, to, uuids, part_of(need), shares)
+    decision = Allocation(found.uid, found.owner, to, uuids, part_of(need), shares)
     return bound(given, to, **write_annotations(decision, found, facts, NOW))
 
 

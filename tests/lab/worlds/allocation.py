@@ -6,24 +6,11 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from cgpu_node.allocation import (
-    APP,
-    BINPACK,
-    CGPU,
-    CORE_MEM,
-    INIT,
-    SHARE,
-    SIDECAR,
-    SPREAD,
-    Choice,
-    Container,
-    Decision,
-    Need,
-    NodeInfo,
-    OfferedGpu,
-    allocate_gpus,
-    part_of,
-)
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, SHARE, OfferedGpu
+from cgpu_k8s.objects.nodes import BINPACK, SPREAD
+from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container, Need, part_of
+from cgpu_k8s.scheduler.allocation import Choice, NodeInfo, allocate_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,12 +59,12 @@ PODS = st.lists(needs(), max_size=12).map(
 )
 
 
-def filled(node: NodeInfo, pods: list[Need]) -> list[Decision]:
+def filled(node: NodeInfo, pods: list[Need]) -> list[Allocation]:
     """The decisions of those pods that found room on a node, one after the other."""
     made = []
     for need in pods:
         decision = allocate_gpus(node, need)
-        if isinstance(decision, Decision):
+        if isinstance(decision, Allocation):
             node.add(decision)
             made.append(decision)
     return made

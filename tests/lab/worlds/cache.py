@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpu_k8s.objects.allocations import write_annotations
-from cgpu_k8s.objects.gpus import Fact
-from cgpu_k8s.objects.nodes import Offer
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
+from cgpu_k8s.objects.gpus import CGPU, Fact, OfferedGpu
+from cgpu_k8s.objects.nodes import BINPACK, Offer
+from cgpu_k8s.objects.pod_request import Container
 from cgpu_k8s.objects.pods import Pod
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 from cgpu_k8s.scheduler.cache import Books
-from cgpu_node.allocation import (
-    BINPACK,
-    CGPU,
-    Container,
-    Decision,
-    NodeInfo,
-    OfferedGpu,
-    allocate_gpus,
-)
 
 UNITS = 4
 
@@ -35,7 +28,7 @@ def pod(uid: str, units: int = 1, gpus: int = 1, **changes: Any) -> Pod:
     return found._replace(**changes)
 
 
-def bound(given_pod: Pod, decision: Decision) -> Pod:
+def bound(given_pod: Pod, decision: Allocation) -> Pod:
     """The pod as its binding with a decision leaves it."""
     gpus = offer(decision.node).gpus
     text = write_annotations(decision, given_pod, gpus, 1)["cgpu/allocation"]
@@ -48,7 +41,7 @@ def on(given_pod: Pod, *uuids: str) -> Pod:
     gpus = [OfferedGpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
     assert given_pod.need is not None
     decision = allocate_gpus(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     return bound(given_pod, decision)
 
 

@@ -6,10 +6,12 @@ import json
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.nodes import BINPACK
+from cgpu_k8s.objects.pod_request import Container, Need
 from cgpu_k8s.objects.pods import Pod
-from cgpu_node.allocation import BINPACK, Container, Decision, Need, NodeInfo, allocate_gpus
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM
 from cgpu_node.shares.record import pod_of, read
 from lab.worlds.pods import PodWorld, containerd, crio
@@ -68,7 +70,9 @@ def facts(world: PodWorld) -> dict[str, Fact]:
     }
 
 
-def pods(node: str, mode: str, gpus: dict[str, Fact], seed: int) -> Iterator[tuple[Pod, Decision]]:
+def pods(
+    node: str, mode: str, gpus: dict[str, Fact], seed: int
+) -> Iterator[tuple[Pod, Allocation]]:
     """Pods of one to three containers on one or two GPUs, as the allocator places them."""
     chance, timed = random.Random(seed), mode == CORE_MEM
     here = NodeInfo(node, mode, BINPACK, (fact.to_offered_gpu() for fact in gpus.values()))
@@ -82,7 +86,7 @@ def pods(node: str, mode: str, gpus: dict[str, Fact], seed: int) -> Iterator[tup
             for n, cores in enumerate(chance.choices((5, 5, 5, 5, 10) if timed else (0,), k=count))
         )
         found = allocate_gpus(here, Need(uid, "", spread, asked))
-        if not isinstance(found, Decision):  # a smaller one fits
+        if not isinstance(found, Allocation):  # a smaller one fits
             continue
         here.add(found)
         made += count

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_node import allocation, allocation_annotation
+from cgpu_k8s.objects import pod_request
+from cgpu_node import allocation_annotation
 from cgpu_node.allocation_annotation import (
     AllocationAnnotation,
     Grant,
@@ -156,4 +157,4 @@ def test_nothing_is_written_that_would_not_be_read(broken: AllocationAnnotation)
 
 
 def test_allocator_and_decision_divide_a_gpu_s_time_alike() -> None:
-    assert allocation_annotation.CORE_STEP == allocation.CORE_STEP
+    assert allocation_annotation.CORE_STEP == pod_request.CORE_STEP

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cgpu_env.errors import CgpuError
-from cgpu_node import allocation
+from cgpu_k8s.objects.gpus import MODES
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.config import KUBERNETES, Config, identify_config, load_config
 from cgpu_node.settings.kubernetes import (
@@ -90,7 +90,7 @@ def test_nothing_is_written_that_would_not_be_read(path: str) -> None:
 
 
 def test_modes_are_those_of_the_allocator() -> None:
-    assert [*RULES] == [allocation.SHARE, allocation.CGPU, allocation.CORE_MEM]
+    assert [*RULES] == [*MODES]
     assert [POLICIES[RULES[mode]["policy"]] for mode in (CGPU, CORE_MEM)] == ["native", "fixed"]
 
 

@@ -12,11 +12,12 @@ import pytest
 import cgpu_native
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.node.agent import LOOK
-from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import read_facts
+from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 from cgpu_node import podspecs
-from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CORE_MEM
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import Lab, agent_lab, asked
@@ -65,7 +66,7 @@ class Cluster:
         made = read_pod(asked(self.lab.fake, "POST", pods_path(), pod(name, LIMITS)))
         assert made.need
         found = allocate_gpus(self.node, made.need)
-        assert isinstance(found, Decision)
+        assert isinstance(found, Allocation)
         self.node.add(found)
         notes = write_annotations(found, made, self.gpus, 0)
         body = binding(name, "gpu-a", notes)

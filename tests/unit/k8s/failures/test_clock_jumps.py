@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.admission.certificates import Keys, renew_keys
-from cgpu_k8s.objects.allocations import write_annotations
+from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler import leader_lease
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 from cgpu_k8s.scheduler.leader_lease import PATIENCE, Fence
-from cgpu_node.allocation import BINPACK, Decision, NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU
 
 pytestmark = pytest.mark.unit
@@ -128,7 +129,7 @@ def test_a_decision_is_the_same_at_any_time(jump: float) -> None:
     decision = allocate_gpus(
         NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].to_offered_gpu()]), pod.need
     )
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     now, then = (
         write_annotations(decision, pod, gpus, int(when * 1e9))
         for when in (NOW.timestamp(), NOW.timestamp() + jump)

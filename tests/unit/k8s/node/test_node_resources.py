@@ -19,7 +19,8 @@ from cgpu_k8s.node.node_resources import (
 from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_outside_usage
 from cgpu_k8s.objects.gpus import Fact, read_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_node.allocation import Part
+from cgpu_k8s.objects.pod_request import Part
+from cgpu_k8s.scheduler.cache import make_node_info
 from cgpu_node.shares.record import PodContainer
 from lab.kubernetes.objects import node
 
@@ -180,7 +181,7 @@ def test_no_more_is_held_than_there_is(
 def test_time_that_others_were_promised_is_promised_to_no_pod() -> None:
     """A docker container of weight 4 has a fifth of the GPU's time, on a node that shares time."""
     gpus = compute_facts("core_mem", seen(0), (), (), {"GPU-0": NonPodUsage(1000, 4)})
-    node_of = read_node(written("core_mem", gpus)).to_node_info()
+    node_of = make_node_info(read_node(written("core_mem", gpus)))
     assert node_of.free_part(node_of.gpus["GPU-0"]) == Part(14, 80, 16)
     wanted = compute_offer("core_mem", gpus, NAMES)
     assert wanted.resources["aliyun.com/gpu-core.percentage"] == 100

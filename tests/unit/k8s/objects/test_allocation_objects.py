@@ -13,10 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.allocations import read_decision, write_annotations
-from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.allocations import Allocation, read_decision, write_annotations
+from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, Fact
+from cgpu_k8s.objects.nodes import SPREAD
 from cgpu_k8s.objects.pods import Pod, read_pod
-from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, NodeInfo, allocate_gpus
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +45,7 @@ def pod(*containers: Any, init: Any = (), count: int = 1) -> Any:
     }
 
 
-def placed(given: Any) -> tuple[Pod, Decision]:
+def placed(given: Any) -> tuple[Pod, Allocation]:
     """A pod and what an empty node would give to it."""
     found = read_pod(given)
     assert found.need is not None
@@ -52,11 +53,11 @@ def placed(given: Any) -> tuple[Pod, Decision]:
     decision = allocate_gpus(
         NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()]), found.need
     )
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     return found, decision
 
 
-def bound(found: Pod, decision: Decision, **changes: Any) -> Pod:
+def bound(found: Pod, decision: Allocation, **changes: Any) -> Pod:
     """The pod after its binding."""
     written = write_annotations(decision, found, GPUS, NOW)
     return found._replace(node="n1", allocation=written["cgpu/allocation"])._replace(**changes)
@@ -67,7 +68,7 @@ def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
     assert found.need is not None
     v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].to_offered_gpu()])
     decision = allocate_gpus(v100, found.need)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     written = write_annotations(decision, found, GPUS, NOW)
     assert json.loads(written.pop("cgpu/allocation")) == {
         "v": 1,
@@ -144,8 +145,8 @@ def test_what_a_binding_writes_is_read_as_the_same_decision(
     mode = CORE_MEM if cores else CGPU
     node = NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()])
     decision = allocate_gpus(node, found.need)
-    assume(isinstance(decision, Decision))
-    assert isinstance(decision, Decision)
+    assume(isinstance(decision, Allocation))
+    assert isinstance(decision, Allocation)
     assert read_decision(bound(found, decision)) == decision
 
 
@@ -155,7 +156,7 @@ def test_a_pod_without_annotation_or_without_need_has_nothing() -> None:
     assert read_decision(bound(found, decision, containers=())) is None
 
 
-def changed(found: Pod, decision: Decision, **containers: Any) -> Pod:
+def changed(found: Pod, decision: Allocation, **containers: Any) -> Pod:
     text = json.loads(bound(found, decision).allocation)
     text["containers"] = containers
     return bound(found, decision, allocation=json.dumps(text))

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
-from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, OfferedGpu, read_facts, write_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_node.allocation import OfferedGpu
+from cgpu_k8s.scheduler.cache import make_node_info
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +54,7 @@ def node(mode: str | None = "cgpu", facts: str | None = None, **labels: str) -> 
 
 def test_what_the_agent_withholds_stays_known_and_gets_no_pods() -> None:
     offer = read_node(node(facts=write_facts("cgpu", GPUS, "no runtime")))
-    assert (offer.withheld, offer.mode, offer.to_node_info().gpus) == ("no runtime", "", {})
+    assert (offer.withheld, offer.mode, make_node_info(offer).gpus) == ("no runtime", "", {})
     assert len(offer.gpus) == 2
     with pytest.raises(FactsError, match="withheld: expected a sentence, got int"):
         read_facts('{"v":1,"mode":"cgpu","gpus":[],"withheld":1}')
@@ -144,7 +144,7 @@ def test_an_annotation_that_describes_no_gpus_is_refused(text: str, sentence: st
 def test_a_node_offers_the_gpus_that_its_agent_found() -> None:
     offer = read_node(node(placement="spread"))
     assert (offer.name, offer.address, offer.withheld) == ("n1", "10.0.0.1", "")
-    found = offer.to_node_info()
+    found = make_node_info(offer)
     assert (found.name, found.mode, found.placement) == ("n1", "cgpu", "spread")
     assert found.gpus == {
         "GPU-a": OfferedGpu("GPU-a", 0, 15),
@@ -178,7 +178,7 @@ def test_a_node_offers_nothing_where_anything_is_unclear(given: Any, sentence: s
     offer = read_node(given)
     assert sentence in offer.withheld
     assert offer.mode == ""
-    assert offer.to_node_info().gpus == {}
+    assert make_node_info(offer).gpus == {}
 
 
 def test_gpus_that_nvidias_plugin_gives_away_are_not_given_away_twice() -> None:

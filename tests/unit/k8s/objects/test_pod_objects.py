@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
+from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.objects.quantities import parse_quantity
-from cgpu_node.allocation import APP, INIT, SIDECAR, Container
 
 pytestmark = pytest.mark.unit
 

@@ -12,23 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_node.allocation import (
-    APP,
-    BINPACK,
-    CGPU,
-    CORE_MEM,
-    SIDECAR,
-    SPREAD,
-    Container,
-    Decision,
-    Need,
-    NodeInfo,
-    OfferedGpu,
-    Part,
-    allocate_gpus,
-    part_of,
-    select_node,
-)
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, OfferedGpu
+from cgpu_k8s.objects.nodes import BINPACK, SPREAD
+from cgpu_k8s.objects.pod_request import APP, SIDECAR, Container, Need, Part, part_of
+from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus, select_node
 from lab.worlds.allocation import PODS, bare, filled, fitting_nodes, needs, nodes
 
 pytestmark = pytest.mark.unit
@@ -97,7 +85,7 @@ def test_without_a_pod_a_node_is_as_it_was_before(
     used = {uuid: node.used_part(uuid) for uuid in node.gpus}
     probe = more._replace(pod="probe")
     before = allocate_gpus(node, probe)
-    if isinstance(decision := allocate_gpus(node, other), Decision):
+    if isinstance(decision := allocate_gpus(node, other), Allocation):
         node.add(decision)
         assert {uuid: node.used_part(uuid) for uuid in node.gpus} != used
         node.remove("other")
@@ -152,7 +140,7 @@ def test_a_pod_is_refused_only_where_no_choice_of_gpus_has_room(
     possible = any(itertools.combinations(open_to, need.gpus)) and (
         (part.cores > 0) == (node.mode == CORE_MEM)
     )
-    assert isinstance(allocate_gpus(node, need), Decision) == possible
+    assert isinstance(allocate_gpus(node, need), Allocation) == possible
 
 
 @given(nodes(), PODS, needs())
@@ -161,7 +149,7 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
 ) -> None:
     made = filled(node, pods)
     decision = allocate_gpus(node, need)
-    if not isinstance(decision, Decision):
+    if not isinstance(decision, Allocation):
         return
 
     def rank(uuid: str) -> tuple[int, ...]:

@@ -9,27 +9,20 @@ import random
 
 import pytest
 
-from cgpu_node.allocation import (
-    BINPACK,
-    CGPU,
-    CORE_MEM,
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, OfferedGpu
+from cgpu_k8s.objects.nodes import BINPACK, SPREAD
+from cgpu_k8s.objects.pod_request import Container, Need, NeedError, Part, part_of
+from cgpu_k8s.scheduler.allocation import (
     FULL,
     MOST_ANSWERS,
-    SPREAD,
     TOO_FEW,
     TOO_LARGE,
     WRONG_MODE,
     Choice,
-    Container,
-    Decision,
-    Need,
-    NeedError,
     NodeInfo,
-    OfferedGpu,
-    Part,
     Refusal,
     allocate_gpus,
-    part_of,
     select_node,
 )
 from lab.worlds.allocation import filled, fitting_nodes, pod
@@ -53,7 +46,7 @@ def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> No
 def test_what_others_hold_is_promised_to_no_pod(units: int, cores: int) -> None:
     node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15, held=2, held_slots=4)])
     assert refusal(node, pod("p", units, cores)).code == FULL
-    assert isinstance(allocate_gpus(node, pod("p", 13, 80)), Decision)
+    assert isinstance(allocate_gpus(node, pod("p", 13, 80)), Allocation)
 
 
 def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
@@ -79,7 +72,7 @@ def test_what_one_controller_is_told_is_not_told_to_another() -> None:
     node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
     filled(node, [pod("first", 1, owner="set")])
     decisions = [allocate_gpus(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
-    assert [each.gpus for each in decisions if isinstance(each, Decision)] == [("b",), ("a",)]
+    assert [each.gpus for each in decisions if isinstance(each, Allocation)] == [("b",), ("a",)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +97,7 @@ def test_what_one_controller_is_told_is_not_told_to_another() -> None:
 )
 def test_a_refusal_says_what_is_lacking(mode: str, need: Need, expected: tuple[str, str]) -> None:
     node = NodeInfo("node", mode, BINPACK, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 8)])
-    node.add(Decision("x", "", "node", ("a",), Part(7, 0, 1), {}))
+    node.add(Allocation("x", "", "node", ("a",), Part(7, 0, 1), {}))
     code, text = expected
     found = refusal(node, need)
     assert found.code == code
@@ -140,14 +133,14 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
         )
         for n in range(1000)
     }
-    live: list[Decision] = []
+    live: list[Allocation] = []
     for n in range(10_000):
         need = pod(str(n), chance.choice((1, 2, 3, 5, 8, 12)))
         fitting: dict[str, Choice]
         fitting = fitting_nodes(cluster.values(), need)
         node = cluster[select_node(fitting)]
         decision = allocate_gpus(node, need)
-        assert isinstance(decision, Decision)
+        assert isinstance(decision, Allocation)
         node.add(decision)
         live.append(decision)
         if chance.random() < 0.2:
@@ -175,7 +168,7 @@ def test_pods_of_3_gib_fill_gpus_of_15_one_after_the_other() -> None:
         fitting = fitting_nodes(cluster.values(), pod(str(n), 3))
         node = cluster[select_node(fitting)]
         decision = allocate_gpus(node, pod(str(n), 3))
-        assert isinstance(decision, Decision)
+        assert isinstance(decision, Allocation)
         node.add(decision)
     assert (
         sum(node.used_part(uuid).units > 0 for node in cluster.values() for uuid in node.gpus)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_k8s.objects.nodes import WITHHELD
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.pod_request import NeedError, part_of
+from cgpu_k8s.scheduler.allocation import FULL, WITHHELD, Refusal
 from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import (
     BOUND,
@@ -17,7 +19,6 @@ from cgpu_k8s.scheduler.placing import (
     find_nodes,
     fits_without,
 )
-from cgpu_node.allocation import FULL, Decision, NeedError, Refusal, part_of
 from lab.worlds.cache import bound, offer, on, pod, state
 
 pytestmark = pytest.mark.unit
@@ -82,7 +83,7 @@ def test_a_list_that_is_older_than_a_binding_that_was_read_takes_nothing_from_th
     books = cluster("a")
     asked = pod("u", 4)
     decision = commit_decision(books, asked, "a", 0)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     books.confirm_pod(bound(asked, decision), 20)
     books.replace_pods([])
     assert set(books.nodes["a"].taken) == {"u"}
@@ -134,7 +135,7 @@ def test_a_pod_whose_binding_was_sent_goes_nowhere_else_and_is_sent_again_as_it_
     books = cluster("a", "b")
     asked = pod("u", 2)
     first = commit_decision(books, asked, "a", 0)
-    assert isinstance(first, Decision)
+    assert isinstance(first, Allocation)
     found = find_nodes(books, asked, ("b", "a"), 1)
     assert (found.fitting, found.first, found.refused["b"].code) == (["a"], "a", SENT)
     assert find_nodes(books, asked, ("b",), 1).fitting == []
@@ -178,7 +179,7 @@ def test_a_bound_pod_is_not_placed_again() -> None:
 def test_a_pod_that_was_reserved_nowhere_gets_what_its_node_has() -> None:
     books = cluster("a")
     decision = commit_decision(books, pod("u", 4), "a", 0)
-    assert isinstance(decision, Decision)
+    assert isinstance(decision, Allocation)
     assert books.nodes["a"].taken == {"u": decision}
     commit_decision(books, pod("v", 4), "a", 0)
     full = commit_decision(books, pod("w", 4), "a", 0)

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.pods import Pod
+from cgpu_k8s.scheduler.allocation import Refusal
 from cgpu_k8s.scheduler.cache import Books
 from cgpu_k8s.scheduler.placing import commit_decision, find_nodes
-from cgpu_node.allocation import Decision, Refusal
 from lab.worlds.cache import UNITS, bound, offer, on, pod, state
 
 pytestmark = pytest.mark.unit
@@ -115,7 +116,7 @@ class Cluster(RuleBasedStateMachine):
         self.books = Books()
         self.pods: dict[str, Pod] = {}  # as the API server has them
         self.news: list[tuple[str, Any]] = []  # events that are not delivered yet
-        self.flying: list[tuple[str, Decision]] = []  # bindings that may still be carried out
+        self.flying: list[tuple[str, Allocation]] = []  # bindings that may still be carried out
         self.found: dict[str, list[str]] = {}
         self.now = 0.0
 
@@ -133,7 +134,7 @@ class Cluster(RuleBasedStateMachine):
             self.pods[uid] = new
         self.news.append((uid, new))
 
-    def land(self, uid: str, decision: Decision) -> bool:
+    def land(self, uid: str, decision: Allocation) -> bool:
         known = self.pods.get(uid)
         if known is None or known.node or known.final:
             return False

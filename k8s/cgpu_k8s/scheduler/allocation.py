@@ -7,102 +7,24 @@ GPU's time (``aliyun.com/gpu-core.percentage``).
 
 from __future__ import annotations
 
-from cgpu_env.record import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False
+from cgpu_k8s.objects.allocations import Allocation
+from cgpu_k8s.objects.gpus import CORE_MEM
+from cgpu_k8s.objects.nodes import BINPACK, SPREAD
+from cgpu_k8s.objects.pod_request import NOTHING, Part, part_of, share_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"  # how a node isolates containers
-BINPACK, SPREAD = "binpack", "spread"  # how a node places them
-APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container that stays
-CORE_STEP = 5
+    from cgpu_k8s.objects.gpus import OfferedGpu
+    from cgpu_k8s.objects.pod_request import Need
+
+
 MOST_ANSWERS = 64  # that an unchanged node remembers
 # Why a pod is not placed on a node. Only FULL can change when other pods end.
 WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "full"
-
-
-class OfferedGpu(NamedTuple):
-    """A GPU as a node offers it to pods.
-
-    Attributes:
-        uuid: the driver's name of the GPU; an index can change at each start of a node.
-        index: for people, and for equal choices.
-        units: its memory.
-        cores: its time.
-        slots: containers that may share it.
-        healthy: whether a pod may be placed on it.
-        held: units that others than pods hold.
-        held_slots: slots that others than pods have, each with its part of the time.
-    """
-
-    uuid: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    units: int
-    cores: int = 100
-    slots: int = 20
-    healthy: bool = True
-    held: int = 0
-    held_slots: int = 0
-
-    @property
-    def allocatable(self) -> Part:
-        """The part that pods may have: the GPU without what others hold."""
-        time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
-        return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
-
-
-class Container(NamedTuple):
-    """The need of one container of a pod, over all GPUs of the pod together."""
-
-    name: str
-    units: int
-    cores: int = 0
-    kind: str = APP
-
-
-class Need(NamedTuple):
-    """The need of a pod.
-
-    Attributes:
-        pod: its UID.
-        owner: the UID of its controller; "": none.
-        gpus: how many GPUs each container gets, with an equal part of each.
-        containers: those that ask for GPU memory, in the order of the pod's specification.
-    """
-
-    pod: str
-    owner: str
-    gpus: int
-    containers: tuple[Container, ...]
-
-
-class Part(NamedTuple):
-    """The part of each of its GPUs that a pod or a container has."""
-
-    units: int
-    cores: int
-    slots: int = 1
-
-
-class Decision(NamedTuple):
-    """The GPUs of a pod, and its part of each.
-
-    Attributes:
-        pod: its UID.
-        owner: the UID of its controller; "": none.
-        node: the name of its node.
-        gpus: the UUIDs of its GPUs.
-        part: what it has of each of them.
-        containers: what each container has of each of them.
-    """
-
-    pod: str
-    owner: str
-    node: str
-    gpus: tuple[str, ...]
-    part: Part
-    containers: Mapping[str, Part]
+WITHHELD = "withheld"  # the agent of the node withholds it
 
 
 class Refusal(NamedTuple):
@@ -110,74 +32,6 @@ class Refusal(NamedTuple):
 
     code: str
     sentence: str
-
-
-NOTHING = Part(0, 0, 0)
-
-
-class NeedError(ValueError):
-    """The need of a pod fits on no GPU of any node; one sentence."""
-
-
-def part_of(need: Need) -> Part:
-    """Return the part of each of its GPUs that a pod takes while it lives.
-
-    Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
-    together, and of what any init container takes beside the sidecars that started before it
-    (k8s.io/component-helpers/resource, PodRequests).
-
-    Raises:
-        NeedError: a container's memory or time has no equal parts, or no time beside others' time.
-    """
-    stays = peak = NOTHING
-    for each in need.containers:
-        if each.kind == APP:
-            continue
-        beside = _add_parts(stays, share_of(each, need.gpus))
-        stays = beside if each.kind == SIDECAR else stays
-        peak = _max_parts(peak, beside)
-    for each in need.containers:
-        if each.kind == APP:
-            stays = _add_parts(stays, share_of(each, need.gpus))
-    if len({each.cores > 0 for each in need.containers}) > 1:
-        raise NeedError(
-            "containers of one pod: expected all or none to ask for aliyun.com/gpu-core.percentage"
-        )
-    return _max_parts(peak, stays)
-
-
-def share_of(container: Container, gpus: int) -> Part:
-    """Return the part of each of ``gpus`` GPUs that a container has.
-
-    Raises:
-        NeedError: one sentence that names the value and what is allowed.
-    """
-    name, units, cores, _ = container
-    if gpus < 1:
-        raise NeedError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
-    if units < 1:
-        raise NeedError(f"container {name}: aliyun.com/gpu-mem={units}: expected at least 1")
-    if units % gpus:
-        raise NeedError(
-            f"container {name}: aliyun.com/gpu-mem={units}: expected a multiple of"
-            f" aliyun.com/gpu-count={gpus}"
-        )
-    least, most = CORE_STEP * gpus, 100 * gpus
-    if cores % least or not 0 <= cores <= most:
-        raise NeedError(
-            f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected a multiple of"
-            f" {least} from {least} to {most}"
-            + (f", {CORE_STEP} to 100 of each of {gpus} GPUs" * (gpus > 1))
-        )
-    return Part(units // gpus, cores // gpus, 1)
-
-
-def _add_parts(one: Part, other: Part) -> Part:
-    return Part(one.units + other.units, one.cores + other.cores, one.slots + other.slots)
-
-
-def _max_parts(one: Part, other: Part) -> Part:
-    return Part(*map(max, one, other))
 
 
 class Choice(NamedTuple):
@@ -206,11 +60,11 @@ class NodeInfo:
         self.mode = mode
         self.placement = placement
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
-        self.taken: dict[str, Decision] = {}
+        self.taken: dict[str, Allocation] = {}
         self._used: dict[str, Part] = {}
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
-    def add(self, decision: Decision) -> None:
+    def add(self, decision: Allocation) -> None:
         """Enter what a pod has, also where that is more than the node offers now."""
         self.remove(decision.pod)
         self.taken[decision.pod] = decision
@@ -222,7 +76,7 @@ class NodeInfo:
         if decision:
             self._update_used(decision, -1)
 
-    def _update_used(self, decision: Decision, sign: int) -> None:
+    def _update_used(self, decision: Allocation, sign: int) -> None:
         for uuid in decision.gpus:
             used = self.used_part(uuid)
             pairs = zip(used, decision.part, strict=True)
@@ -331,7 +185,7 @@ ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
 }
 
 
-def allocate_gpus(node: NodeInfo, need: Need) -> Decision | Refusal:
+def allocate_gpus(node: NodeInfo, need: Need) -> Allocation | Refusal:
     """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
@@ -342,7 +196,7 @@ def allocate_gpus(node: NodeInfo, need: Need) -> Decision | Refusal:
     if isinstance(choice, Refusal):
         return choice
     containers = {each.name: share_of(each, need.gpus) for each in need.containers}
-    return Decision(need.pod, need.owner, node.name, choice.gpus, part, containers)
+    return Allocation(need.pod, need.owner, node.name, choice.gpus, part, containers)
 
 
 def select_node(fitting: Mapping[str, Choice]) -> str:

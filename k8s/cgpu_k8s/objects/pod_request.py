@@ -1,0 +1,113 @@
+"""A pod's request for GPUs, and the part of each GPU that it amounts to: pure.
+
+Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a GPU's
+time (``aliyun.com/gpu-core.percentage``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container that stays
+CORE_STEP = 5
+
+
+class Container(NamedTuple):
+    """The need of one container of a pod, over all GPUs of the pod together."""
+
+    name: str
+    units: int
+    cores: int = 0
+    kind: str = APP
+
+
+class Need(NamedTuple):
+    """The need of a pod.
+
+    Attributes:
+        pod: its UID.
+        owner: the UID of its controller; "": none.
+        gpus: how many GPUs each container gets, with an equal part of each.
+        containers: those that ask for GPU memory, in the order of the pod's specification.
+    """
+
+    pod: str
+    owner: str
+    gpus: int
+    containers: tuple[Container, ...]
+
+
+class Part(NamedTuple):
+    """The part of each of its GPUs that a pod or a container has."""
+
+    units: int
+    cores: int
+    slots: int = 1
+
+
+NOTHING = Part(0, 0, 0)
+
+
+class NeedError(ValueError):
+    """The need of a pod fits on no GPU of any node; one sentence."""
+
+
+def part_of(need: Need) -> Part:
+    """Return the part of each of its GPUs that a pod takes while it lives.
+
+    Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
+    together, and of what any init container takes beside the sidecars that started before it
+    (k8s.io/component-helpers/resource, PodRequests).
+
+    Raises:
+        NeedError: a container's memory or time has no equal parts, or no time beside others' time.
+    """
+    stays = peak = NOTHING
+    for each in need.containers:
+        if each.kind == APP:
+            continue
+        beside = _add_parts(stays, share_of(each, need.gpus))
+        stays = beside if each.kind == SIDECAR else stays
+        peak = _max_parts(peak, beside)
+    for each in need.containers:
+        if each.kind == APP:
+            stays = _add_parts(stays, share_of(each, need.gpus))
+    if len({each.cores > 0 for each in need.containers}) > 1:
+        raise NeedError(
+            "containers of one pod: expected all or none to ask for aliyun.com/gpu-core.percentage"
+        )
+    return _max_parts(peak, stays)
+
+
+def share_of(container: Container, gpus: int) -> Part:
+    """Return the part of each of ``gpus`` GPUs that a container has.
+
+    Raises:
+        NeedError: one sentence that names the value and what is allowed.
+    """
+    name, units, cores, _ = container
+    if gpus < 1:
+        raise NeedError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
+    if units < 1:
+        raise NeedError(f"container {name}: aliyun.com/gpu-mem={units}: expected at least 1")
+    if units % gpus:
+        raise NeedError(
+            f"container {name}: aliyun.com/gpu-mem={units}: expected a multiple of"
+            f" aliyun.com/gpu-count={gpus}"
+        )
+    least, most = CORE_STEP * gpus, 100 * gpus
+    if cores % least or not 0 <= cores <= most:
+        raise NeedError(
+            f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected a multiple of"
+            f" {least} from {least} to {most}"
+            + (f", {CORE_STEP} to 100 of each of {gpus} GPUs" * (gpus > 1))
+        )
+    return Part(units // gpus, cores // gpus, 1)
+
+
+def _add_parts(one: Part, other: Part) -> Part:
+    return Part(one.units + other.units, one.cores + other.cores, one.slots + other.slots)
+
+
+def _max_parts(one: Part, other: Part) -> Part:
+    return Part(*map(max, one, other))

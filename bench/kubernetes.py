@@ -27,8 +27,8 @@ from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler import extender_api
-from cgpu_k8s.scheduler.cache import Books
-from cgpu_k8s.scheduler.placing import commit_decision
+from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.placing import allocate_for_binding
 from cgpu_k8s.scheduler.scheduling import Scheduling
 
 if TYPE_CHECKING:
@@ -99,22 +99,22 @@ def pod(number: int, mem: int) -> Json:
     }
 
 
-def bound(given: Json, decision: Allocation, books: Books) -> Json:
+def bound(given: Json, allocation: Allocation, cache: SchedulerCache) -> Json:
     """The pod after its binding."""
-    gpus = books.offers[decision.node].gpus
-    notes = write_annotations(decision, read_pod(given), gpus, 1)
+    gpus = cache.offers[allocation.node].gpus
+    notes = write_annotations(allocation, read_pod(given), gpus, 1)
     meta, spec = given["metadata"], given["spec"]
     return {
         **given,
         "metadata": {**meta, "annotations": notes},
-        "spec": {**spec, "nodeName": decision.node},
+        "spec": {**spec, "nodeName": allocation.node},
     }
 
 
-def _cluster() -> Books:
-    books = Books()
-    books.replace_nodes(read_node(node(n)) for n in range(NODES))
-    return books
+def _cluster() -> SchedulerCache:
+    cache = SchedulerCache()
+    cache.replace_nodes(read_node(node(n)) for n in range(NODES))
+    return cache
 
 
 def filters() -> list[float]:
@@ -122,8 +122,8 @@ def filters() -> list[float]:
 
     Pods of several sizes come, are bound to our first choice, and end, on NODES nodes.
     """
-    chance, books = random.Random(1), _cluster()
-    scheduling, names, live, took = Scheduling(books), sorted(books.offers), [], []
+    chance, cache = random.Random(1), _cluster()
+    scheduling, names, live, took = Scheduling(cache), sorted(cache.offers), [], []
     gc.collect()
     gc.freeze()
     for number in range(CALLS):
@@ -133,13 +133,13 @@ def filters() -> list[float]:
         json.dumps(scheduling.filter(extender_api.read_extender_args(body))).encode()
         took.append((time.perf_counter() - begin) * 1000)
         uid = given["metadata"]["uid"]
-        where = books.reservations[uid].decision.node
-        decision = commit_decision(books, read_pod(given), where, 0)
-        if isinstance(decision, Allocation):
-            books.update_pod(read_pod(bound(given, decision, books)))
+        where = cache.assumed[uid].allocation.node
+        allocation = allocate_for_binding(cache, read_pod(given), where, 0)
+        if isinstance(allocation, Allocation):
+            cache.update_pod(read_pod(bound(given, allocation, cache)))
             live.append(uid)
         if chance.random() < 0.3:
-            books.remove_pod(live.pop(chance.randrange(len(live))))
+            cache.remove_pod(live.pop(chance.randrange(len(live))))
     gc.unfreeze()
     return sorted(took)
 
@@ -150,8 +150,8 @@ def gpus_used(sampled: int) -> int:
     It goes on behind the last node that it looked at. The nodes that it looks at are all alike for
     its own rules, and it takes our first choice.
     """
-    books, count, first = _cluster(), 0, 0
-    scheduling, names = Scheduling(books), sorted(books.offers)
+    cache, count, first = _cluster(), 0, 0
+    scheduling, names = Scheduling(cache), sorted(cache.offers)
     for number in range(1000):
         seen = [names[(first + n) % NODES] for n in range(sampled)]
         first = (first + sampled) % NODES
@@ -160,22 +160,22 @@ def gpus_used(sampled: int) -> int:
         fitting = scheduling.filter(asked)["NodeNames"]
         scores = scheduling.prioritize(asked._replace(names=fitting))
         best = max(scores, key=lambda each: each["Score"])["Host"]
-        decision = commit_decision(books, read_pod(given), best, 0)
-        assert isinstance(decision, Allocation)
-    for each in books.nodes.values():
+        allocation = allocate_for_binding(cache, read_pod(given), best, 0)
+        assert isinstance(allocation, Allocation)
+    for each in cache.nodes.values():
         count += sum(each.used_part(uuid).units > 0 for uuid in each.gpus)
     return count
 
 
 def _filled() -> tuple[list[Json], list[Json]]:
     """NODES nodes and PODS pods on them."""
-    books, chance, pods = _cluster(), random.Random(2), []
-    names = sorted(books.offers)
+    cache, chance, pods = _cluster(), random.Random(2), []
+    names = sorted(cache.offers)
     for number in range(PODS):
         given = pod(number, chance.choice((1, 2, 3, 4)))
-        decision = commit_decision(books, read_pod(given), names[number % NODES], 0)
-        assert isinstance(decision, Allocation)
-        pods.append(bound(given, decision, books))
+        allocation = allocate_for_binding(cache, read_pod(given), names[number % NODES], 0)
+        assert isinstance(allocation, Allocation)
+        pods.append(bound(given, allocation, cache))
     return [node(n) for n in range(NODES)], pods
 
 

@@ -89,7 +89,7 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
     from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
-    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, Units  # noqa: PLC0415
+    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, UnitPlugins  # noqa: PLC0415
     from cgpu_k8s.kubelet.pod_resources import PodResources  # noqa: PLC0415
     from cgpu_k8s.node.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
     from cgpu_k8s.node.driver import Driver  # noqa: PLC0415
@@ -107,7 +107,7 @@ async def serve(given: argparse.Namespace) -> None:
         try:
             async with open_client(cluster) as client:
                 anchor = DevicePlugin(given.plugins, report)
-                units = Units(given.plugins, report) if given.resources == "devices" else None
+                units = UnitPlugins(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
                 pods = PodResources(given.pod_resources, state, report)
                 engine = ContainerRuntime(given.engine)

@@ -77,17 +77,17 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415
-    from cgpu_k8s.scheduler.cache import Books  # noqa: PLC0415
-    from cgpu_k8s.scheduler.informers import ClusterInformer, Lease  # noqa: PLC0415
-    from cgpu_k8s.scheduler.leader_lease import Fence  # noqa: PLC0415
+    from cgpu_k8s.scheduler.cache import SchedulerCache  # noqa: PLC0415
+    from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease  # noqa: PLC0415
+    from cgpu_k8s.scheduler.leader_lease import LeaderLease  # noqa: PLC0415
     from cgpu_k8s.scheduler.server import Extender  # noqa: PLC0415
 
-    books, fence = Books(), Fence(given.host) if given.lease else None
+    cache, leader_lease = SchedulerCache(), LeaderLease(given.host) if given.lease else None
     async with open_client(load_cluster(given.kubeconfig, given.context)) as client:
-        lease = Lease(given.lease[0], given.lease[1], fence) if fence else None
-        following = ClusterInformer(client, books, lease, report)
+        lease = WatchedLease(given.lease[0], given.lease[1], leader_lease) if leader_lease else None
+        following = ClusterInformer(client, cache, lease, report)
         extender = Extender(
-            books, client, fence, following.find_missing, following.get_heard_times, report
+            cache, client, leader_lease, following.find_missing, following.get_heard_times, report
         )
         async with AsyncExitStack() as served:
             for what, port, address in (
@@ -101,7 +101,7 @@ async def serve(given: argparse.Namespace) -> None:
                 if address:
                     served.push_async_callback(port.close)
                     report("serves", {what: await port.open(*address)})
-            await following.run(extender.binder.resolve_overdue)
+            await following.run(extender.binder.resolve_unconfirmed)
 
 
 if __name__ == "__main__":

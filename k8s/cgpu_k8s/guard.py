@@ -56,7 +56,7 @@ def main() -> NoReturn:
 async def serve(given: argparse.Namespace) -> None:
     """Answer API servers until cancelled."""
     # Here, so that --help does not wait for them.
-    from cgpu_k8s.admission.cert_rotation import Keeping  # noqa: PLC0415
+    from cgpu_k8s.admission.cert_rotation import CertRotator  # noqa: PLC0415
     from cgpu_k8s.admission.server import Guard  # noqa: PLC0415
     from cgpu_k8s.admission.settings import Settings  # noqa: PLC0415
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
@@ -70,13 +70,13 @@ async def serve(given: argparse.Namespace) -> None:
     )
     settings = Settings((scheduler,), agent, runtime_class=given.runtime_class)
     async with open_client(cluster) as client:
-        keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
-        await keeping.wait_for_keys()
-        guard = Guard(settings, client, report, keeping.compute_words)
-        port = Port(guard.make_application(), guard.is_from_api_server, keeping.tls)
+        rotator = CertRotator(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
+        await rotator.wait_for_keys()
+        guard = Guard(settings, client, report, rotator.compute_words)
+        port = Port(guard.make_application(), guard.is_from_api_server, rotator.tls)
         try:
             report("serves", {"address": await port.open(*given.listen)})
-            await keeping.run()
+            await rotator.run()
         finally:
             await port.close()
 

@@ -92,7 +92,7 @@ def parse_annotation(text: str) -> AllocationAnnotation:
     )
 
 
-def format_annotation(decision: AllocationAnnotation) -> str:
+def format_annotation(allocation: AllocationAnnotation) -> str:
     """The annotation's value, in ASCII without blanks; ``parse_annotation`` takes it.
 
     Raises:
@@ -101,11 +101,11 @@ def format_annotation(decision: AllocationAnnotation) -> str:
     text = jsontext.dumps(
         {
             "v": VERSION,
-            "pod": decision.pod,
-            "node": decision.node,
+            "pod": allocation.pod,
+            "node": allocation.node,
             "containers": {
                 name: {uuid: _dump_grant(grant) for uuid, grant in gpus.items()}
-                for name, gpus in decision.containers.items()
+                for name, gpus in allocation.containers.items()
             },
         }
     )

@@ -54,7 +54,7 @@ class CertificateClient(Protocol):
         ...
 
 
-class Keeping:
+class CertRotator:
     """Looks every now and then.
 
     Args:

@@ -20,7 +20,7 @@ def version_of(item: Json) -> str:
     return str(get_metadata(item).get("resourceVersion") or "")
 
 
-class Order:
+class VersionTracker:
     """The newest version seen, of the whole list and of each object in it.
 
     Versions are decimal numbers that rise with every write, in etcd's API server and by contract

@@ -22,7 +22,7 @@ from cgpu_k8s.apiserver.errors import (
     NoAnswerError,
     make_api_error,
 )
-from cgpu_k8s.apiserver.resource_version import Order, get_metadata, version_of
+from cgpu_k8s.apiserver.resource_version import VersionTracker, get_metadata, version_of
 
 T = TypeVar("T")
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -94,7 +94,7 @@ class Watch(Generic[T]):
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     heard: float | None = None
     lists: int = 0
-    _order: Order = field(default_factory=Order)
+    _tracker: VersionTracker = field(default_factory=VersionTracker)
     _failures: int = 0
 
     async def __aiter__(self) -> AsyncGenerator[Listed[T] | Changed[T], None]:
@@ -102,7 +102,7 @@ class Watch(Generic[T]):
         while True:
             wait = 0.0
             try:
-                if not self._order.version:
+                if not self._tracker.version:
                     yield await self._list_objects()
                 async with aclosing(self._watch_changes()) as changes:
                     async for change in changes:
@@ -112,7 +112,7 @@ class Watch(Generic[T]):
                 wait *= self._failures > 1
             except (ApiError, ConfigurationError) as error:
                 if isinstance(error, GoneError):
-                    self._order = Order()
+                    self._tracker = VersionTracker()
                 self.report(error)
                 self._failures += 1
                 wait = self.pace.compute_pause(self._failures, random.random())  # noqa: S311
@@ -121,18 +121,18 @@ class Watch(Generic[T]):
                 await self.sleep(wait)
 
     async def _list_objects(self) -> Listed[T]:
-        order, items = Order(), list[T]()
+        tracker, items = VersionTracker(), list[T]()
         async for page in self.client.list_pages(self.path, self.selectors):
             for each in page.items:
-                order.add_listed(each)
+                tracker.add_listed(each)
                 items.append(self.read(each))
-            order.version = page.version
+            tracker.version = page.version
             self.heard = time.monotonic()
-        if not order.version:
+        if not tracker.version:
             raise NoAnswerError(
                 f"the API server answers GET {self.path} with a list without a version"
             )
-        self._order = order
+        self._tracker = tracker
         self.lists += 1
         return Listed(items)
 
@@ -143,7 +143,7 @@ class Watch(Generic[T]):
             **self.selectors,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self._order.version,
+            "resourceVersion": self._tracker.version,
             "timeoutSeconds": str(length),
         }
         began = time.monotonic()
@@ -171,11 +171,11 @@ class Watch(Generic[T]):
                 f"the watch of {self.path} brought a line that is no change of an object"
             )
         if kind == "BOOKMARK":
-            self._order.advance_to(version_of(item))
+            self._tracker.advance_to(version_of(item))
             return None
         if kind not in CHANGES or not get_metadata(item).get("uid"):
             raise NoAnswerError(f"the watch of {self.path} brought a change that is not known")
-        if not self._order.accept_event(str(kind), item):
+        if not self._tracker.accept_event(str(kind), item):
             return None
         self._failures = 0
         return Changed(str(kind), self.read(item))

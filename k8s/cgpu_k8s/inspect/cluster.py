@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
-from cgpu_k8s.objects.allocations import Allocation, read_decision
+from cgpu_k8s.objects.allocations import Allocation, read_allocation
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.gpus import CORE_MEM
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
@@ -62,10 +62,10 @@ class Claim(NamedTuple):
         """The shares in the annotations of published tools, by the GPU's index."""
         return read_published(self.notes, self.asked)
 
-    def find_decision(self) -> tuple[Allocation | None, str]:
+    def find_allocation(self) -> tuple[Allocation | None, str]:
         """Its own annotation, and why that counts for nothing; a sentence or ""."""
         try:
-            return read_decision(self.pod), ""
+            return read_allocation(self.pod), ""
         except CgpuError as error:
             return None, str(error)
 
@@ -197,18 +197,18 @@ def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
 
 
 def _make_pod_view(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
-    decision, problem = claim.find_decision()
+    allocation, problem = claim.find_allocation()
     given: dict[int, Share] = {}
-    if decision and offer.gpus:
-        share = Share(decision.part.units, decision.part.cores)
-        known = [offer.gpus[uuid].index for uuid in decision.gpus if uuid in offer.gpus]
+    if allocation and offer.gpus:
+        share = Share(allocation.part.units, allocation.part.cores)
+        known = [offer.gpus[uuid].index for uuid in allocation.gpus if uuid in offer.gpus]
         given = dict.fromkeys(known, share)
     elif not problem:
         given = {index: share for index, share in claim.published_shares.items() if index in gpus}
     rest = Share() if given else claim.asked
-    if decision and 0 < len(given) < len(decision.gpus):  # a GPU is gone
-        gone = len(decision.gpus) - len(given)
-        rest = Share(decision.part.units * gone, decision.part.cores * gone)
+    if allocation and 0 < len(given) < len(allocation.gpus):  # a GPU is gone
+        gone = len(allocation.gpus) - len(given)
+        rest = Share(allocation.part.units * gone, allocation.part.cores * gone)
     return PodView(claim.pod.namespace, claim.pod.name, claim.pod.uid, given, rest, problem)
 
 

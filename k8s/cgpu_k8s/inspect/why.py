@@ -13,10 +13,10 @@ from cgpu_env.errors import printable
 from cgpu_k8s.names import MEMORY, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
-from cgpu_k8s.objects.pod_request import part_of
+from cgpu_k8s.objects.pod_request import compute_pod_part
 from cgpu_k8s.objects.pods import read_pod, template_of
 from cgpu_k8s.scheduler.allocation import FULL, TOO_FEW, TOO_LARGE, WITHHELD, WRONG_MODE, Refusal
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -134,13 +134,13 @@ def _explain_bound(case: Case) -> str:
     node = case.pod.node
     if not node or case.claim is None:
         return ""
-    decision, problem = case.claim.find_decision()
+    allocation, problem = case.claim.find_allocation()
     if problem:
         return f"is bound to {node} and gets no GPU there: {problem}"
     waiting = _find_container_reason(case, "waiting")
     if waiting:
         return f"waits on {node}: {waiting}"
-    if decision is None and not case.claim.published_shares:
+    if allocation is None and not case.claim.published_shares:
         return (
             f"is bound to {node} and gets no GPU there: nothing was decided for it; let a"
             " scheduler that asks cgpu bind it"
@@ -181,17 +181,17 @@ def _explain_no_room(case: Case) -> str:
 
 def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
     """The nodes that have room on their GPUs as they are now, and why the others do not."""
-    need = case.pod.need
-    if need is None:
+    request = case.pod.request
+    if request is None:
         return [], {}
-    part = part_of(need)
-    books = Books()
-    books.replace_nodes(each.offer for each in case.machines if each.shares)
-    books.replace_pods(claim.pod for claim in case.claims)
+    part = compute_pod_part(request)
+    cache = SchedulerCache()
+    cache.replace_nodes(each.offer for each in case.machines if each.shares)
+    cache.replace_pods(claim.pod for claim in case.claims)
     fitting, refused = [], {}
-    for name, offer in sorted(books.offers.items()):
+    for name, offer in sorted(cache.offers.items()):
         why_not = offer.withheld
-        answer = Refusal(WITHHELD, why_not) if why_not else books.nodes[name].choose(need, part)
+        answer = Refusal(WITHHELD, why_not) if why_not else cache.nodes[name].choose(request, part)
         if isinstance(answer, Refusal):
             refused[name] = answer
         else:

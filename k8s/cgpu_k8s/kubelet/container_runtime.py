@@ -17,7 +17,8 @@ from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.kubelet import runtimes
-from cgpu_k8s.kubelet.protobuf import Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.kubelet.protobuf import decode_text, decode_values
+from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
 from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO
 from cgpu_k8s.objects.fields import get_member
 
@@ -105,7 +106,7 @@ def _read_engine_name(node: Json) -> str:
 
 async def _query_containerd(path: str) -> list[Runtime]:
     try:
-        async with Channel(path=path, codec=Bytes()) as channel:
+        async with Channel(path=path, codec=BytesCodec()) as channel:
             answer = await call_method(channel, _STATUS, _VERBOSE)
     except CgpuError as error:
         raise CgpuError(f"{path}: {error}") from None

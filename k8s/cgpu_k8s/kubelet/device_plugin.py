@@ -25,7 +25,9 @@ from grpclib.server import Server
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.apiserver.tasks import run_together
-from cgpu_k8s.kubelet import protobuf
+from cgpu_k8s.kubelet import device_plugin_api as api
+from cgpu_k8s.kubelet.protobuf import EMPTY
+from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
 from cgpu_k8s.names import CORES, COUNT, MEMORY
 
 if TYPE_CHECKING:
@@ -93,10 +95,10 @@ class DevicePlugin:
 
     async def _ensure_registered(self) -> None:
         """Register anew if the kubelet started again, removed our socket, or does not listen."""
-        kubelet = _identify_socket(self._folder / protobuf.KUBELET)
+        kubelet = _identify_socket(self._folder / api.KUBELET)
         own = _identify_socket(self._folder / self._socket)
         if kubelet is None:
-            self._report_failure(f"no kubelet listens at {self._folder / protobuf.KUBELET}")
+            self._report_failure(f"no kubelet listens at {self._folder / api.KUBELET}")
             return
         if kubelet == self._kubelet and own is not None and own == self._own:
             if self._listeners or time.monotonic() - self._unheard < CALL:
@@ -118,16 +120,14 @@ class DevicePlugin:
         await self._stop()
         path = self._folder / self._socket
         path.unlink(missing_ok=True)
-        server = Server([self], codec=protobuf.Bytes())
+        server = Server([self], codec=BytesCodec())
         await server.start(path=str(path))
         self._server, self._own = server, _identify_socket(path)
-        async with Channel(
-            path=str(self._folder / protobuf.KUBELET), codec=protobuf.Bytes()
-        ) as channel:
-            await protobuf.call_method(
+        async with Channel(path=str(self._folder / api.KUBELET), codec=BytesCodec()) as channel:
+            await call_method(
                 channel,
-                protobuf.REGISTER,
-                protobuf.encode_registration(self._socket, self._resource),
+                api.REGISTER,
+                api.encode_registration(self._socket, self._resource),
             )
 
     async def _stop(self) -> None:
@@ -155,7 +155,7 @@ class DevicePlugin:
             "ListAndWatch": (self._list_and_watch, Cardinality.UNARY_STREAM),
         }
         return {
-            f"/{protobuf.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
+            f"/{api.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
             for name, (act, kind) in methods.items()
         }
 
@@ -169,7 +169,7 @@ class DevicePlugin:
                     while self._devices == last:
                         await self._changed.wait()
                     last = self._devices
-                await stream.send_message(protobuf.encode_devices(last))
+                await stream.send_message(api.encode_devices(last))
                 self.holds.set()
                 if self._failure == _UNHEARD:
                     self._report_success()
@@ -178,7 +178,7 @@ class DevicePlugin:
             self._unheard = time.monotonic()
 
 
-class Units:
+class UnitPlugins:
     """The resources that pods ask for, with a device for each unit."""
 
     def __init__(self, folder: Path, report: Report) -> None:
@@ -200,12 +200,12 @@ class Units:
 
 async def _answer_empty(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
-    await stream.send_message(protobuf.EMPTY)
+    await stream.send_message(EMPTY)
 
 
 async def _allocate_nothing(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
-    await stream.send_message(protobuf.ALLOCATED)
+    await stream.send_message(api.ALLOCATED)
 
 
 async def _refuse_allocation(stream: Stream[bytes, bytes]) -> None:

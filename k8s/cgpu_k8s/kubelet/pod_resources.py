@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, printable
-from cgpu_k8s.kubelet.protobuf import EMPTY, Bytes, call_method, decode_text, decode_values
+from cgpu_k8s.kubelet.protobuf import EMPTY, decode_text, decode_values
+from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
 from cgpu_k8s.names import COUNT
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
@@ -55,7 +56,7 @@ class PodResources:
     async def run(self) -> None:
         """Go on asking until cancelled."""
         # One for good: it finds a kubelet that is back.
-        async with Channel(path=str(self._socket), codec=Bytes()) as channel:
+        async with Channel(path=str(self._socket), codec=BytesCodec()) as channel:
             while True:
                 try:
                     exclusive.write(

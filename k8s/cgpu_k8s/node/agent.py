@@ -23,7 +23,7 @@ from cgpu_k8s.node import node_resources
 from cgpu_k8s.node.audit import ContainerMismatch, audit_containers
 from cgpu_k8s.node.events import NORMAL, Events
 from cgpu_k8s.node.informers import NodeInformer
-from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_outside_usage
+from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_non_pod_usage
 from cgpu_k8s.node.pod_specs import Specs
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, UNSERVED, why_not_shared
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.apiserver.client import Client, Json
     from cgpu_k8s.kubelet.container_runtime import ContainerRuntime
-    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, Units
+    from cgpu_k8s.kubelet.device_plugin import DevicePlugin, UnitPlugins
     from cgpu_k8s.node.driver import Driver
-    from cgpu_k8s.node.node_resources import DriverGpu, Offered
+    from cgpu_k8s.node.node_resources import DriverGpu, NodeResources
     from cgpu_k8s.node.pods import NodePod
     from cgpu_k8s.node.shares import Shares
     from cgpu_k8s.objects.gpus import Fact
@@ -91,7 +91,7 @@ class Agent:
         driver: Driver,
         engine: ContainerRuntime,
         anchor: DevicePlugin,
-        units: Units | None,
+        units: UnitPlugins | None,
         report: Callable[[str, dict[str, object]], None],
         others: Callable[[Collection[str]], str],
         look: float = LOOK,
@@ -190,7 +190,7 @@ class Agent:
         """See what others than pods hold, and whether pods have what they ask for, and no more."""
         living = self._place.shares.list_living()
         booked = {uid for uid, pod in pods.items() if pod.shares}
-        self._held = sum_outside_usage(living, booked, self._before)
+        self._held = sum_non_pod_usage(living, booked, self._before)
         self._before = frozenset(each.id for each in living)
         setting = kubernetes.read_setting(str(self._place.setting))
         gpus = node_resources.read_known_gpus(self._cluster.node or {})
@@ -235,7 +235,9 @@ class Agent:
         await self._anchor.publish({gpu.uuid: gpu.healthy for gpu in gpus})
         self._enforce_mode(mode)
         if self._anchor.holds.is_set():
-            await self._write_offer(node, node_resources.compute_offer(mode, gpus, self._names))
+            await self._write_offer(
+                node, node_resources.compute_node_resources(mode, gpus, self._names)
+            )
             await self._send_health_events(before, gpus)
 
     async def _choose_mode(self, node: Json, sharing: list[str]) -> str:
@@ -284,7 +286,7 @@ class Agent:
         else:
             self._events.forget(NOT_OFFERED)
 
-    async def _write_offer(self, node: Json, wanted: Offered) -> None:
+    async def _write_offer(self, node: Json, wanted: NodeResources) -> None:
         """Write what differs: resources first, because the annotation is what pods are placed by.
 
         Raises:

@@ -49,7 +49,7 @@ class DriverGpu(NamedTuple):
     lost: str = ""
 
 
-class Offered(NamedTuple):
+class NodeResources(NamedTuple):
     """The entries of a node's object about its GPUs; empty if it offers nothing.
 
     Attributes:
@@ -63,7 +63,7 @@ class Offered(NamedTuple):
     resources: Mapping[str, int]
 
 
-NOTHING = Offered({}, {}, {})
+NOTHING = NodeResources({}, {}, {})
 
 
 def read_known_gpus(node: Json) -> tuple[Fact, ...]:
@@ -82,7 +82,7 @@ def compute_facts(
     kept: Collection[str],
     held: Mapping[str, NonPodUsage],
 ) -> tuple[Fact, ...]:
-    """The node's GPUs. A lost one stays, without new pods, so that the books keep what is on it.
+    """The node's GPUs. A lost one stays, without new pods, so that the cache keeps what is on it.
 
     Args:
         mode: in force on the node.
@@ -117,7 +117,9 @@ def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
     )
 
 
-def compute_offer(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offered:
+def compute_node_resources(
+    mode: str, gpus: Collection[Fact], names: Mapping[str, str]
+) -> NodeResources:
     """Return what the object of a node with these GPUs shows.
 
     Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
@@ -137,10 +139,10 @@ def compute_offer(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -
     resources = {MEMORY: sum(gpu.units for gpu in gpus)}
     if mode == CORE_MEM:
         resources[CORES] = sum(gpu.cores for gpu in gpus)
-    return Offered({FACTS: write_facts(mode, gpus)}, labels, resources)
+    return NodeResources({FACTS: write_facts(mode, gpus)}, labels, resources)
 
 
-def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
+def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:
     """The merge patch that makes labels and annotations as ``wanted``; empty if they are.
 
     Labels without the annotation, which is written with them, are somebody else's.
@@ -166,7 +168,7 @@ def withheld_patch(node: Json, why: str) -> dict[str, Any]:
     return {"metadata": {"annotations": {FACTS: new}}} if new != text else {}
 
 
-def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str, Any]:
+def status_patch(node: Json, wanted: NodeResources, *, ours: bool = False) -> dict[str, Any]:
     """Return the merge patch of the resources in the node's status: capacity and allocatable.
 
     Args:

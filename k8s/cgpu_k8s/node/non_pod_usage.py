@@ -17,17 +17,17 @@ class NonPodUsage(NamedTuple):
     weights: int = 0
 
 
-def sum_outside_usage(
+def sum_non_pod_usage(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
 ) -> dict[str, NonPodUsage]:
-    """Return the shares that are not in the scheduler's books, by the GPU's UUID.
+    """Return the shares that are not in the scheduler's cache, by the GPU's UUID.
 
     A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
     is not known yet is not counted: it was created a moment ago.
 
     Args:
         living: all that have shares.
-        pods: the UIDs of the pods that are in the books.
+        pods: the UIDs of the pods that are in the cache.
         before: the ids of those that lived at the look before.
     """
     found: dict[str, NonPodUsage] = {}

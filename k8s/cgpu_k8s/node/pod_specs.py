@@ -1,4 +1,4 @@
-"""Leaves on the node what its pods ask for, which the start of a container holds decisions to."""
+"""Leaves on the node what its pods ask for, which the start of a container holds allocations to."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Specs:
         self._left: dict[str, PodSpec] = {}
         self._listed, self._failed = False, float("-inf")
 
-    async def replace_all(self, guests: Collection[NodePod]) -> None:
+    async def replace_all(self, pods: Collection[NodePod]) -> None:
         """Keep the specifications of these pods only, which are all pods of the node."""
-        for uid in set(podspecs.list_uids(self._state)) - {pod.uid for pod in guests}:
+        for uid in set(podspecs.list_uids(self._state)) - {pod.uid for pod in pods}:
             self.remove(uid)
-        for pod in guests:
+        for pod in pods:
             self.update(pod)
         self._listed, self._failed = True, float("-inf")
         await self.mark_current()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_node import allocation_annotation
 from cgpu_node.podspecs import Limit
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class NodePod(NamedTuple):
         uid: its UID.
         name: ``NAMESPACE/NAME``.
         shares: whether it asks for a part of a GPU, and has not ended for good.
-        gpus: UUIDs of the GPUs that its decision names.
+        gpus: UUIDs of the GPUs that its annotation names.
         limits: what its containers ask for, by name.
         running: the names of its containers that run.
     """
@@ -61,17 +60,17 @@ def read_node_pod(item: Json) -> NodePod:
         pod.uid,
         f"{pod.namespace}/{pod.name}",
         shares,
-        _read_gpus(pod.allocation) if shares else frozenset(),
+        _read_gpus(pod.allocation_annotation) if shares else frozenset(),
         {each.name: Limit(each.units, each.cores) for each in pod.containers},
         frozenset(running),
     )
 
 
-def _read_gpus(allocation: str) -> frozenset[str]:
-    if not allocation:
+def _read_gpus(text: str) -> frozenset[str]:
+    if not text:
         return frozenset()
     try:
-        decided = allocation_annotation.parse_annotation(allocation)
+        found = allocation_annotation.parse_annotation(text)
     except CgpuError:  # the runtime refuses its containers, and says why
         return frozenset()
-    return frozenset(uuid for grants in decided.containers.values() for uuid in grants)
+    return frozenset(uuid for grants in found.containers.values() for uuid in grants)

@@ -1,4 +1,4 @@
-"""A decision as a pod's annotations, and back.
+"""An allocation as a pod's annotations, and back.
 
 Nodes follow ``cgpu/allocation`` alone. The others are what two generations of published tools
 read; they number the pod's containers, without init containers, and the node's GPUs.
@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
-from cgpu_k8s.objects.pod_request import Need, NeedError, Part, part_of, share_of
-from cgpu_node import allocation_annotation as annotation
+from cgpu_k8s.objects.pod_request import (
+    Part,
+    PodRequest,
+    PodRequestError,
+    compute_container_part,
+    compute_pod_part,
+)
+from cgpu_node import allocation_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,58 +50,58 @@ class Allocation(NamedTuple):
 
 
 def write_annotations(
-    decision: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
+    allocation: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
 ) -> dict[str, str]:
     """Return the annotations that a pod's binding adds.
 
     Args:
-        decision: what the pod gets.
+        allocation: what the pod gets.
         pod: the pod, with the names of its containers.
         gpus: the GPUs of the node, by UUID.
         now: nanoseconds since 1970.
     """
     return {
-        names.ALLOCATION: _write_allocation(decision, gpus),
-        **_write_framework(decision, pod, gpus, now),
-        **_write_device(decision, gpus, now),
+        names.ALLOCATION: _write_allocation(allocation, gpus),
+        **_write_framework(allocation, pod, gpus, now),
+        **_write_device(allocation, gpus, now),
     }
 
 
-def _write_allocation(decision: Allocation, gpus: Mapping[str, Fact]) -> str:
-    return annotation.format_annotation(
-        annotation.AllocationAnnotation(
-            decision.pod,
-            decision.node,
+def _write_allocation(allocation: Allocation, gpus: Mapping[str, Fact]) -> str:
+    return allocation_annotation.format_annotation(
+        allocation_annotation.AllocationAnnotation(
+            allocation.pod,
+            allocation.node,
             {
                 name: {
-                    uuid: annotation.Grant(gpus[uuid].mib_of(part.units), part.cores)
-                    for uuid in decision.gpus
+                    uuid: allocation_annotation.Grant(gpus[uuid].mib_of(part.units), part.cores)
+                    for uuid in allocation.gpus
                 }
-                for name, part in decision.containers.items()
+                for name, part in allocation.containers.items()
             },
         )
     )
 
 
 def _write_framework(
-    decision: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
+    allocation: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
 ) -> dict[str, str]:
     parts = {
-        index: decision.containers[name]
+        index: allocation.containers[name]
         for index, name in enumerate(pod.apps)
-        if name in decision.containers
+        if name in allocation.containers
     }
-    parts = parts or {0: decision.part}  # init containers alone ask: tools show the pod's part
+    parts = parts or {0: allocation.part}  # init containers alone ask: tools show the pod's part
 
     def write_shares(resource: str) -> str:
         shares = {index: getattr(part, resource) for index, part in parts.items()}
-        numbers = [gpus[uuid].index for uuid in decision.gpus]
+        numbers = [gpus[uuid].index for uuid in allocation.gpus]
         return json.dumps(
             {index: dict.fromkeys(numbers, share) for index, share in shares.items()},
             separators=(",", ":"),
         )
 
-    timed = {names.CORE_PERCENTAGE: write_shares("cores")} if decision.part.cores else {}
+    timed = {names.CORE_PERCENTAGE: write_shares("cores")} if allocation.part.cores else {}
     return {
         names.FRAMEWORK_ALLOCATION: write_shares("units"),
         names.FRAMEWORK_ASSIGNED: _YES,
@@ -104,20 +110,20 @@ def _write_framework(
     }
 
 
-def _write_device(decision: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
     """The older generation, which knows one GPU: several are listed with commas."""
-    given = [gpus[uuid] for uuid in decision.gpus]
+    given = [gpus[uuid] for uuid in allocation.gpus]
     return {
         names.MEM_IDX: ",".join(str(gpu.index) for gpu in given),
         names.MEM_DEV: ",".join(str(gpu.units) for gpu in given),
-        names.MEM_POD: str(decision.part.units * len(given)),
+        names.MEM_POD: str(allocation.part.units * len(given)),
         names.MEM_ASSIGNED: _YES,
         names.MEM_ASSUME_TIME: str(now),
     }
 
 
-def read_decision(pod: Pod) -> Allocation | None:
-    """Return the decision in a pod's annotation; None if it has none, or asks for nothing.
+def read_allocation(pod: Pod) -> Allocation | None:
+    """Return the allocation in a pod's annotation; None if it has none, or asks for nothing.
 
     The annotation says which GPUs; how much of them is in the pod's specification, which nobody
     can change. The pod's label is not read: it can change while the pod runs.
@@ -125,9 +131,9 @@ def read_decision(pod: Pod) -> Allocation | None:
     Raises:
         CgpuError: the annotation is not for this pod as it is now; one sentence.
     """
-    if not pod.allocation or not pod.containers:
+    if not pod.allocation_annotation or not pod.containers:
         return None
-    found = annotation.parse_annotation(pod.allocation)
+    found = allocation_annotation.parse_annotation(pod.allocation_annotation)
     for name, given, expected in (("pod", found.pod, pod.uid), ("node", found.node, pod.node)):
         if given != expected:
             raise _make_error(f"{name}={given}: expected {expected or 'none before the binding'}")
@@ -135,19 +141,19 @@ def read_decision(pod: Pod) -> Allocation | None:
     if set(found.containers) != asking:
         raise _make_error(f"containers: expected {', '.join(sorted(asking))}")
     gpus = tuple(next(iter(found.containers.values())))
-    need = Need(pod.uid, pod.owner, len(gpus), pod.containers)
+    request = PodRequest(pod.uid, pod.owner, len(gpus), pod.containers)
     try:
-        part = part_of(need)
-    except NeedError as error:
+        part = compute_pod_part(request)
+    except PodRequestError as error:
         raise _make_error(str(error)) from None
-    shares = {each.name: share_of(each, len(gpus)) for each in pod.containers}
+    shares = {each.name: compute_container_part(each, len(gpus)) for each in pod.containers}
     for name, share in shares.items():
         _check_grants(name, found.containers[name], set(gpus), share)
     return Allocation(pod.uid, pod.owner, pod.node, gpus, part, shares)
 
 
 def _check_grants(
-    name: str, grants: Mapping[str, annotation.Grant], gpus: set[str], share: Part
+    name: str, grants: Mapping[str, allocation_annotation.Grant], gpus: set[str], share: Part
 ) -> None:
     if set(grants) != gpus:
         raise _make_error(f"containers.{name}: expected the same GPUs for each container")

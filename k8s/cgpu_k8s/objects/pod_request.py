@@ -12,8 +12,8 @@ APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container 
 CORE_STEP = 5
 
 
-class Container(NamedTuple):
-    """The need of one container of a pod, over all GPUs of the pod together."""
+class ContainerRequest(NamedTuple):
+    """The request of one container of a pod, over all GPUs of the pod together."""
 
     name: str
     units: int
@@ -21,8 +21,8 @@ class Container(NamedTuple):
     kind: str = APP
 
 
-class Need(NamedTuple):
-    """The need of a pod.
+class PodRequest(NamedTuple):
+    """The request of a pod.
 
     Attributes:
         pod: its UID.
@@ -34,7 +34,7 @@ class Need(NamedTuple):
     pod: str
     owner: str
     gpus: int
-    containers: tuple[Container, ...]
+    containers: tuple[ContainerRequest, ...]
 
 
 class Part(NamedTuple):
@@ -48,11 +48,11 @@ class Part(NamedTuple):
 NOTHING = Part(0, 0, 0)
 
 
-class NeedError(ValueError):
-    """The need of a pod fits on no GPU of any node; one sentence."""
+class PodRequestError(ValueError):
+    """The request of a pod fits on no GPU of any node; one sentence."""
 
 
-def part_of(need: Need) -> Part:
+def compute_pod_part(request: PodRequest) -> Part:
     """Return the part of each of its GPUs that a pod takes while it lives.
 
     Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
@@ -63,23 +63,23 @@ def part_of(need: Need) -> Part:
         NeedError: a container's memory or time has no equal parts, or no time beside others' time.
     """
     stays = peak = NOTHING
-    for each in need.containers:
+    for each in request.containers:
         if each.kind == APP:
             continue
-        beside = _add_parts(stays, share_of(each, need.gpus))
+        beside = _add_parts(stays, compute_container_part(each, request.gpus))
         stays = beside if each.kind == SIDECAR else stays
         peak = _max_parts(peak, beside)
-    for each in need.containers:
+    for each in request.containers:
         if each.kind == APP:
-            stays = _add_parts(stays, share_of(each, need.gpus))
-    if len({each.cores > 0 for each in need.containers}) > 1:
-        raise NeedError(
+            stays = _add_parts(stays, compute_container_part(each, request.gpus))
+    if len({each.cores > 0 for each in request.containers}) > 1:
+        raise PodRequestError(
             "containers of one pod: expected all or none to ask for aliyun.com/gpu-core.percentage"
         )
     return _max_parts(peak, stays)
 
 
-def share_of(container: Container, gpus: int) -> Part:
+def compute_container_part(container: ContainerRequest, gpus: int) -> Part:
     """Return the part of each of ``gpus`` GPUs that a container has.
 
     Raises:
@@ -87,17 +87,17 @@ def share_of(container: Container, gpus: int) -> Part:
     """
     name, units, cores, _ = container
     if gpus < 1:
-        raise NeedError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
+        raise PodRequestError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
     if units < 1:
-        raise NeedError(f"container {name}: aliyun.com/gpu-mem={units}: expected at least 1")
+        raise PodRequestError(f"container {name}: aliyun.com/gpu-mem={units}: expected at least 1")
     if units % gpus:
-        raise NeedError(
+        raise PodRequestError(
             f"container {name}: aliyun.com/gpu-mem={units}: expected a multiple of"
             f" aliyun.com/gpu-count={gpus}"
         )
     least, most = CORE_STEP * gpus, 100 * gpus
     if cores % least or not 0 <= cores <= most:
-        raise NeedError(
+        raise PodRequestError(
             f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected a multiple of"
             f" {least} from {least} to {most}"
             + (f", {CORE_STEP} to 100 of each of {gpus} GPUs" * (gpus > 1))

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cgpu_env.errors import printable
 from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
-from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container, Need, NeedError, part_of
+from cgpu_k8s.objects.pod_request import (
+    APP,
+    INIT,
+    SIDECAR,
+    ContainerRequest,
+    PodRequest,
+    PodRequestError,
+    compute_pod_part,
+)
 from cgpu_k8s.objects.quantities import parse_quantity
 
 if TYPE_CHECKING:
@@ -44,17 +52,17 @@ class Pod(NamedTuple):
     node: str
     final: bool
     gpus: int
-    containers: tuple[Container, ...]
+    containers: tuple[ContainerRequest, ...]
     refusal: str
     apps: tuple[str, ...]
-    allocation: str
+    allocation_annotation: str
 
     @property
-    def need(self) -> Need | None:
+    def request(self) -> PodRequest | None:
         """The share that it asks for; None if it asks for none, or for an impossible one."""
         if not self.containers or self.refusal:
             return None
-        return Need(self.uid, self.owner, self.gpus, self.containers)
+        return PodRequest(self.uid, self.owner, self.gpus, self.containers)
 
     @property
     def asks_for_gpu(self) -> bool:
@@ -70,11 +78,11 @@ def read_pod(pod: Json) -> Pod:
     """
     meta, spec = get_member(pod, "metadata", dict), get_member(pod, "spec", dict)
     gpus, refusal = 1, ""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()
     try:
         containers = _read_containers(spec)
         gpus = _read_count(meta) if containers else 1
-    except NeedError as error:
+    except PodRequestError as error:
         refusal = str(error)
     found = Pod(
         uid=get_member(meta, "uid", str),
@@ -87,12 +95,12 @@ def read_pod(pod: Json) -> Pod:
         containers=containers,
         refusal=refusal,
         apps=tuple(get_member(each, "name", str) for each in get_objects(spec, "containers")),
-        allocation=get_strings(meta, "annotations").get(ALLOCATION, ""),
+        allocation_annotation=get_strings(meta, "annotations").get(ALLOCATION, ""),
     )
     try:
-        if found.need:
-            part_of(found.need)
-    except NeedError as error:
+        if found.request:
+            compute_pod_part(found.request)
+    except PodRequestError as error:
         return found._replace(refusal=str(error))
     return found
 
@@ -109,7 +117,7 @@ def template_of(item: Json) -> Json:
     return get_member(spec, "template", dict)
 
 
-def _read_containers(spec: Json) -> tuple[Container, ...]:
+def _read_containers(spec: Json) -> tuple[ContainerRequest, ...]:
     """The containers of a pod's specification that ask for a part of a GPU.
 
     Raises:
@@ -130,7 +138,7 @@ def _list_containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _read_container(container: Json, kind: str) -> Container | None:
+def _read_container(container: Json, kind: str) -> ContainerRequest | None:
     """Return what a container asks for; None if it asks for no share of a GPU."""
     name = get_member(container, "name", str)
     resources = get_member(container, "resources", dict)
@@ -138,36 +146,40 @@ def _read_container(container: Json, kind: str) -> Container | None:
     requests = get_member(resources, "requests", dict)
     asked = {**requests, **limits}
     if COUNT in asked:
-        raise NeedError(
+        raise PodRequestError(
             f"container {name}: {COUNT} is no resource to ask for: expected the pod's label"
             f" {COUNT}, beside {MEMORY} in the container's limits"
         )
     if not {MEMORY, CORES} & asked.keys():
         return None
     if OTHERS_GPU in asked:
-        raise NeedError(f"container {name}: expected {MEMORY} or {OTHERS_GPU}, not both")
+        raise PodRequestError(f"container {name}: expected {MEMORY} or {OTHERS_GPU}, not both")
     if MEMORY not in asked:
-        raise NeedError(f"container {name}: {CORES} without {MEMORY}: expected both in its limits")
+        raise PodRequestError(
+            f"container {name}: {CORES} without {MEMORY}: expected both in its limits"
+        )
     cores = _read_amount(name, CORES, limits, requests) if CORES in asked else 0
     if CORES in asked and cores == 0:
-        raise NeedError(
+        raise PodRequestError(
             f"container {name}: {CORES}=0: expected at least 5 of each GPU, or no {CORES}"
         )
-    return Container(name, _read_amount(name, MEMORY, limits, requests), cores, kind)
+    return ContainerRequest(name, _read_amount(name, MEMORY, limits, requests), cores, kind)
 
 
 def _read_amount(container: str, resource: str, limits: Json, requests: Json) -> int:
     """Return the amount of a resource in a container's limits; its requests must equal it."""
     if resource not in limits:
-        raise NeedError(f"container {container}: {resource} in requests only: expected in limits")
+        raise PodRequestError(
+            f"container {container}: {resource} in requests only: expected in limits"
+        )
     limit = parse_quantity(limits[resource])
     if limit is None:
-        raise NeedError(
+        raise PodRequestError(
             f"container {container}: {resource}={printable(str(limits[resource]))}: expected a"
             f" whole number without a unit"
         )
     if resource in requests and parse_quantity(requests[resource]) != limit:
-        raise NeedError(
+        raise PodRequestError(
             f"container {container}: {resource}={limit} in limits and"
             f" {printable(str(requests[resource]))} in requests: expected the same, or limits alone"
         )
@@ -179,7 +191,7 @@ def _read_count(meta: Json) -> int:
     label = get_strings(meta, "labels").get(COUNT, "1")
     count = int(label) if _COUNTED.fullmatch(label) else 0
     if not 1 <= count <= MOST_GPUS:
-        raise NeedError(
+        raise PodRequestError(
             f"label {COUNT}={printable(label)}: expected a whole number from 1 to {MOST_GPUS}"
         )
     return count

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.names import CORE_PERCENTAGE, CORES, FRAMEWORK_ALLOCATION, MEM_IDX, MEMORY
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
-from cgpu_k8s.objects.pod_request import part_of
+from cgpu_k8s.objects.pod_request import compute_pod_part
 from cgpu_k8s.objects.quantities import parse_quantity
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def read_asked_share(pod: Json, found: Pod) -> Share:
         pod: its object.
         found: the same, read.
     """
-    if found.need:
-        part = part_of(found.need)
+    if found.request:
+        part = compute_pod_part(found.request)
         return Share(part.units * found.gpus, part.cores * found.gpus)
     containers = get_objects(get_member(pod, "spec", dict), "containers")
     limits = [

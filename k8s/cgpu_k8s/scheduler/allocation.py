@@ -1,4 +1,4 @@
-"""Chooses the GPUs of a node for a pod: pure functions of the GPUs and of the pod's need.
+"""Chooses the GPUs of a node for a pod: pure functions of the GPUs and of the pod's request.
 
 No clock, file, chance or state outside the arguments, so a simulation and a scheduler run the same
 code. Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.gpus import CORE_MEM
 from cgpu_k8s.objects.nodes import BINPACK, SPREAD
-from cgpu_k8s.objects.pod_request import NOTHING, Part, part_of, share_of
+from cgpu_k8s.objects.pod_request import NOTHING, Part, compute_container_part, compute_pod_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cgpu_k8s.objects.gpus import OfferedGpu
-    from cgpu_k8s.objects.pod_request import Need
+    from cgpu_k8s.objects.pod_request import PodRequest
 
 
 MOST_ANSWERS = 64  # that an unchanged node remembers
@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """GPUs for a need on one node, and how good they are among nodes: the least goes first."""
+    """GPUs for a request on one node, and how good they are among nodes: the least goes first."""
 
     gpus: tuple[str, ...]
     rank: tuple[int, ...]
@@ -64,22 +64,22 @@ class NodeInfo:
         self._used: dict[str, Part] = {}
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
-    def add(self, decision: Allocation) -> None:
+    def add(self, allocation: Allocation) -> None:
         """Enter what a pod has, also where that is more than the node offers now."""
-        self.remove(decision.pod)
-        self.taken[decision.pod] = decision
-        self._update_used(decision, 1)
+        self.remove(allocation.pod)
+        self.taken[allocation.pod] = allocation
+        self._update_used(allocation, 1)
 
     def remove(self, pod: str) -> None:
         """Take a pod off; one that has nothing here is no error."""
-        decision = self.taken.pop(pod, None)
-        if decision:
-            self._update_used(decision, -1)
+        allocation = self.taken.pop(pod, None)
+        if allocation:
+            self._update_used(allocation, -1)
 
-    def _update_used(self, decision: Allocation, sign: int) -> None:
-        for uuid in decision.gpus:
+    def _update_used(self, allocation: Allocation, sign: int) -> None:
+        for uuid in allocation.gpus:
             used = self.used_part(uuid)
-            pairs = zip(used, decision.part, strict=True)
+            pairs = zip(used, allocation.part, strict=True)
             self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
         self._answers.clear()
 
@@ -92,30 +92,30 @@ class NodeInfo:
         pairs = zip(gpu.allocatable, self.used_part(gpu.uuid), strict=True)
         return Part(*(left - used for left, used in pairs))
 
-    def choose(self, need: Need, part: Part) -> Choice | Refusal:
+    def choose(self, request: PodRequest, part: Part) -> Choice | Refusal:
         """The GPUs that this node would give to a pod that takes ``part`` of each, or why none."""
-        key = (need.gpus, part, need.owner if self.placement == SPREAD else "")
+        key = (request.gpus, part, request.owner if self.placement == SPREAD else "")
         answer = self._answers.get(key)
         if answer is None:
             if len(self._answers) >= MOST_ANSWERS:  # each controller has its own under SPREAD
                 self._answers.clear()
-            answer = self._answers[key] = self._choose_gpus(need, part)
+            answer = self._answers[key] = self._choose_gpus(request, part)
         return answer
 
-    def _choose_gpus(self, need: Need, part: Part) -> Choice | Refusal:
-        refusal = self._refuse_unresolvable(need, part)
+    def _choose_gpus(self, request: PodRequest, part: Part) -> Choice | Refusal:
+        refusal = self._refuse_unresolvable(request, part)
         if refusal:
             return refusal
         order = ORDERS[self.placement]
         fitting = sorted(
-            (order(self, gpu, need.owner), gpu.index, gpu.uuid)
+            (order(self, gpu, request.owner), gpu.index, gpu.uuid)
             for gpu in self.gpus.values()
             if gpu.healthy and _fits_into(part, self.free_part(gpu))
         )
-        if len(fitting) < need.gpus:
+        if len(fitting) < request.gpus:
             have = f"{_format_gpu_count(len(fitting))} {_format_part(part)} free"
-            return Refusal(FULL, f"{have}{_format_demand(need)}")
-        chosen = fitting[: need.gpus]
+            return Refusal(FULL, f"{have}{_format_request(request)}")
+        chosen = fitting[: request.gpus]
         ranks = zip(*(rank for rank, _, _ in chosen), strict=True)
         return Choice(
             tuple(uuid for _, _, uuid in chosen),
@@ -128,12 +128,12 @@ class NodeInfo:
     def count_replicas(self, uuid: str, owner: str) -> int:
         """Return how many pods of one controller have a part of a GPU."""
         return sum(
-            uuid in decision.gpus
-            for decision in self.taken.values()
-            if decision.owner == owner != ""
+            uuid in allocation.gpus
+            for allocation in self.taken.values()
+            if allocation.owner == owner != ""
         )
 
-    def _refuse_unresolvable(self, need: Need, part: Part) -> Refusal | None:
+    def _refuse_unresolvable(self, request: PodRequest, part: Part) -> Refusal | None:
         """Return the reason if the node had no room for the pod even if it were empty."""
         if (part.cores > 0) != (self.mode == CORE_MEM):
             asked = "with" if part.cores else "without"
@@ -143,12 +143,12 @@ class NodeInfo:
                 " aliyun.com/gpu-core.percentage",
             )
         able = [gpu for gpu in self.gpus.values() if gpu.healthy]
-        if len(able) < need.gpus:
-            return Refusal(TOO_FEW, f"{need.gpus} GPUs are asked for, {len(able)} are here")
+        if len(able) < request.gpus:
+            return Refusal(TOO_FEW, f"{request.gpus} GPUs are asked for, {len(able)} are here")
         whole = [gpu for gpu in able if _fits_into(part, Part(gpu.units, gpu.cores, gpu.slots))]
-        if len(whole) < need.gpus:
+        if len(whole) < request.gpus:
             have = f"{_format_gpu_count(len(whole))} {_format_part(part)} in all"
-            return Refusal(TOO_LARGE, f"{have}{_format_demand(need)}")
+            return Refusal(TOO_LARGE, f"{have}{_format_request(request)}")
         return None
 
 
@@ -166,8 +166,8 @@ def _format_part(part: Part) -> str:
     return f"{units} and {part.cores} percent of its time" if part.cores else units
 
 
-def _format_demand(need: Need) -> str:
-    return f", and {need.gpus} are asked for" if need.gpus > 1 else ""
+def _format_request(request: PodRequest) -> str:
+    return f", and {request.gpus} are asked for" if request.gpus > 1 else ""
 
 
 def _rank_binpack(node: NodeInfo, gpu: OfferedGpu, _: str) -> tuple[int, ...]:
@@ -185,18 +185,20 @@ ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
 }
 
 
-def allocate_gpus(node: NodeInfo, need: Need) -> Allocation | Refusal:
+def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
     """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
         NeedError: no node could.
     """
-    part = part_of(need)
-    choice = node.choose(need, part)
+    part = compute_pod_part(request)
+    choice = node.choose(request, part)
     if isinstance(choice, Refusal):
         return choice
-    containers = {each.name: share_of(each, need.gpus) for each in need.containers}
-    return Allocation(need.pod, need.owner, node.name, choice.gpus, part, containers)
+    containers = {
+        each.name: compute_container_part(each, request.gpus) for each in request.containers
+    }
+    return Allocation(request.pod, request.owner, node.name, choice.gpus, part, containers)
 
 
 def select_node(fitting: Mapping[str, Choice]) -> str:

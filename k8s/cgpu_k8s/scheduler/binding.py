@@ -1,4 +1,4 @@
-"""Binds a pod to its node with its decision, in one write; whatever comes back is understood.
+"""Binds a pod to its node with its allocation, in one write; whatever comes back is understood.
 
 A Binding's annotations are merged into the pod by the API server in the same write, and a pod is
 bound once: a second Binding gets a conflict and changes nothing.
@@ -13,18 +13,18 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.objects.allocations import write_annotations
-from cgpu_k8s.objects.pod_request import NeedError
+from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.allocation import Refusal
-from cgpu_k8s.scheduler.placing import commit_decision
+from cgpu_k8s.scheduler.placing import allocate_for_binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_k8s.objects.allocations import Allocation
     from cgpu_k8s.objects.pods import Pod
-    from cgpu_k8s.scheduler.cache import Books
-    from cgpu_k8s.scheduler.extender_api import Bound
+    from cgpu_k8s.scheduler.cache import SchedulerCache
+    from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
 
     Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ class Binder:
     """Binds pods.
 
     Args:
-        books: the cluster's.
+        cache: the cluster's.
         api: of the API server.
         problem: why nothing may be bound now; "": it may.
         clock: seconds that never go back.
@@ -68,14 +68,14 @@ class Binder:
 
     def __init__(
         self,
-        books: Books,
+        cache: SchedulerCache,
         api: BindingClient,
         problem: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._books, self._api, self._problem, self._clock = books, api, problem, clock
+        self._cache, self._api, self._problem, self._clock = cache, api, problem, clock
 
-    async def bind(self, asked: Bound) -> str:
+    async def bind(self, asked: ExtenderBindingArgs) -> str:
         """Bind a pod to the node that its scheduler chose; DONE or REPEATED.
 
         Raises:
@@ -87,28 +87,28 @@ class Binder:
         if not pod.asks_for_gpu:
             return await self._send_binding(asked, {})
         try:
-            decision = commit_decision(self._books, pod, asked.node, self._clock())
-        except NeedError as error:
+            allocation = allocate_for_binding(self._cache, pod, asked.node, self._clock())
+        except PodRequestError as error:
             raise BindError(REFUSED, str(error)) from None
-        if isinstance(decision, Refusal):
-            raise BindError(REFUSED, decision.sentence)
-        return await self._send_binding(asked, self._make_annotations(pod, decision))
+        if isinstance(allocation, Refusal):
+            raise BindError(REFUSED, allocation.sentence)
+        return await self._send_binding(asked, self._make_annotations(pod, allocation))
 
-    def _make_annotations(self, pod: Pod, decision: Allocation) -> dict[str, str]:
-        gpus = self._books.offers[decision.node].gpus
+    def _make_annotations(self, pod: Pod, allocation: Allocation) -> dict[str, str]:
+        gpus = self._cache.offers[allocation.node].gpus
         try:
-            return write_annotations(decision, pod, gpus, time.time_ns())
+            return write_annotations(allocation, pod, gpus, time.time_ns())
         except CgpuError as error:  # names that none may have
-            self._books.mark_refused(pod.uid)
+            self._cache.mark_refused(pod.uid)
             raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
 
-    def _is_done(self, asked: Bound) -> bool:
-        known = self._books.bound.get(asked.uid)
+    def _is_done(self, asked: ExtenderBindingArgs) -> bool:
+        known = self._cache.bound.get(asked.uid)
         return known is not None and known.node == asked.node
 
-    async def _find_pod(self, asked: Bound) -> Pod:
-        reservation = self._books.reservations.get(asked.uid)
-        known = self._books.pods.get(asked.uid) or (reservation and reservation.pod)
+    async def _find_pod(self, asked: ExtenderBindingArgs) -> Pod:
+        assumed = self._cache.assumed.get(asked.uid)
+        known = self._cache.pods.get(asked.uid) or (assumed and assumed.pod)
         if known:
             return known
         try:
@@ -124,18 +124,18 @@ class Binder:
         if problem := self._problem():
             raise BindError(REFUSED, problem)
 
-    async def _send_binding(self, asked: Bound, notes: dict[str, str]) -> str:
+    async def _send_binding(self, asked: ExtenderBindingArgs, notes: dict[str, str]) -> str:
         body = _make_binding(asked, notes)
         try:
             await self._api.post(_make_path(asked, "binding"), body, self._expect_leading)
         except BindError:
-            self._books.mark_refused(asked.uid)
+            self._cache.mark_refused(asked.uid)
             raise
         except ConflictError:
             return await self._resolve_conflict(asked)
         except CgpuError as error:
             if not isinstance(error, ApiError) or error.sure:
-                self._books.mark_refused(asked.uid)
+                self._cache.mark_refused(asked.uid)
                 raise BindError(FAILED, str(error)) from None
             done, _ = await self._verify_binding(asked)
             if done:
@@ -145,7 +145,7 @@ class Binder:
             ) from None
         return DONE
 
-    async def _resolve_conflict(self, asked: Bound) -> str:
+    async def _resolve_conflict(self, asked: ExtenderBindingArgs) -> str:
         """The pod was bound before: by us, which is what we want, or by somebody else."""
         done, node = await self._verify_binding(asked)
         if done:
@@ -153,48 +153,48 @@ class Binder:
         where = f" to {node}" if node else ""
         raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
 
-    async def _verify_binding(self, asked: Bound) -> tuple[bool, str]:
-        """Read the pod into the books; whether it is bound as it was asked, and to which node."""
+    async def _verify_binding(self, asked: ExtenderBindingArgs) -> tuple[bool, str]:
+        """Read the pod into the cache; whether it is bound as it was asked, and to which node."""
         try:
             found = await self._refresh_pod(asked.namespace, asked.name, asked.uid)
         except CgpuError:
             return False, ""
         if found is None:
             return False, ""
-        has = not found.asks_for_gpu or self._books.has_share(found.uid)
+        has = not found.asks_for_gpu or self._cache.has_share(found.uid)
         return found.node == asked.node and has, found.node
 
     async def _refresh_pod(self, namespace: str, name: str, uid: str) -> Pod | None:
-        """Read a pod into the books; return None if it is gone."""
+        """Read a pod into the cache; return None if it is gone."""
         try:
             found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
         except NotFoundError:
             found = None
         if found is None or found.uid != uid:
-            self._books.remove_pod(uid)
+            self._cache.remove_pod(uid)
             return None
-        self._books.confirm_pod(found, self._clock())
+        self._cache.confirm_pod(found, self._clock())
         return found
 
-    async def resolve_overdue(self, older: float) -> None:
+    async def resolve_unconfirmed(self, older: float) -> None:
         """Read pods whose bindings were sent ``older`` seconds ago and which no event has shown."""
         now = self._clock()
-        for each in self._books.list_overdue(now - older):
+        for each in self._cache.list_unconfirmed(now - older):
             pod = each.pod
             try:
                 await self._refresh_pod(pod.namespace, pod.name, pod.uid)
             except CgpuError:
                 continue
-            current = self._books.reservations.get(pod.uid)
+            current = self._cache.assumed.get(pod.uid)
             if current == each and now - each.since > ON_ITS_WAY:
-                self._books.release(pod.uid)
+                self._cache.forget_pod(pod.uid)
 
 
-def _make_path(asked: Bound, part: str = "") -> str:
+def _make_path(asked: ExtenderBindingArgs, part: str = "") -> str:
     return PODS.path(asked.name, namespace=asked.namespace, part=part)
 
 
-def _make_binding(asked: Bound, notes: dict[str, str]) -> Json:
+def _make_binding(asked: ExtenderBindingArgs, notes: dict[str, str]) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Binding",

@@ -1,8 +1,10 @@
-"""The GPUs that nodes offer and the shares that pods have, from the events of nodes and pods.
+"""The scheduler's cache: the GPUs that nodes offer, and what pods have or will have of them.
 
-A pod counts once: by its own annotation as soon as its binding is seen, until then by its
-reservation. Every change ends in the same state whatever came before, so events may be repeated.
-Design: docs/design/kubernetes.md.
+It follows from the events of nodes and pods, and is pure. As in kube-scheduler's, a pod that was
+placed is *assumed* to have its part: until its binding is seen, which confirms it, or until it is
+forgotten because the binding failed or was not asked for in time. A pod counts once. Every change
+ends in the same state whatever came before, so events may be repeated. Design:
+docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.allocations import Allocation, read_decision
+from cgpu_k8s.objects.allocations import Allocation, read_allocation
 from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.scheduler.allocation import NodeInfo
 
@@ -21,24 +23,24 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pods import Pod
 
 
-class Reservation(NamedTuple):
+class AssumedPod(NamedTuple):
     """The share that a pod will have once it is bound.
 
     Attributes:
         pod: the pod as it was when it was placed.
-        decision: what it gets.
+        allocation: what it gets.
         since: when it was made or last sent, by a clock in seconds that never goes back.
         sent: how often its binding was sent to the API server. Once it was, it may have been
             carried out, and only the pod itself can show that it was not.
     """
 
     pod: Pod
-    decision: Allocation
+    allocation: Allocation
     since: float
     sent: int = 0
 
 
-class Books:
+class SchedulerCache:
     """The cluster's GPUs.
 
     Attributes:
@@ -48,7 +50,7 @@ class Books:
         pods: pods that ask for a part of a GPU and have not ended, by UID.
         bound: what pods have by their annotations, by UID.
         problems: why the annotation of a bound pod counts for nothing, by UID.
-        reservations: what pods will have, by UID.
+        assumed: what pods will have, by UID.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,7 @@ class Books:
         self.pods: dict[str, Pod] = {}
         self.bound: dict[str, Allocation] = {}
         self.problems: dict[str, str] = {}
-        self.reservations: dict[str, Reservation] = {}
+        self.assumed: dict[str, AssumedPod] = {}
         self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:
@@ -83,8 +85,8 @@ class Books:
 
     def _replace_node(self, node: NodeInfo) -> None:
         before = self.nodes.get(node.name)
-        for decision in before.taken.values() if before else ():
-            node.add(decision)
+        for allocation in before.taken.values() if before else ():
+            node.add(allocation)
         self.nodes[node.name] = node
 
     def _drop_empty_node(self, name: str) -> None:
@@ -98,22 +100,22 @@ class Books:
             return
         if not pod.node and self._is_bound(pod.uid):
             return  # older than what is known: its binding was read before the watch showed it
-        self.pods[pod.uid] = pod._replace(allocation="")
+        self.pods[pod.uid] = pod._replace(allocation_annotation="")
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
         if pod.node:
-            self.reservations.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
-            self._record_decision(pod)
+            self.assumed.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
+            self._record_allocation(pod)
         self._update_share(pod.uid)
 
     def _is_bound(self, uid: str) -> bool:
         known = self.pods.get(uid)
         return known is not None and known.node != ""
 
-    def _record_decision(self, pod: Pod) -> None:
-        decision, problem = _parse_decision(pod)
-        if decision:
-            self.bound[pod.uid] = decision
+    def _record_allocation(self, pod: Pod) -> None:
+        allocation, problem = _parse_allocation(pod)
+        if allocation:
+            self.bound[pod.uid] = allocation
         else:
             self.problems[pod.uid] = problem
 
@@ -122,20 +124,20 @@ class Books:
 
         A list of all pods that comes later may be older, and does not have the pod then.
         """
-        reservation = self.reservations.get(pod.uid)
+        assumed = self.assumed.get(pod.uid)
         if pod.final or not pod.asks_for_gpu:
             self.remove_pod(pod.uid)
-        elif pod.node and reservation:
-            decision, _ = _parse_decision(pod)
-            if decision is None:
-                self.release(pod.uid)
+        elif pod.node and assumed:
+            allocation, _ = _parse_allocation(pod)
+            if allocation is None:
+                self.forget_pod(pod.uid)
                 return
-            self.reservations[pod.uid] = reservation._replace(decision=decision, since=now)
+            self.assumed[pod.uid] = assumed._replace(allocation=allocation, since=now)
             self._update_share(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
         """A pod was deleted, or all its containers have ended for good."""
-        for kept in (self.pods, self.bound, self.problems, self.reservations):
+        for kept in (self.pods, self.bound, self.problems, self.assumed):
             kept.pop(uid, None)
         self._update_share(uid)
 
@@ -150,38 +152,38 @@ class Books:
         for pod in found.values():
             self.update_pod(pod)
 
-    def reserve(self, pod: Pod, decision: Allocation, now: float) -> None:
-        """Count what a pod will have, in place of what it had reserved before."""
-        self.reservations[pod.uid] = Reservation(pod, decision, now)
+    def assume_pod(self, pod: Pod, allocation: Allocation, now: float) -> None:
+        """Count what a pod will have, in place of what was assumed before."""
+        self.assumed[pod.uid] = AssumedPod(pod, allocation, now)
         self._update_share(pod.uid)
 
-    def mark_sent(self, pod: Pod, decision: Allocation, now: float) -> None:
+    def mark_sent(self, pod: Pod, allocation: Allocation, now: float) -> None:
         """Count what a pod will have; its binding is about to be sent, perhaps again."""
-        before = self.reservations.get(pod.uid)
+        before = self.assumed.get(pod.uid)
         times = before.sent if before else 0
-        self.reservations[pod.uid] = Reservation(pod, decision, now, times + 1)
+        self.assumed[pod.uid] = AssumedPod(pod, allocation, now, times + 1)
         self._update_share(pod.uid)
 
     def mark_refused(self, uid: str) -> None:
         """The API server refused what was sent last; what was sent before may be on its way."""
-        reservation = self.reservations.get(uid)
-        if reservation and reservation.sent <= 1:
-            self.release(uid)
+        assumed = self.assumed.get(uid)
+        if assumed and assumed.sent <= 1:
+            self.forget_pod(uid)
 
-    def release(self, uid: str) -> None:
-        """A pod surely does not get what it has reserved; no reservation is no error."""
-        self.reservations.pop(uid, None)
+    def forget_pod(self, uid: str) -> None:
+        """A pod surely does not get what was assumed for it; one without anything is no error."""
+        self.assumed.pop(uid, None)
         self._update_share(uid)
 
-    def expire(self, before: float) -> None:
-        """Release what was reserved before a time and was not sent since."""
-        for uid, reservation in list(self.reservations.items()):
-            if not reservation.sent and reservation.since < before:
-                self.release(uid)
+    def forget_expired(self, before: float) -> None:
+        """Forget what was assumed before a time and was not sent since."""
+        for uid, assumed in list(self.assumed.items()):
+            if not assumed.sent and assumed.since < before:
+                self.forget_pod(uid)
 
-    def list_overdue(self, before: float) -> list[Reservation]:
-        """Return the reservations sent before a time whose outcome is not known yet."""
-        return [each for each in self.reservations.values() if each.sent and each.since < before]
+    def list_unconfirmed(self, before: float) -> list[AssumedPod]:
+        """Return the assumed pods whose binding was sent before a time, and is not seen yet."""
+        return [each for each in self.assumed.values() if each.sent and each.since < before]
 
     def has_share(self, uid: str) -> bool:
         """Return whether a pod has, or will have, a share of a GPU."""
@@ -189,8 +191,8 @@ class Books:
 
     def _update_share(self, uid: str) -> None:
         """Make a node count what a pod has now."""
-        reservation = self.reservations.get(uid)
-        wanted = self.bound.get(uid) or (reservation.decision if reservation else None)
+        assumed = self.assumed.get(uid)
+        wanted = self.bound.get(uid) or (assumed.allocation if assumed else None)
         have = self._entered.pop(uid, None)
         if wanted:
             self._entered[uid] = wanted
@@ -203,10 +205,10 @@ class Books:
             self.nodes.setdefault(wanted.node, _make_empty_node(wanted.node)).add(wanted)
 
 
-def _parse_decision(pod: Pod) -> tuple[Allocation | None, str]:
-    """Return the decision in a bound pod's annotation, and the reason if it does not count."""
+def _parse_allocation(pod: Pod) -> tuple[Allocation | None, str]:
+    """Return the allocation in a bound pod's annotation, and the reason if it does not count."""
     try:
-        return read_decision(pod), "bound without a decision: its containers get no GPU"
+        return read_allocation(pod), "bound without a decision: its containers get no GPU"
     except CgpuError as error:
         return None, str(error)
 

@@ -41,7 +41,7 @@ class ExtenderArgs(NamedTuple):
     nodes: dict[str, dict[str, Any]] | None
 
 
-class Preempted(NamedTuple):
+class ExtenderPreemptionArgs(NamedTuple):
     """A pod, and by node the UIDs of the pods that would have to end for it."""
 
     pod: Pod
@@ -49,7 +49,7 @@ class Preempted(NamedTuple):
     violations: dict[str, int]
 
 
-class Bound(NamedTuple):
+class ExtenderBindingArgs(NamedTuple):
     """A pod that is to be bound to a node."""
 
     namespace: str
@@ -109,7 +109,7 @@ def read_extender_args(body: bytes) -> ExtenderArgs:
     return ExtenderArgs(pod, names, nodes)
 
 
-def read_preempted(body: bytes) -> Preempted:
+def read_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
     """A call of ``preempt``.
 
     Raises:
@@ -128,7 +128,7 @@ def read_preempted(body: bytes) -> Preempted:
         victims[node] = [_read_uid(pod) for pod in get_objects(each, "Pods")]
         count = each.get("NumPDBViolations") or 0
         violations[node] = count if isinstance(count, int) else 0
-    return Preempted(read_pod(get_member(found, "Pod", dict)), victims, violations)
+    return ExtenderPreemptionArgs(read_pod(get_member(found, "Pod", dict)), victims, violations)
 
 
 def _read_uid(pod: Json) -> str:
@@ -136,7 +136,7 @@ def _read_uid(pod: Json) -> str:
     return get_member(pod, "UID", str) or get_member(get_member(pod, "metadata", dict), "uid", str)
 
 
-def read_bound(body: bytes) -> Bound:
+def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     """A call of ``bind``.
 
     Raises:
@@ -145,7 +145,7 @@ def read_bound(body: bytes) -> Bound:
     keys = ("PodName", "PodNamespace", "PodUID", "Node")
     found = _parse_call(body, keys, keys)
     name, namespace, uid, node = (_read_ascii(found, key) for key in keys)
-    return Bound(namespace, name, uid, node)
+    return ExtenderBindingArgs(namespace, name, uid, node)
 
 
 def _read_ascii(found: Json, key: str) -> str:
@@ -186,7 +186,7 @@ def make_host_priorities(names: list[str], first: str) -> list[Json]:
     return [{"Host": name, "Score": 10 * (name == first)} for name in names]
 
 
-def make_preemption_result(asked: Preempted, nodes: list[str]) -> Json:
+def make_preemption_result(asked: ExtenderPreemptionArgs, nodes: list[str]) -> Json:
     """The answer to ``preempt``: the nodes where the victims' end makes room."""
     return {
         "NodeNameToMetaVictims": {

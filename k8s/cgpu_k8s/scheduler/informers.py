@@ -1,4 +1,4 @@
-"""Keeps the books as the API server has nodes and pods, and the fence as it has the lease."""
+"""Keeps the cache as the API server has nodes and pods, and the state of the lease."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.apiserver.client import Client, Json
-    from cgpu_k8s.scheduler.cache import Books
-    from cgpu_k8s.scheduler.leader_lease import Fence
+    from cgpu_k8s.scheduler.cache import SchedulerCache
+    from cgpu_k8s.scheduler.leader_lease import LeaderLease
 
     Report = Callable[[str, dict[str, object]], None]
 
@@ -32,12 +32,12 @@ READ = 15.0  # seconds until a pod is read whose binding was sent and not seen
 PERIOD = 5.0
 
 
-class Lease(NamedTuple):
+class WatchedLease(NamedTuple):
     """A scheduler's lease, and what is known of it."""
 
     namespace: str
     name: str
-    fence: Fence
+    leader_lease: LeaderLease
 
 
 class ClusterInformer:
@@ -45,13 +45,15 @@ class ClusterInformer:
 
     Args:
         client: of the API server.
-        books: the cluster's.
+        cache: the cluster's.
         lease: of our scheduler; None: it is the only one.
         report: writes a line of the log.
     """
 
-    def __init__(self, client: Client, books: Books, lease: Lease | None, report: Report) -> None:
-        self._client, self._books, self._lease, self._report = client, books, lease, report
+    def __init__(
+        self, client: Client, cache: SchedulerCache, lease: WatchedLease | None, report: Report
+    ) -> None:
+        self._client, self._cache, self._lease, self._report = client, cache, lease, report
         self._watches: dict[str, Watch[Any]] = {}
         self._listed: set[str] = set()
         self._anew = asyncio.Event()
@@ -63,7 +65,7 @@ class ClusterInformer:
         return {kind: watch.heard for kind, watch in self._watches.items()}
 
     def find_missing(self) -> str:
-        """Return what was not listed since our scheduler leads; "" if the books are complete."""
+        """Return what was not listed since our scheduler leads; "" if the cache is complete."""
         if self._anew.is_set():
             return "nodes and pods are to be listed again"
         ahead = sorted({"nodes", "pods"} - self._listed)
@@ -99,30 +101,30 @@ class ClusterInformer:
                 await cancel_tasks(both, again)
 
     async def _follow_nodes(self) -> None:
-        books = self._books
+        cache = self._cache
         watch = self._make_watch("nodes", NODES.path(), read_node)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    books.replace_nodes(each for each in event.items if each)
+                    cache.replace_nodes(each for each in event.items if each)
                     self._mark_listed("nodes", len(event.items))
                 elif event.item and event.kind == DELETED:
-                    books.remove_node(event.item.name)
+                    cache.remove_node(event.item.name)
                 elif event.item:
-                    books.update_node(event.item)
+                    cache.update_node(event.item)
 
     async def _follow_pods(self) -> None:
-        books = self._books
+        cache = self._cache
         watch = self._make_watch("pods", PODS.path(), read_pod)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    books.replace_pods(each for each in event.items if each)
-                    self._mark_listed("pods", len(books.pods))
+                    cache.replace_pods(each for each in event.items if each)
+                    self._mark_listed("pods", len(cache.pods))
                 elif event.item and event.kind == DELETED:
-                    books.remove_pod(event.item.uid)
+                    cache.remove_pod(event.item.uid)
                 elif event.item:
-                    books.update_pod(event.item)
+                    cache.update_pod(event.item)
 
     def _mark_listed(self, kind: str, count: int) -> None:
         self._listed.add(kind)
@@ -130,7 +132,7 @@ class ClusterInformer:
         gc.collect()
         gc.freeze()  # a full collection of 10,000 pods would delay answers by some 50 ms
 
-    async def _follow_lease(self, lease: Lease) -> None:
+    async def _follow_lease(self, lease: WatchedLease) -> None:
         where = LEASES.path(namespace=lease.namespace)
         watch = self._make_watch("lease", where, _keep_object, f"metadata.name={lease.name}")
         async with aclosing(aiter(watch)) as events:
@@ -140,20 +142,20 @@ class ClusterInformer:
                     found = event.items[0] if event.items else None
                 else:
                     found = None if event.kind == DELETED else event.item
-                if self._has_begun(lease.fence, found):
-                    self._report("leads", {"holder": lease.fence.holder})
+                if self._has_begun(lease.leader_lease, found):
+                    self._report("leads", {"holder": lease.leader_lease.holder})
                     self._anew.set()
                 elif first:
                     self._anew.set()
                 first = False
 
-    def _has_begun(self, fence: Fence, item: Json | None) -> bool:
-        """Pass a lease, or None, to the fence; return whether our scheduler begins to lead."""
+    def _has_begun(self, leader_lease: LeaderLease, item: Json | None) -> bool:
+        """Take over the lease, or its absence; return whether our scheduler begins to lead."""
         if item is None:
-            fence.clear_lease()
+            leader_lease.clear_lease()
             return False
         try:
-            return fence.update_lease(item, read_clock())
+            return leader_lease.update_lease(item, read_clock())
         except ObjectError as error:
             self._report("object_not_read", {"kind": "lease", "error": error})
             return False
@@ -185,7 +187,7 @@ class ClusterInformer:
     async def _clean_reservations(self, resolve: Callable[[float], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(PERIOD)
-            self._books.expire(time.monotonic() - KEPT)
+            self._cache.forget_expired(time.monotonic() - KEPT)
             await resolve(READ)
 
 

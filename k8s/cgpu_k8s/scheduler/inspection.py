@@ -1,4 +1,4 @@
-"""``GET /gpushare-scheduler/inspect``: the books as published tools read them."""
+"""``GET /gpushare-scheduler/inspect``: the cache as published tools read them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.cache import SchedulerCache
 
 
-def inspect_nodes(books: Books, name: str = "") -> Json:
+def inspect_nodes(cache: SchedulerCache, name: str = "") -> Json:
     """All nodes with GPUs, or the one called ``name``; ``error`` if there is none of that name."""
-    if name and not (name in books.offers and books.offers[name].gpus):
+    if name and not (name in cache.offers and cache.offers[name].gpus):
         return {"error": f"the node {name} is not known, or shares no GPU"}
-    names = [name] if name else sorted(name for name, each in books.offers.items() if each.gpus)
-    return {"nodes": [_describe_node(books, each) for each in names]}
+    names = [name] if name else sorted(name for name, each in cache.offers.items() if each.gpus)
+    return {"nodes": [_describe_node(cache, each) for each in names]}
 
 
-def _describe_node(books: Books, name: str) -> Json:
-    node, gpus = books.nodes[name], sorted(books.offers[name].gpus.values(), key=lambda g: g.index)
+def _describe_node(cache: SchedulerCache, name: str) -> Json:
+    node, gpus = cache.nodes[name], sorted(cache.offers[name].gpus.values(), key=lambda g: g.index)
     return {
         "name": name,
         "totalGPU": sum(gpu.units for gpu in gpus),
@@ -28,20 +28,20 @@ def _describe_node(books: Books, name: str) -> Json:
                 "id": gpu.index,
                 "totalGPU": gpu.units,
                 "usedGPU": node.used_part(gpu.uuid).units,
-                "pods": _describe_pods(books, name, gpu.uuid),
+                "pods": _describe_pods(cache, name, gpu.uuid),
             }
             for gpu in gpus
         ],
     }
 
 
-def _describe_pods(books: Books, name: str, uuid: str) -> list[Json]:
+def _describe_pods(cache: SchedulerCache, name: str, uuid: str) -> list[Json]:
     found = []
-    for decision in books.nodes[name].taken.values():
-        if uuid in decision.gpus:
-            reservation = books.reservations.get(decision.pod)
-            pod = books.pods.get(decision.pod) or (reservation and reservation.pod)
+    for allocation in cache.nodes[name].taken.values():
+        if uuid in allocation.gpus:
+            assumed = cache.assumed.get(allocation.pod)
+            pod = cache.pods.get(allocation.pod) or (assumed and assumed.pod)
             if pod:
                 listed = {"name": pod.name, "namespace": pod.namespace}
-                found.append({**listed, "usedGPU": decision.part.units})
+                found.append({**listed, "usedGPU": allocation.part.units})
     return sorted(found, key=lambda each: (each["namespace"], each["name"]))

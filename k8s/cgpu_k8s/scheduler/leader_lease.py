@@ -27,7 +27,7 @@ def read_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Fence:
+class LeaderLease:
     """The state of a scheduler's lease.
 
     Args:

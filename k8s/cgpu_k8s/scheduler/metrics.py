@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from cgpu_k8s.scheduler.cache import Books
+    from cgpu_k8s.scheduler.cache import SchedulerCache
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """Counters of events, beside the figures from the books.
+    """Counters of events, beside the figures from the cache.
 
     Args:
-        books: the cluster's.
+        cache: the cluster's.
         heard: when the API server last sent anything, by kind of object.
         unbindable: why no pod may be bound now; "": they may.
 
@@ -35,7 +35,7 @@ class Metrics:
 
     def __init__(
         self,
-        books: Books,
+        cache: SchedulerCache,
         heard: Callable[[], dict[str, float | None]],
         unbindable: Callable[[], str],
     ) -> None:
@@ -59,7 +59,7 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
-        self.registry.register(_Cluster(books, heard, unbindable))
+        self.registry.register(_Cluster(cache, heard, unbindable))
 
     def take_snapshot(self) -> MetricsSnapshot:
         """Return the families as they are now; another thread may read them."""
@@ -79,15 +79,15 @@ class MetricsSnapshot(CollectorRegistry):
 
 
 class _Cluster:
-    """The figures from the books at the moment of a scrape."""
+    """The figures from the cache at the moment of a scrape."""
 
     def __init__(
         self,
-        books: Books,
+        cache: SchedulerCache,
         heard: Callable[[], dict[str, float | None]],
         unbindable: Callable[[], str],
     ) -> None:
-        self._books, self._heard, self._unbindable = books, heard, unbindable
+        self._cache, self._heard, self._unbindable = cache, heard, unbindable
 
     def collect(self) -> Iterable[Metric]:
         """Families with their samples."""
@@ -103,9 +103,9 @@ class _Cluster:
             "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
             labels=["state"],
         )
-        reservations = self._books.reservations.values()
-        sent = sum(each.sent > 0 for each in reservations)
-        reserved.add_metric(["chosen"], len(reservations) - sent)
+        assumed = self._cache.assumed.values()
+        sent = sum(each.sent > 0 for each in assumed)
+        reserved.add_metric(["chosen"], len(assumed) - sent)
         reserved.add_metric(["sent"], sent)
         yield reserved
         silence = GaugeMetricFamily(
@@ -126,7 +126,7 @@ class _Cluster:
             "GPUs of a node that is labelled for sharing them, by state.",
             labels=["node", "state"],
         )
-        for name, offer in self._books.offers.items():
+        for name, offer in self._cache.offers.items():
             if offer.is_asked:
                 healthy = sum(gpu.healthy for gpu in offer.gpus.values())
                 found.add_metric([name, "offered"], 0 if offer.withheld else healthy)
@@ -134,13 +134,13 @@ class _Cluster:
         return found
 
     def _count_pods(self) -> Metric:
-        books = self._books
+        cache = self._cache
         found = GaugeMetricFamily(
             "cgpu_cluster_pods", "Pods that ask for a part of a GPU, by state.", labels=["state"]
         )
-        found.add_metric(["waiting"], sum(not pod.node for pod in books.pods.values()))
-        found.add_metric(["decided"], len(books.bound))
-        found.add_metric(["undecided"], len(books.problems))
+        found.add_metric(["waiting"], sum(not pod.node for pod in cache.pods.values()))
+        found.add_metric(["decided"], len(cache.bound))
+        found.add_metric(["undecided"], len(cache.problems))
         return found
 
     def _measure_units(self) -> Iterable[Metric]:
@@ -157,8 +157,8 @@ class _Cluster:
             labels=["mode"],
         )
         largest: dict[str, int] = {}
-        for name, offer in self._books.offers.items():
-            node = self._books.nodes[name]
+        for name, offer in self._cache.offers.items():
+            node = self._cache.nodes[name]
             for gpu in offer.gpus.values():
                 of = [name, str(gpu.index), gpu.uuid]
                 whole.add_metric(of, gpu.units)

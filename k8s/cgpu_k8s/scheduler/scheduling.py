@@ -1,11 +1,11 @@
-"""The answers to kube-scheduler's questions about a pod, from the books alone."""
+"""The answers to kube-scheduler's questions about a pod, from the cache alone."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.objects.pod_request import NeedError
+from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.allocation import FULL
 from cgpu_k8s.scheduler.placing import SENT, UNKNOWN, find_nodes, fits_without
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.scheduler.cache import Books
-    from cgpu_k8s.scheduler.extender_api import ExtenderArgs, Preempted
-    from cgpu_k8s.scheduler.placing import Found
+    from cgpu_k8s.scheduler.cache import SchedulerCache
+    from cgpu_k8s.scheduler.extender_api import ExtenderArgs, ExtenderPreemptionArgs
+    from cgpu_k8s.scheduler.placing import FeasibleNodes
 
 RESOLVABLE = {FULL, UNKNOWN, SENT}  # the end of other pods, or time, may help
 IMPOSSIBLE = "impossible"  # what the pod asks for, on any node
@@ -26,26 +26,26 @@ class Scheduling:
     """Answers about pods.
 
     Args:
-        books: the cluster's; what is answered is reserved in them.
+        cache: the cluster's; what is answered is assumed in it.
         count: is called with the code and the number of the nodes that a pod is refused on.
         clock: seconds that never go back.
     """
 
     def __init__(
         self,
-        books: Books,
+        cache: SchedulerCache,
         count: Callable[[str, int], None] = lambda _code, _nodes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._books, self._count, self._clock = books, count, clock
+        self._cache, self._count, self._clock = cache, count, clock
 
     def filter(self, asked: ExtenderArgs) -> Json:
-        """Return the nodes with room; reserve on the best, as one node alone is never scored."""
+        """Return the nodes with room; assume it on the best, as one node alone is never scored."""
         if not asked.pod.asks_for_gpu:
             return extender_api.make_filter_result(asked, asked.names, {}, {})
         try:
             found = self._find_nodes(asked)
-        except NeedError as error:
+        except PodRequestError as error:
             self._count(IMPOSSIBLE, len(asked.names))
             return extender_api.make_filter_result(
                 asked, [], {}, dict.fromkeys(asked.names, str(error))
@@ -61,32 +61,32 @@ class Scheduling:
         return extender_api.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
-        """Scores: our first choice of these nodes, where the pod's part is reserved then."""
-        reservation = self._books.reservations.get(asked.pod.uid)
+        """Scores: our first choice of these nodes, where the pod's part is assumed then."""
+        assumed = self._cache.assumed.get(asked.pod.uid)
         if not asked.pod.asks_for_gpu:
             return extender_api.make_host_priorities(asked.names, "")
-        if reservation and reservation.decision.node in asked.names:
-            return extender_api.make_host_priorities(asked.names, reservation.decision.node)
+        if assumed and assumed.allocation.node in asked.names:
+            return extender_api.make_host_priorities(asked.names, assumed.allocation.node)
         try:
             return extender_api.make_host_priorities(asked.names, self._find_nodes(asked).first)
-        except NeedError:
+        except PodRequestError:
             return extender_api.make_host_priorities(asked.names, "")
 
-    def preempt(self, asked: Preempted) -> Json:
+    def preempt(self, asked: ExtenderPreemptionArgs) -> Json:
         """Return the nodes that would have room once their victims have ended.
 
         The scheduler adds up the memory of all GPUs of a node; we know that it is on two.
         """
-        books, pod = self._books, asked.pod
+        cache, pod = self._cache, asked.pod
         try:
             nodes = [
                 name
                 for name, victims in asked.victims.items()
-                if not pod.asks_for_gpu or fits_without(books, pod, name, victims)
+                if not pod.asks_for_gpu or fits_without(cache, pod, name, victims)
             ]
-        except NeedError:
+        except PodRequestError:
             nodes = []
         return extender_api.make_preemption_result(asked, nodes)
 
-    def _find_nodes(self, asked: ExtenderArgs) -> Found:
-        return find_nodes(self._books, asked.pod, asked.names, self._clock())
+    def _find_nodes(self, asked: ExtenderArgs) -> FeasibleNodes:
+        return find_nodes(self._cache, asked.pod, asked.names, self._clock())

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.scheduler.binding import BindingClient
-    from cgpu_k8s.scheduler.cache import Books
-    from cgpu_k8s.scheduler.leader_lease import Fence
+    from cgpu_k8s.scheduler.cache import SchedulerCache
+    from cgpu_k8s.scheduler.leader_lease import LeaderLease
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Report = Callable[[str, dict[str, object]], None]
@@ -37,17 +37,17 @@ BEGINNING, LOOK = 10.0, 0.05
 
 
 class UnreadyError(CgpuError):
-    """The books are not complete yet."""
+    """The cache is not complete yet."""
 
 
 class Extender:
     """Answers a scheduler's calls.
 
     Args:
-        books: the cluster's.
+        cache: the cluster's.
         api: of the API server.
-        fence: of our scheduler's lease; None: it is the only one.
-        missing: why the books are not complete; "": they are.
+        leader_lease: of our scheduler's lease; None: it is the only one.
+        missing: why the cache is not complete; "": they are.
         heard: when the API server last sent anything, by kind of object.
         report: writes a line of the log.
 
@@ -57,21 +57,26 @@ class Extender:
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
         self,
-        books: Books,
+        cache: SchedulerCache,
         api: BindingClient,
-        fence: Fence | None,
+        leader_lease: LeaderLease | None,
         missing: Callable[[], str],
         heard: Callable[[], dict[str, float | None]],
         report: Report,
     ) -> None:
-        self.binder = Binder(books, api, self._find_problem)
-        self._books, self._fence, self._missing, self._report = books, fence, missing, report
-        self._metrics = Metrics(books, heard, self._find_problem)
+        self.binder = Binder(cache, api, self._find_problem)
+        self._cache, self._leader_lease, self._missing, self._report = (
+            cache,
+            leader_lease,
+            missing,
+            report,
+        )
+        self._metrics = Metrics(cache, heard, self._find_problem)
         refusals = self._metrics.refusals
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
-        self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
+        self._scheduling = Scheduling(cache, lambda code, nodes: refusals.labels(code).inc(nodes))
 
     def make_application(self) -> web.Application:
         """The server's routes."""
@@ -128,7 +133,7 @@ class Extender:
         return self._scheduling.prioritize(asked)
 
     async def _answer_preempt(self, body: bytes) -> object:
-        asked = extender_api.read_preempted(body)
+        asked = extender_api.read_preemption_args(body)
         await self._expect_complete()
         return self._scheduling.preempt(asked)
 
@@ -137,7 +142,7 @@ class Extender:
             raise UnreadyError(problem)
 
     async def _answer_bind(self, body: bytes) -> object:
-        asked = extender_api.read_bound(body)
+        asked = extender_api.read_binding_args(body)
         outcome, error = await self._try_bind(asked)
         self._metrics.bindings.labels(outcome).inc()
         if error:
@@ -145,7 +150,7 @@ class Extender:
             self._report("not_bound", {"pod": pod, "node": asked.node, "error": error})
         return {"Error": error}
 
-    async def _try_bind(self, asked: extender_api.Bound) -> tuple[str, str]:
+    async def _try_bind(self, asked: extender_api.ExtenderBindingArgs) -> tuple[str, str]:
         """The outcome, and what is wrong, or an empty string."""
         if problem := await _wait_past_beginning(self._find_problem, self._is_beginning):
             return REFUSED, problem
@@ -157,16 +162,20 @@ class Extender:
 
     def _find_problem(self) -> str:
         """Return why no pod may be bound now; "" if pods may."""
-        fenced = self._fence.find_problem(read_clock()) if self._fence else ""
+        fenced = self._leader_lease.find_problem(read_clock()) if self._leader_lease else ""
         return fenced or self._missing()
 
     def _is_beginning(self) -> bool:
         """Return whether the reason against bindings ends by itself, soon."""
-        fence = self._fence
-        return fence is None or fence.is_beginning or not fence.find_problem(read_clock())
+        leader_lease = self._leader_lease
+        return (
+            leader_lease is None
+            or leader_lease.is_beginning
+            or not leader_lease.find_problem(read_clock())
+        )
 
     async def _show_inspection(self, request: web.Request) -> web.StreamResponse:
-        found = inspect_nodes(self._books, request.match_info.get("node", ""))
+        found = inspect_nodes(self._cache, request.match_info.get("node", ""))
         return web.json_response(found, status=ABSENT if "error" in found else 200)
 
     async def _show_version(self, _: web.Request) -> web.StreamResponse:

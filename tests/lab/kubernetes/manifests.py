@@ -7,7 +7,7 @@ from typing import Any
 
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
-from cgpu_k8s.objects.pod_request import part_of, share_of
+from cgpu_k8s.objects.pod_request import compute_container_part, compute_pod_part
 from cgpu_k8s.objects.pods import read_pod
 
 V100 = 16160  # MiB
@@ -95,11 +95,11 @@ def bound(given: Any, to: str, **annotations: str) -> Any:
 def decided(given: Any, to: str, facts: dict[str, Fact], *uuids: str) -> Any:
     """The same pod as a binding of ours leaves it: on these GPUs of a node."""
     found = read_pod(given)
-    need = found.need
-    assert need is not None
-    shares = {each.name: share_of(each, need.gpus) for each in need.containers}
-    decision = Allocation(found.uid, found.owner, to, uuids, part_of(need), shares)
-    return bound(given, to, **write_annotations(decision, found, facts, NOW))
+    request = found.request
+    assert request is not None
+    shares = {each.name: compute_container_part(each, request.gpus) for each in request.containers}
+    allocation = Allocation(found.uid, found.owner, to, uuids, compute_pod_part(request), shares)
+    return bound(given, to, **write_annotations(allocation, found, facts, NOW))
 
 
 def container(limits: Any, requests: Any = None, name: str = "main") -> Any:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, SHARE, OfferedGpu
 from cgpu_k8s.objects.nodes import BINPACK, SPREAD
-from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container, Need, part_of
+from cgpu_k8s.objects.pod_request import (
+    APP,
+    INIT,
+    SIDECAR,
+    ContainerRequest,
+    PodRequest,
+    compute_pod_part,
+)
 from cgpu_k8s.scheduler.allocation import Choice, NodeInfo, allocate_gpus
 
 if TYPE_CHECKING:
@@ -19,12 +26,12 @@ KINDS = st.sampled_from((APP, APP, INIT, SIDECAR))
 
 
 @st.composite
-def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
+def requests(draw: st.DrawFn, pod: str = "pod") -> PodRequest:
     """A pod whose numbers can be parted among its GPUs."""
     gpus = draw(st.integers(1, 3))
     timed = draw(st.booleans())
     containers = tuple(
-        Container(
+        ContainerRequest(
             f"c{n}",
             gpus * draw(st.integers(1, 6)),
             5 * gpus * draw(st.integers(1, 12)) if timed else 0,
@@ -32,7 +39,7 @@ def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
         )
         for n in range(draw(st.integers(1, 3)))
     )
-    return Need(pod, draw(st.sampled_from(("", "job", "set"))), gpus, containers)
+    return PodRequest(pod, draw(st.sampled_from(("", "job", "set"))), gpus, containers)
 
 
 @st.composite
@@ -54,19 +61,19 @@ def nodes(draw: st.DrawFn, name: str = "node") -> NodeInfo:
     return NodeInfo(name, mode, draw(st.sampled_from((BINPACK, SPREAD))), gpus)
 
 
-PODS = st.lists(needs(), max_size=12).map(
-    lambda found: [need._replace(pod=f"pod-{n}") for n, need in enumerate(found)]
+PODS = st.lists(requests(), max_size=12).map(
+    lambda found: [request._replace(pod=f"pod-{n}") for n, request in enumerate(found)]
 )
 
 
-def filled(node: NodeInfo, pods: list[Need]) -> list[Allocation]:
-    """The decisions of those pods that found room on a node, one after the other."""
+def filled(node: NodeInfo, pods: list[PodRequest]) -> list[Allocation]:
+    """The allocations of those pods that found room on a node, one after the other."""
     made = []
-    for need in pods:
-        decision = allocate_gpus(node, need)
-        if isinstance(decision, Allocation):
-            node.add(decision)
-            made.append(decision)
+    for request in pods:
+        allocation = allocate_gpus(node, request)
+        if isinstance(allocation, Allocation):
+            node.add(allocation)
+            made.append(allocation)
     return made
 
 
@@ -75,12 +82,12 @@ def bare(node: NodeInfo) -> NodeInfo:
     return NodeInfo(node.name, node.mode, node.placement, node.gpus.values())
 
 
-def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> Need:
-    return Need(name, owner, gpus, (Container("main", units, cores),))
+def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> PodRequest:
+    return PodRequest(name, owner, gpus, (ContainerRequest("main", units, cores),))
 
 
-def fitting_nodes(nodes: Iterable[NodeInfo], need: Need) -> dict[str, Choice]:
+def fitting_nodes(nodes: Iterable[NodeInfo], request: PodRequest) -> dict[str, Choice]:
     """What each node that has room for a pod would give it, by name."""
-    part = part_of(need)
-    choices = {node.name: node.choose(need, part) for node in nodes}
+    part = compute_pod_part(request)
+    choices = {node.name: node.choose(request, part) for node in nodes}
     return {name: choice for name, choice in choices.items() if isinstance(choice, Choice)}

@@ -1,4 +1,4 @@
-"""Nodes, pods and decisions for books of a cluster, and all that books hold."""
+"""Nodes, pods and allocations for the cache of a cluster, and all that it holds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import CGPU, Fact, OfferedGpu
 from cgpu_k8s.objects.nodes import BINPACK, Offer
-from cgpu_k8s.objects.pod_request import Container
+from cgpu_k8s.objects.pod_request import ContainerRequest
 from cgpu_k8s.objects.pods import Pod
 from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 
 UNITS = 4
 
@@ -22,40 +22,40 @@ def offer(name: str, units: int = UNITS, withheld: str = "") -> Offer:
 
 
 def pod(uid: str, units: int = 1, gpus: int = 1, **changes: Any) -> Pod:
-    containers = (Container("main", units),)
+    containers = (ContainerRequest("main", units),)
     found = Pod(uid, "ns", f"name-{uid}", "", "", final=False, gpus=gpus, containers=containers,
-                refusal="", apps=("main",), allocation="")  # fmt: skip
+                refusal="", apps=("main",), allocation_annotation="")  # fmt: skip
     return found._replace(**changes)
 
 
-def bound(given_pod: Pod, decision: Allocation) -> Pod:
-    """The pod as its binding with a decision leaves it."""
-    gpus = offer(decision.node).gpus
-    text = write_annotations(decision, given_pod, gpus, 1)["cgpu/allocation"]
-    return given_pod._replace(node=decision.node, allocation=text)
+def bound(given_pod: Pod, allocation: Allocation) -> Pod:
+    """The pod as its binding with a allocation leaves it."""
+    gpus = offer(allocation.node).gpus
+    text = write_annotations(allocation, given_pod, gpus, 1)["cgpu/allocation"]
+    return given_pod._replace(node=allocation.node, allocation_annotation=text)
 
 
 def on(given_pod: Pod, *uuids: str) -> Pod:
     """The pod, bound to some GPUs of a node."""
     node = uuids[0].split("-")[1]
     gpus = [OfferedGpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
-    assert given_pod.need is not None
-    decision = allocate_gpus(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.need)
-    assert isinstance(decision, Allocation)
-    return bound(given_pod, decision)
+    assert given_pod.request is not None
+    allocation = allocate_gpus(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.request)
+    assert isinstance(allocation, Allocation)
+    return bound(given_pod, allocation)
 
 
-def state(books: Books) -> Any:
-    """Everything that books hold, in a form that compares."""
+def state(cache: SchedulerCache) -> Any:
+    """Everything that a cache holds, in a form that compares."""
     return (
-        books.offers,
-        {name: node.taken for name, node in books.nodes.items()},
+        cache.offers,
+        {name: node.taken for name, node in cache.nodes.items()},
         {
             (name, uuid): node.used_part(uuid)
-            for name, node in books.nodes.items()
+            for name, node in cache.nodes.items()
             for uuid in {*node.gpus, *(uuid for each in node.taken.values() for uuid in each.gpus)}
         },
-        books.pods,
-        books.bound,
-        books.problems,
+        cache.pods,
+        cache.bound,
+        cache.problems,
     )

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_k8s.scheduler.cache import Books
-from cgpu_k8s.scheduler.leader_lease import Fence
+from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.leader_lease import LeaderLease
 from cgpu_k8s.scheduler.server import Extender
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ class World:
     """Books, an API server, and an extender that answers over HTTP."""
 
     def __init__(self, *pods: Json, nodes: tuple[str, ...] = ("a", "b")) -> None:
-        self.books = Books()
-        self.books.replace_nodes(read_node(node(name)) for name in nodes)
+        self.cache = SchedulerCache()
+        self.cache.replace_nodes(read_node(node(name)) for name in nodes)
         self.server = Server(*pods)
         self.missing = ""
-        self.fence: Fence | None = None
+        self.leader_lease: LeaderLease | None = None
         self.log: list[tuple[str, dict[str, object]]] = []
         self.http: TestClient[Any, Any]
         self.extender: Extender
@@ -102,9 +102,9 @@ class World:
     def run(self, work: Callable[[], Awaitable[None]]) -> None:
         async def serve() -> None:
             self.extender = Extender(
-                self.books,
+                self.cache,
                 self.server,
-                self.fence,
+                self.leader_lease,
                 lambda: self.missing,
                 lambda: {"pods": 1.0, "nodes": None},
                 lambda event, fields: self.log.append((event, fields)),
@@ -141,4 +141,4 @@ class World:
         return f"\n{line}\n" in (await self.get("/metrics"))[1]
 
     def taken(self) -> dict[str, set[str]]:
-        return {name: set(each.taken) for name, each in self.books.nodes.items() if each.taken}
+        return {name: set(each.taken) for name, each in self.cache.nodes.items() if each.taken}

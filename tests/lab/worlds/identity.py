@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
 from cgpu_k8s.objects.gpus import Fact
 from cgpu_k8s.objects.nodes import BINPACK
-from cgpu_k8s.objects.pod_request import Container, Need
+from cgpu_k8s.objects.pod_request import ContainerRequest, PodRequest
 from cgpu_k8s.objects.pods import Pod
 from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM
@@ -82,10 +82,10 @@ def pods(
         spread = chance.choice((1,) * 9 + (2,))
         count = min(chance.randint(1, 3), CONTAINERS - made)
         asked = tuple(
-            Container(f"c{n}", spread * chance.choice((1, 1, 2)), cores * spread)
+            ContainerRequest(f"c{n}", spread * chance.choice((1, 1, 2)), cores * spread)
             for n, cores in enumerate(chance.choices((5, 5, 5, 5, 10) if timed else (0,), k=count))
         )
-        found = allocate_gpus(here, Need(uid, "", spread, asked))
+        found = allocate_gpus(here, PodRequest(uid, "", spread, asked))
         if not isinstance(found, Allocation):  # a smaller one fits
             continue
         here.add(found)
@@ -101,15 +101,15 @@ def wanted(folder: Path, number: int) -> Iterator[Wanted]:
     world = PodWorld(folder / f"node{number}", mode)
     gpus = facts(world)
     engine = crio if number % 3 == 0 else containerd
-    for pod, decision in pods("gpu-a", mode, gpus, number):
-        own = write_annotations(decision, pod, gpus, 0)
-        for name, part in decision.containers.items():
+    for pod, allocation in pods("gpu-a", mode, gpus, number):
+        own = write_annotations(allocation, pod, gpus, 0)
+        for name, part in allocation.containers.items():
             yield Wanted(
                 f"{pod.uid}-{name}",
                 pod,
                 name,
                 world,
                 engine(own, pod.uid, name),
-                {uuid: gpus[uuid].mib_of(part.units) * MIB for uuid in decision.gpus},
+                {uuid: gpus[uuid].mib_of(part.units) * MIB for uuid in allocation.gpus},
                 part.cores // 5 or 1,
             )

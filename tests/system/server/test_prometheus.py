@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_cli.demo import tenant
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.metrics import Metrics
 from cgpu_server.metrics.table import METRICS
 from cgpu_sim import make_driver_dir
@@ -71,7 +71,7 @@ def asked_for(dashboard: Any) -> list[str]:
 
 def extenders() -> set[str]:
     """The names of the extender's samples."""
-    families = Metrics(Books(), dict, lambda: "").registry.collect()
+    families = Metrics(SchedulerCache(), dict, lambda: "").registry.collect()
     suffixes = {"counter": ("_total",), "histogram": ("_bucket",)}
     return {f.name + end for f in families for end in suffixes.get(f.type, ("",))}
 

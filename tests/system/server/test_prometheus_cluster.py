@@ -18,7 +18,7 @@ from prometheus_client import start_http_server
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.metrics import Metrics
 from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.shares.record import PodContainer, pack_pod
@@ -108,18 +108,18 @@ def cluster(folder: Path) -> Iterator[Prometheus]:
 
 def filled() -> Metrics:
     """The metrics of an extender that has placed a pod, and refused another one."""
-    books = Books()
+    cache = SchedulerCache()
     item = objects.node("gpu-a", {"ack.node.gpu.schedule": "cgpu"})
     facts = write_facts("cgpu", [Fact(UUIDS[0], 0, 15109)])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
-    books.update_node(read_node(item))
+    cache.update_node(read_node(item))
     pod = objects.pod("train", {"aliyun.com/gpu-mem": "1"}, nodeName="gpu-a")
     decided = format_annotation(
         AllocationAnnotation("uid", "gpu-a", {"main": {UUIDS[0]: Grant(1079)}})
     )
     pod["metadata"] |= {"uid": "uid", "annotations": {"cgpu/allocation": decided}}
-    books.update_pod(read_pod(pod))
-    made = Metrics(books, lambda: {"pods": time.monotonic()}, lambda: "")
+    cache.update_pod(read_pod(pod))
+    made = Metrics(cache, lambda: {"pods": time.monotonic()}, lambda: "")
     made.refusals.labels("full").inc()
     made.bindings.labels("done").inc()
     made.calls.labels("filter").observe(0.001)

@@ -19,7 +19,7 @@ from cgpu_k8s.admission.server import Guard
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.apiserver.port import STRANGERS, Port
 from cgpu_k8s.extender import _SCRAPERS, _is_local
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.server import Extender
 from cgpu_server.metrics.http import _MOST_CLIENTS, Server
 
@@ -81,7 +81,7 @@ def metrics() -> Port:
 
 
 def extender() -> Extender:
-    return Extender(Books(), Api(), None, str, dict, print)
+    return Extender(SchedulerCache(), Api(), None, str, dict, print)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ AWAY = 600.0  # seconds
 MIB = 1 << 20
 
 
-class Bound(NamedTuple):
+class ExtenderBindingArgs(NamedTuple):
     """A pod that its scheduler has bound: its UID, annotations and cap."""
 
     uid: str
@@ -61,26 +61,26 @@ class Cluster:
         ]
         path.write_text(json.dumps(content))
 
-    def bind(self, name: str) -> Bound:
+    def bind(self, name: str) -> ExtenderBindingArgs:
         """Create a pod, decide and bind."""
         made = read_pod(asked(self.lab.fake, "POST", pods_path(), pod(name, LIMITS)))
-        assert made.need
-        found = allocate_gpus(self.node, made.need)
+        assert made.request
+        found = allocate_gpus(self.node, made.request)
         assert isinstance(found, Allocation)
         self.node.add(found)
         notes = write_annotations(found, made, self.gpus, 0)
         body = binding(name, "gpu-a", notes)
         asked(self.lab.fake, "POST", pod_path(name, "binding"), body)
         [uuid] = found.gpus
-        return Bound(made.uid, notes, (uuid, self.gpus[uuid].mib_of(4) * MIB))
+        return ExtenderBindingArgs(made.uid, notes, (uuid, self.gpus[uuid].mib_of(4) * MIB))
 
-    def start(self, bound: Bound) -> None:
+    def start(self, bound: ExtenderBindingArgs) -> None:
         """Create the pod's container, which lives from then on."""
         (self.world.runs / bound.uid).mkdir(parents=True)
         done = self.world.create(containerd(bound.annotations, bound.uid), name=bound.uid)
         assert done.returncode == 0, done
 
-    def cap(self, bound: Bound) -> tuple[str, int]:
+    def cap(self, bound: ExtenderBindingArgs) -> tuple[str, int]:
         """What its container may hold now, of which GPU."""
         [gpu] = cgpu_native.read_limits(f"{self.world.state}/containers/{bound.uid}/limits").gpus
         return gpu.uuid, gpu.cap_bytes

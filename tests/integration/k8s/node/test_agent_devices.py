@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from cgpu_k8s.kubelet import protobuf
+from cgpu_k8s.kubelet import device_plugin_api
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import Gpu, make_machine
 from lab.kubernetes.agents import COUNT, Lab, agent_lab
@@ -82,7 +82,7 @@ def test_a_lost_gpu_takes_no_devices_from_running_pods(lab: Lab) -> None:
 
 def test_sixteen_gpus_of_a_tib_fit_into_a_message() -> None:
     units = {str(unit): True for unit in range(16 << 10)}
-    assert len(protobuf.encode_devices(units)) < LONGEST / 10
+    assert len(device_plugin_api.encode_devices(units)) < LONGEST / 10
 
 
 def test_sixteen_large_gpus_reach_a_kubelet(lab: Lab) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_k8s.node.non_pod_usage import sum_outside_usage
+from cgpu_k8s.node.non_pod_usage import sum_non_pod_usage
 from cgpu_k8s.node.shares import Shares
 from cgpu_node import podspecs
 from cgpu_node.allocation_annotation import Grant
@@ -93,7 +93,7 @@ def test_k8s_11_the_agent_knows_whose_a_container_is_that_an_engine_creates(
     assert done.returncode == 0, done
     [living] = Shares(str(node_.state)).list_living()
     assert living.pod == PodContainer(UID, "default", "a-pod", "main")
-    assert sum_outside_usage([living], {UID}, {"c1"}) == {}
+    assert sum_non_pod_usage([living], {UID}, {"c1"}) == {}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from test_guard_certificates import DAY, HOST, NOW, Json
 
-from cgpu_k8s.admission.cert_rotation import Keeping
+from cgpu_k8s.admission.cert_rotation import CertRotator
 from cgpu_k8s.admission.certificates import AUTHORITY, Keys
 from cgpu_k8s.apiserver.errors import ConflictError, ForbiddenError
 from cgpu_k8s.apiserver.resources import MUTATING, SECRETS, VALIDATING
@@ -93,7 +93,7 @@ class Store:
         return {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in hooks}
 
 
-class Replica(Keeping):
+class Replica(CertRotator):
     """A replica whose clock a test sets, with the lines of its log."""
 
     def __init__(self, store: Store, now: datetime = NOW) -> None:

@@ -390,7 +390,7 @@ def test_an_agent_in_a_pod_loads_nothing_that_it_can_do_without(tmp_path: Path) 
         import pathlib, sys
         from cgpu_k8s.apiserver.configuration import load_cluster
         from cgpu_k8s import agent as program
-        from cgpu_k8s.kubelet import anchor, engine, podresources
+        from cgpu_k8s.kubelet import container_runtime, device_plugin, pod_resources
         from cgpu_k8s.node import agent, driver, shares
         found = load_cluster(environment={{"KUBERNETES_SERVICE_HOST": "api"}},
                              account=pathlib.Path({str(tmp_path)!r}))

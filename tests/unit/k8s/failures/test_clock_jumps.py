@@ -15,7 +15,7 @@ from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler import leader_lease
 from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
-from cgpu_k8s.scheduler.leader_lease import PATIENCE, Fence
+from cgpu_k8s.scheduler.leader_lease import PATIENCE, LeaderLease
 from cgpu_node.settings.kubernetes import CGPU
 
 pytestmark = pytest.mark.unit
@@ -30,7 +30,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.wall, self.running, self.suspended = NOW.timestamp(), 1000.0, 0.0
-        self.fence = Fence("host-1")
+        self.leader_lease = LeaderLease("host-1")
 
     def clock_gettime(self, which: int) -> float:
         assert which == time.CLOCK_BOOTTIME
@@ -50,11 +50,11 @@ class Machine:
 
     def renew(self) -> None:
         self.work(RENEWED)
-        self.fence.update_lease(self.renewal(), leader_lease.read_clock())
+        self.leader_lease.update_lease(self.renewal(), leader_lease.read_clock())
 
     @property
     def problem(self) -> str:
-        return self.fence.find_problem(leader_lease.read_clock())
+        return self.leader_lease.find_problem(leader_lease.read_clock())
 
 
 @pytest.fixture(name="machine")
@@ -82,7 +82,7 @@ def test_a_renewal_from_before_a_suspension_is_as_old_as_it_is(machine: Machine)
     machine.work(RENEWED)
     waiting = machine.renewal()
     machine.suspend(HOUR)
-    machine.fence.update_lease(waiting, leader_lease.read_clock())
+    machine.leader_lease.update_lease(waiting, leader_lease.read_clock())
     assert "has not renewed its lease for 3600 s" in machine.problem
 
 
@@ -93,7 +93,7 @@ def test_a_clock_that_is_set_ahead_stops_no_binding(machine: Machine) -> None:
     assert machine.problem == ""
     late = machine.renewal()
     machine.work(PATIENCE + 1)
-    machine.fence.update_lease(late, leader_lease.read_clock())
+    machine.leader_lease.update_lease(late, leader_lease.read_clock())
     assert machine.problem  # and what comes late is late by the new time
 
 
@@ -125,13 +125,13 @@ def test_a_decision_is_the_same_at_any_time(jump: float) -> None:
         }
     )
     gpus = {"GPU-a": Fact("GPU-a", 0, 16160)}
-    assert pod.need
-    decision = allocate_gpus(
-        NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].to_offered_gpu()]), pod.need
+    assert pod.request
+    allocation = allocate_gpus(
+        NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].to_offered_gpu()]), pod.request
     )
-    assert isinstance(decision, Allocation)
+    assert isinstance(allocation, Allocation)
     now, then = (
-        write_annotations(decision, pod, gpus, int(when * 1e9))
+        write_annotations(allocation, pod, gpus, int(when * 1e9))
         for when in (NOW.timestamp(), NOW.timestamp() + jump)
     )
     assert {name for name in now if now[name] != then[name]} == {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_k8s.admission.cert_rotation import Keeping
+from cgpu_k8s.admission.cert_rotation import CertRotator
 from cgpu_k8s.admission.certificates import Keys, renew_keys
 from cgpu_k8s.apiserver.errors import UnreachableError
 from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
@@ -19,10 +19,10 @@ from cgpu_k8s.node.agent import Agent, Place
 from cgpu_k8s.node.node_resources import DriverGpu
 from cgpu_k8s.node.shares import Shares
 from cgpu_k8s.objects.gpus import Fact, write_facts
-from cgpu_k8s.scheduler.cache import Books
-from cgpu_k8s.scheduler.extender_api import Bound
-from cgpu_k8s.scheduler.informers import ClusterInformer, Lease
-from cgpu_k8s.scheduler.leader_lease import Fence
+from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
+from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease
+from cgpu_k8s.scheduler.leader_lease import LeaderLease
 from cgpu_k8s.scheduler.server import Extender
 from cgpu_node import podspecs
 from lab.cluster.in_memory import REFUSED, SILENT, InMemory
@@ -192,15 +192,22 @@ async def renew(api: InMemory) -> None:
 @asynccontextmanager
 async def extender(api: InMemory) -> AsyncIterator[Extender]:
     """An extender that runs beside a leading scheduler."""
-    books, fence = Books(), Fence("host")
+    cache, leader_lease = SchedulerCache(), LeaderLease("host")
     create(api, LEASES.path(namespace="default"), {"metadata": {"name": "s"}, "spec": {}})
     client: Any = api
-    following = ClusterInformer(client, books, Lease("default", "s", fence), lambda *_: None)
+    following = ClusterInformer(
+        client, cache, WatchedLease("default", "s", leader_lease), lambda *_: None
+    )
     made = Extender(
-        books, client, fence, following.find_missing, following.get_heard_times, lambda *_: None
+        cache,
+        client,
+        leader_lease,
+        following.find_missing,
+        following.get_heard_times,
+        lambda *_: None,
     )
     tasks = [
-        asyncio.ensure_future(following.run(made.binder.resolve_overdue)),
+        asyncio.ensure_future(following.run(made.binder.resolve_unconfirmed)),
         asyncio.ensure_future(renew(api)),
     ]
     try:
@@ -211,12 +218,12 @@ async def extender(api: InMemory) -> AsyncIterator[Extender]:
         await cancel_tasks(*tasks)
 
 
-def waiting(api: InMemory, name: str) -> Bound:
+def waiting(api: InMemory, name: str) -> ExtenderBindingArgs:
     made = create(api, PODS.path(namespace="default"), pod(name, LIMITS))
-    return Bound("default", name, made["metadata"]["uid"], "gpu-a")
+    return ExtenderBindingArgs("default", name, made["metadata"]["uid"], "gpu-a")
 
 
-async def bind(made: Extender, asked: Bound) -> str:
+async def bind(made: Extender, asked: ExtenderBindingArgs) -> str:
     """What a call to bind is answered, without the HTTP around it."""
     return (await made._try_bind(asked))[1]  # noqa: SLF001 (connections take real time)
 
@@ -271,12 +278,12 @@ def test_a_guard_goes_on_showing_its_certificate_and_writes_nothing(
 
     async def act() -> None:
         log: list[str] = []
-        keeping = Keeping(Away(), "kube-system", "guard", lambda event, _: log.append(event))
-        keeping.shown = shown = renew_keys(Keys(), "guard", datetime.now(timezone.utc))
-        task = asyncio.ensure_future(keeping.run())
+        rotator = CertRotator(Away(), "kube-system", "guard", lambda event, _: log.append(event))
+        rotator.shown = shown = renew_keys(Keys(), "guard", datetime.now(timezone.utc))
+        task = asyncio.ensure_future(rotator.run())
         await asyncio.sleep(AWAY)
         await cancel_tasks(task)
-        assert keeping.shown == shown
+        assert rotator.shown == shown
         assert log == ["failed"]
         assert len(calls) <= 3 * AWAY / 10  # two configurations and a Secret, every 10 s
 

@@ -11,12 +11,12 @@ from cgpu_k8s.node.node_resources import (
     NOTHING,
     DriverGpu,
     compute_facts,
-    compute_offer,
+    compute_node_resources,
     metadata_patch,
     read_known_gpus,
     status_patch,
 )
-from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_outside_usage
+from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_non_pod_usage
 from cgpu_k8s.objects.gpus import Fact, read_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pod_request import Part
@@ -37,7 +37,7 @@ def seen(*numbers: int, mib: int = V100) -> list[DriverGpu]:
 def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
     """A labelled node on which an agent has written what it offers."""
     item = node("gpu-a", {"ack.node.gpu.schedule": mode}, cpu="4")
-    wanted = compute_offer(mode, gpus, NAMES)
+    wanted = compute_node_resources(mode, gpus, NAMES)
     item["metadata"]["labels"] |= wanted.labels
     item["metadata"]["annotations"] = dict(wanted.annotations)
     resources = {name: str(value) for name, value in wanted.resources.items()}
@@ -56,7 +56,7 @@ def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
 def test_a_node_with_four_gpus_of_16160_mib_offers_60_gib(
     mode: str, resources: dict[str, int]
 ) -> None:
-    wanted = compute_offer(mode, compute_facts(mode, seen(0, 1, 2, 3), (), (), {}), NAMES)
+    wanted = compute_node_resources(mode, compute_facts(mode, seen(0, 1, 2, 3), (), (), {}), NAMES)
     assert wanted.resources == resources
     assert wanted.labels == {
         "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB",
@@ -68,7 +68,7 @@ def test_a_node_with_four_gpus_of_16160_mib_offers_60_gib(
 def test_gpus_of_different_sizes_count_each_for_itself() -> None:
     others = [DriverGpu("GPU-1", 1, "T4", 15109), DriverGpu("GPU-2", 2, "s", 900)]
     gpus = compute_facts("cgpu", [*seen(0), *others], (), (), {})
-    wanted = compute_offer("cgpu", gpus, {"GPU-1": "T4"})
+    wanted = compute_node_resources("cgpu", gpus, {"GPU-1": "T4"})
     assert wanted.resources == {"aliyun.com/gpu-mem": 29}
     assert wanted.labels["aliyun.accelerator/nvidia_mem"] == "15109MiB"
     assert wanted.labels["aliyun.accelerator/nvidia_name"] == "T4"
@@ -84,7 +84,7 @@ def test_the_scheduler_reads_what_the_agent_writes() -> None:
 
 def test_nothing_is_written_where_all_is_as_wanted() -> None:
     gpus = compute_facts("core_mem", seen(0, 1), (), (), {})
-    item, wanted = written("core_mem", gpus), compute_offer("core_mem", gpus, NAMES)
+    item, wanted = written("core_mem", gpus), compute_node_resources("core_mem", gpus, NAMES)
     assert metadata_patch(item, wanted) == {}
     assert status_patch(item, wanted) == {}
     item["status"]["capacity"]["aliyun.com/gpu-core.percentage"] = "0.2k"  # the same number
@@ -120,7 +120,7 @@ def test_a_kubelet_that_set_its_resources_to_0_gets_them_back() -> None:
     gpus = compute_facts("cgpu", seen(0), (), (), {})
     item = written("cgpu", gpus)
     item["status"]["allocatable"]["aliyun.com/gpu-mem"] = "0"
-    patch = status_patch(item, compute_offer("cgpu", gpus, NAMES))
+    patch = status_patch(item, compute_node_resources("cgpu", gpus, NAMES))
     assert patch == {"status": {"allocatable": {"aliyun.com/gpu-mem": "15"}}}
 
 
@@ -129,7 +129,8 @@ def test_a_lost_gpu_stays_without_new_pods_and_comes_back() -> None:
     lost = compute_facts("cgpu", seen(0), both, {"GPU-0", "GPU-1"}, {})
     assert [gpu.healthy for gpu in lost] == [True, False]
     assert (
-        compute_offer("cgpu", lost, NAMES).resources == compute_offer("cgpu", both, NAMES).resources
+        compute_node_resources("cgpu", lost, NAMES).resources
+        == compute_node_resources("cgpu", both, NAMES).resources
     )
     assert compute_facts("cgpu", seen(0, 1), lost, {"GPU-0", "GPU-1"}, {}) == both
     assert compute_facts("cgpu", seen(0), lost, {"GPU-0"}, {}) == both[:1]
@@ -140,7 +141,7 @@ def test_gpus_are_known_by_uuid_when_a_reboot_numbers_them_anew() -> None:
     after = compute_facts(
         "cgpu", [DriverGpu("GPU-1", 0, "T4", 15109)], before, {"GPU-0", "GPU-1"}, {}
     )
-    text = compute_offer("cgpu", after, NAMES).annotations["cgpu/gpus"]
+    text = compute_node_resources("cgpu", after, NAMES).annotations["cgpu/gpus"]
     found = {gpu.uuid: (gpu.index, gpu.healthy, gpu.mib) for gpu in read_facts(text).gpus}
     assert found == {"GPU-1": (0, True, 15109), "GPU-0": (1, False, V100)}
 
@@ -156,11 +157,11 @@ def test_what_others_than_pods_hold_is_taken_off() -> None:
         living("booked", 4000, "uid-1"),
         living("new", 4000, "uid-2"),
     ]
-    assert sum_outside_usage(everyone, {"uid-1"}, {"docker", "booked"}) == {
+    assert sum_non_pod_usage(everyone, {"uid-1"}, {"docker", "booked"}) == {
         "GPU-0": NonPodUsage(1024, 5)
     }
     deleted = [*everyone, living("forgotten", 1000, "uid-3")]
-    assert sum_outside_usage(deleted, {"uid-1"}, {"booked", "forgotten"}) == {
+    assert sum_non_pod_usage(deleted, {"uid-1"}, {"booked", "forgotten"}) == {
         "GPU-0": NonPodUsage(2024, 6)
     }
 
@@ -183,5 +184,5 @@ def test_time_that_others_were_promised_is_promised_to_no_pod() -> None:
     gpus = compute_facts("core_mem", seen(0), (), (), {"GPU-0": NonPodUsage(1000, 4)})
     node_of = make_node_info(read_node(written("core_mem", gpus)))
     assert node_of.free_part(node_of.gpus["GPU-0"]) == Part(14, 80, 16)
-    wanted = compute_offer("core_mem", gpus, NAMES)
+    wanted = compute_node_resources("core_mem", gpus, NAMES)
     assert wanted.resources["aliyun.com/gpu-core.percentage"] == 100

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.objects.allocations import Allocation, read_decision, write_annotations
+from cgpu_k8s.objects.allocations import Allocation, read_allocation, write_annotations
 from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, Fact
 from cgpu_k8s.objects.nodes import SPREAD
 from cgpu_k8s.objects.pods import Pod, read_pod
@@ -48,28 +48,30 @@ def pod(*containers: Any, init: Any = (), count: int = 1) -> Any:
 def placed(given: Any) -> tuple[Pod, Allocation]:
     """A pod and what an empty node would give to it."""
     found = read_pod(given)
-    assert found.need is not None
-    mode = CORE_MEM if found.need.containers[0].cores else CGPU
-    decision = allocate_gpus(
-        NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()]), found.need
+    assert found.request is not None
+    mode = CORE_MEM if found.request.containers[0].cores else CGPU
+    allocation = allocate_gpus(
+        NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()]), found.request
     )
-    assert isinstance(decision, Allocation)
-    return found, decision
+    assert isinstance(allocation, Allocation)
+    return found, allocation
 
 
-def bound(found: Pod, decision: Allocation, **changes: Any) -> Pod:
+def bound(found: Pod, allocation: Allocation, **changes: Any) -> Pod:
     """The pod after its binding."""
-    written = write_annotations(decision, found, GPUS, NOW)
-    return found._replace(node="n1", allocation=written["cgpu/allocation"])._replace(**changes)
+    written = write_annotations(allocation, found, GPUS, NOW)
+    return found._replace(node="n1", allocation_annotation=written["cgpu/allocation"])._replace(
+        **changes
+    )
 
 
 def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
     found = read_pod(pod({"name": "main", "resources": limits(2, 30)}))
-    assert found.need is not None
+    assert found.request is not None
     v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].to_offered_gpu()])
-    decision = allocate_gpus(v100, found.need)
-    assert isinstance(decision, Allocation)
-    written = write_annotations(decision, found, GPUS, NOW)
+    allocation = allocate_gpus(v100, found.request)
+    assert isinstance(allocation, Allocation)
+    written = write_annotations(allocation, found, GPUS, NOW)
     assert json.loads(written.pop("cgpu/allocation")) == {
         "v": 1,
         "pod": "0000-1111",
@@ -90,7 +92,7 @@ def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
 
 
 def test_containers_and_gpus_are_numbered_for_published_tools_without_init_containers() -> None:
-    found, decision = placed(
+    found, allocation = placed(
         pod(
             {"name": "plain"},
             {"name": "main", "resources": limits(6)},
@@ -98,8 +100,8 @@ def test_containers_and_gpus_are_numbered_for_published_tools_without_init_conta
             count=2,
         )
     )
-    assert decision.gpus == ("GPU-2", "GPU-1")
-    written = write_annotations(decision, found, GPUS, NOW)
+    assert allocation.gpus == ("GPU-2", "GPU-1")
+    written = write_annotations(allocation, found, GPUS, NOW)
     assert written["scheduler.framework.gpushare.allocation"] == '{"1":{"2":3,"1":3}}'
     assert "gpushare.alibabacloud.com/core-percentage" not in written
     assert written["ALIYUN_COM_GPU_MEM_IDX"] == "2,1"
@@ -113,8 +115,8 @@ def test_containers_and_gpus_are_numbered_for_published_tools_without_init_conta
 
 def test_where_init_containers_alone_ask_tools_are_shown_the_pods_part() -> None:
     init = [{"name": "first", "resources": limits(2)}]
-    found, decision = placed(pod({"name": "main"}, init=init))
-    written = write_annotations(decision, found, GPUS, NOW)
+    found, allocation = placed(pod({"name": "main"}, init=init))
+    written = write_annotations(allocation, found, GPUS, NOW)
     assert written["scheduler.framework.gpushare.allocation"] == '{"0":{"2":2}}'
 
 
@@ -141,47 +143,47 @@ def test_what_a_binding_writes_is_read_as_the_same_decision(
     first = [each for each in listed if each["init"]]
     apps = [each for each in listed if not each["init"]]
     found = read_pod(pod(*apps, init=first, count=count))
-    assert found.need is not None
+    assert found.request is not None
     mode = CORE_MEM if cores else CGPU
     node = NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()])
-    decision = allocate_gpus(node, found.need)
-    assume(isinstance(decision, Allocation))
-    assert isinstance(decision, Allocation)
-    assert read_decision(bound(found, decision)) == decision
+    allocation = allocate_gpus(node, found.request)
+    assume(isinstance(allocation, Allocation))
+    assert isinstance(allocation, Allocation)
+    assert read_allocation(bound(found, allocation)) == allocation
 
 
 def test_a_pod_without_annotation_or_without_need_has_nothing() -> None:
-    found, decision = placed(pod({"name": "main", "resources": limits(2)}))
-    assert read_decision(bound(found, decision, allocation="")) is None
-    assert read_decision(bound(found, decision, containers=())) is None
+    found, allocation = placed(pod({"name": "main", "resources": limits(2)}))
+    assert read_allocation(bound(found, allocation, allocation_annotation="")) is None
+    assert read_allocation(bound(found, allocation, containers=())) is None
 
 
-def changed(found: Pod, decision: Allocation, **containers: Any) -> Pod:
-    text = json.loads(bound(found, decision).allocation)
+def changed(found: Pod, allocation: Allocation, **containers: Any) -> Pod:
+    text = json.loads(bound(found, allocation).allocation_annotation)
     text["containers"] = containers
-    return bound(found, decision, allocation=json.dumps(text))
+    return bound(found, allocation, allocation_annotation=json.dumps(text))
 
 
 def test_an_annotation_that_is_not_for_the_pod_as_it_is_now_gives_it_nothing() -> None:
-    found, decision = placed(pod({"name": "main", "resources": limits(2, 30)}))
+    found, allocation = placed(pod({"name": "main", "resources": limits(2, 30)}))
     more = {"name": "b", "resources": limits(2, 30)}
     two, of_two = placed(pod({"name": "a", "resources": limits(2, 30)}, more))
     cases = [
-        (bound(found, decision, uid="2222"), "pod=0000-1111: expected 2222"),
-        (bound(found, decision, node="n2"), "node=n1: expected n2"),
-        (bound(found, decision, node=""), "node=n1: expected none before the binding"),
-        (bound(found, decision, allocation="{"), "not JSON"),
-        (changed(found, decision, other={"GPU-0": {"mem": 1, "core": 30}}), "expected main"),
+        (bound(found, allocation, uid="2222"), "pod=0000-1111: expected 2222"),
+        (bound(found, allocation, node="n2"), "node=n1: expected n2"),
+        (bound(found, allocation, node=""), "node=n1: expected none before the binding"),
+        (bound(found, allocation, allocation_annotation="{"), "not JSON"),
+        (changed(found, allocation, other={"GPU-0": {"mem": 1, "core": 30}}), "expected main"),
         (
             changed(
                 found,
-                decision,
+                allocation,
                 main={f"GPU-{n}": {"mem": 1, "core": 30} for n in range(3)},
             ),
             "gpu-mem=2: expected a multiple of aliyun.com/gpu-count=3",
         ),
         (
-            changed(found, decision, main={"GPU-0": {"mem": 1, "core": 35}}),
+            changed(found, allocation, main={"GPU-0": {"mem": 1, "core": 35}}),
             "containers.main.GPU-0.core=35: expected 30",
         ),
         (
@@ -196,11 +198,13 @@ def test_an_annotation_that_is_not_for_the_pod_as_it_is_now_gives_it_nothing() -
     ]
     for given_pod, sentence in cases:
         with pytest.raises(CgpuError, match="cgpu/allocation: ") as caught:
-            read_decision(given_pod)
+            read_allocation(given_pod)
         assert sentence in str(caught.value)
 
 
 def test_a_label_that_changes_later_alters_nothing_that_a_pod_has() -> None:
-    found, decision = placed(pod({"name": "main", "resources": limits(6)}, count=2))
-    assert read_decision(bound(found, decision, gpus=3)) == decision
-    assert read_decision(bound(found, decision, refusal="label: expected a number")) == decision
+    found, allocation = placed(pod({"name": "main", "resources": limits(6)}, count=2))
+    assert read_allocation(bound(found, allocation, gpus=3)) == allocation
+    assert (
+        read_allocation(bound(found, allocation, refusal="label: expected a number")) == allocation
+    )

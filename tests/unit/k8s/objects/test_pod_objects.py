@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
-from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, Container
+from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, ContainerRequest
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.objects.quantities import parse_quantity
 
@@ -47,12 +47,16 @@ def refusal(asked: Any) -> str:
 
 
 def test_the_published_examples_ask_for_3_gib_and_for_2_with_30_percent() -> None:
-    need = read_pod(pod(container(mem="3"))).need
-    assert need is not None
-    assert (need.pod, need.gpus, need.containers) == ("u1", 1, (Container("main", 3),))
-    need = read_pod(pod(container(mem="2", core="30"))).need
-    assert need is not None
-    assert need.containers == (Container("main", 2, 30),)
+    request = read_pod(pod(container(mem="3"))).request
+    assert request is not None
+    assert (request.pod, request.gpus, request.containers) == (
+        "u1",
+        1,
+        (ContainerRequest("main", 3),),
+    )
+    request = read_pod(pod(container(mem="2", core="30"))).request
+    assert request is not None
+    assert request.containers == (ContainerRequest("main", 2, 30),)
 
 
 @pytest.mark.parametrize(
@@ -114,24 +118,24 @@ def test_a_whole_number_reads_the_same_in_every_form(number: int, shift: int) ->
 def test_what_no_gpu_could_give_is_refused_in_one_sentence(asked: Any, sentence: str) -> None:
     assert sentence in refusal(asked)
     assert sentence in read_pod(asked).refusal
-    assert read_pod(asked).need is None
+    assert read_pod(asked).request is None
 
 
 def test_pods_without_our_resources_ask_for_nothing() -> None:
     for asked in (pod(), pod({"name": "a"}), pod(container(cpu="1", other="2"), count="two")):
-        assert read_pod(asked).need is None
+        assert read_pod(asked).request is None
         assert read_pod(asked).refusal == ""
 
 
 def test_equal_requests_are_allowed_in_another_form() -> None:
-    need = read_pod(pod(container(requests={"mem": "3e0", "cpu": "1"}, mem="3"))).need
-    assert need is not None
-    assert need.containers == (Container("main", 3),)
+    request = read_pod(pod(container(requests={"mem": "3e0", "cpu": "1"}, mem="3"))).request
+    assert request is not None
+    assert request.containers == (ContainerRequest("main", 3),)
 
 
 def test_all_kinds_of_containers_count_in_the_order_in_which_they_start() -> None:
     stays = {**container("beside", mem="1"), "restartPolicy": "Always"}
-    need = read_pod(
+    request = read_pod(
         pod(
             container("a", mem="4"),
             container("plain", cpu="1"),
@@ -139,9 +143,9 @@ def test_all_kinds_of_containers_count_in_the_order_in_which_they_start() -> Non
             init=[container("first", mem="8"), stays],
             count="1",
         )
-    ).need
-    assert need is not None
-    assert [(each.name, each.units, each.kind) for each in need.containers] == [
+    ).request
+    assert request is not None
+    assert [(each.name, each.units, each.kind) for each in request.containers] == [
         ("first", 8, INIT),
         ("beside", 1, SIDECAR),
         ("a", 4, APP),
@@ -151,12 +155,12 @@ def test_all_kinds_of_containers_count_in_the_order_in_which_they_start() -> Non
 
 def test_the_controller_owns_the_pod_and_no_other_owner_does() -> None:
     owners = [{"uid": "other"}, {"uid": "set", "controller": True}]
-    need = read_pod(pod(container(mem="1"), ownerReferences=owners)).need
-    assert need is not None
-    assert need.owner == "set"
-    need = read_pod(pod(container(mem="1"), ownerReferences=owners[:1])).need
-    assert need is not None
-    assert need.owner == ""
+    request = read_pod(pod(container(mem="1"), ownerReferences=owners)).request
+    assert request is not None
+    assert request.owner == "set"
+    request = read_pod(pod(container(mem="1"), ownerReferences=owners[:1])).request
+    assert request is not None
+    assert request.owner == ""
 
 
 @pytest.mark.parametrize(
@@ -197,5 +201,5 @@ def test_what_is_no_pod_is_refused_with_the_name_of_the_member(wrong: Any) -> No
 
 
 def test_members_that_are_null_or_absent_are_empty() -> None:
-    assert read_pod({"metadata": None, "spec": {"containers": None}}).need is None
+    assert read_pod({"metadata": None, "spec": {"containers": None}}).request is None
     assert read_pod({}).uid == ""

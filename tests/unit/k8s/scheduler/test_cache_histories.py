@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.pods import Pod
 from cgpu_k8s.scheduler.allocation import Refusal
-from cgpu_k8s.scheduler.cache import Books
-from cgpu_k8s.scheduler.placing import commit_decision, find_nodes
+from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.placing import allocate_for_binding, find_nodes
 from lab.worlds.cache import UNITS, bound, offer, on, pod, state
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def histories(nodes: dict[str, list[Any]], pods: list[tuple[int, str, str]]) -> 
             "ends": [first, second, second._replace(final=True)],
             "is deleted": [first, second, None],
             "was deleted unbound": [first, None],
-            "has a bad annotation": [first, second, second._replace(allocation="{")],
+            "has a bad annotation": [first, second, second._replace(allocation_annotation="{")],
         }
         found.append([("pod", first.uid, each) for each in fates[fate]])
     return found
@@ -71,17 +71,17 @@ def last(events: list[Any], kind: str) -> list[Any]:
     return [each for each in states.values() if each is not None]
 
 
-def deliver(books: Books, event: tuple[str, str, Any]) -> None:
+def deliver(cache: SchedulerCache, event: tuple[str, str, Any]) -> None:
     kind, name, what = event
     if kind == "node":
-        books.update_node(what) if what else books.remove_node(name)
+        cache.update_node(what) if what else cache.remove_node(name)
     else:
-        books.update_pod(what) if what else books.remove_pod(name)
+        cache.update_pod(what) if what else cache.remove_pod(name)
 
 
-def listed(books: Books, events: list[Any]) -> None:
-    books.replace_nodes(last(events, "node"))
-    books.replace_pods(last(events, "pod"))
+def listed(cache: SchedulerCache, events: list[Any]) -> None:
+    cache.replace_nodes(last(events, "node"))
+    cache.replace_pods(last(events, "pod"))
 
 
 @given(
@@ -93,19 +93,19 @@ def test_books_are_the_same_after_events_in_any_order_repeated_or_lost_before_a_
     nodes: dict[str, list[Any]], pods: list[tuple[int, str, str]], chance: random.Random
 ) -> None:
     events = mixed(chance, histories(nodes, pods))
-    fresh = Books()
+    fresh = SchedulerCache()
     listed(fresh, events)
-    books = Books()
+    cache = SchedulerCache()
     lost = sorted(chance.randrange(len(events) + 1) for _ in range(2))
     for n, event in enumerate(events):
         if n == lost[1]:
-            listed(books, events[:n])
+            listed(cache, events[:n])
         if not lost[0] <= n < lost[1]:
             for _ in range(chance.choice((1, 1, 2))):
-                deliver(books, event)
+                deliver(cache, event)
     if lost[1] == len(events):
-        listed(books, events)
-    assert state(books) == state(fresh)
+        listed(cache, events)
+    assert state(cache) == state(fresh)
 
 
 class Cluster(RuleBasedStateMachine):
@@ -113,7 +113,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.books = Books()
+        self.cache = SchedulerCache()
         self.pods: dict[str, Pod] = {}  # as the API server has them
         self.news: list[tuple[str, Any]] = []  # events that are not delivered yet
         self.flying: list[tuple[str, Allocation]] = []  # bindings that may still be carried out
@@ -122,7 +122,7 @@ class Cluster(RuleBasedStateMachine):
 
     @initialize()
     def nodes(self) -> None:
-        self.books.replace_nodes([offer("a"), offer("b")])
+        self.cache.replace_nodes([offer("a"), offer("b")])
 
     def uid(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.pods)), label="pod")
@@ -134,11 +134,11 @@ class Cluster(RuleBasedStateMachine):
             self.pods[uid] = new
         self.news.append((uid, new))
 
-    def land(self, uid: str, decision: Allocation) -> bool:
+    def land(self, uid: str, allocation: Allocation) -> bool:
         known = self.pods.get(uid)
         if known is None or known.node or known.final:
             return False
-        self.change(uid, bound(known, decision))
+        self.change(uid, bound(known, allocation))
         return True
 
     @rule(units=st.integers(1, UNITS), gpus=st.sampled_from((1, 1, 2)))
@@ -151,8 +151,8 @@ class Cluster(RuleBasedStateMachine):
     @rule(data=st.data())
     def filter(self, data: st.DataObject) -> None:
         uid = self.uid(data)
-        asked = self.pods[uid]._replace(node="", allocation="")
-        self.found[uid] = find_nodes(self.books, asked, ("a", "b", "c"), self.now).fitting
+        asked = self.pods[uid]._replace(node="", allocation_annotation="")
+        self.found[uid] = find_nodes(self.cache, asked, ("a", "b", "c"), self.now).fitting
 
     @precondition(lambda self: any(self.found.get(uid) for uid in self.pods))
     @rule(data=st.data(), outcome=st.sampled_from(("ok", "refused", "lost")))
@@ -160,36 +160,36 @@ class Cluster(RuleBasedStateMachine):
         ready = sorted(uid for uid in self.pods if self.found.get(uid))
         uid = data.draw(st.sampled_from(ready), label="pod")
         node = data.draw(st.sampled_from(self.found[uid]), label="node")
-        asked = self.pods[uid]._replace(node="", allocation="")
-        decision = commit_decision(self.books, asked, node, self.now)
-        if isinstance(decision, Refusal):
+        asked = self.pods[uid]._replace(node="", allocation_annotation="")
+        allocation = allocate_for_binding(self.cache, asked, node, self.now)
+        if isinstance(allocation, Refusal):
             return
-        if outcome == "ok" and self.land(uid, decision):
+        if outcome == "ok" and self.land(uid, allocation):
             return
         if outcome == "lost":
-            self.flying.append((uid, decision))
+            self.flying.append((uid, allocation))
         elif not self.pods[uid].node:  # a conflict is no refusal: the pod is read, as by `read`
-            self.books.mark_refused(uid)
+            self.cache.mark_refused(uid)
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), lands=st.booleans())
     def arrive(self, data: st.DataObject, *, lands: bool) -> None:
-        uid, decision = self.flying.pop(data.draw(st.integers(0, len(self.flying) - 1)))
+        uid, allocation = self.flying.pop(data.draw(st.integers(0, len(self.flying) - 1)))
         if lands:
-            self.land(uid, decision)
+            self.land(uid, allocation)
 
-    @precondition(lambda self: self.books.reservations)
+    @precondition(lambda self: self.cache.assumed)
     @rule()
     def read(self) -> None:
         """What is overdue is read; what is not bound is released once nothing can be on its way."""
-        for each in self.books.list_overdue(self.now + 1):
+        for each in self.cache.list_unconfirmed(self.now + 1):
             known = self.pods.get(each.pod.uid)
             if known is None:
-                self.books.remove_pod(each.pod.uid)
+                self.cache.remove_pod(each.pod.uid)
             elif known.node:
-                self.books.confirm_pod(known, self.now)
+                self.cache.confirm_pod(known, self.now)
             elif all(uid != each.pod.uid for uid, _ in self.flying):
-                self.books.release(each.pod.uid)
+                self.cache.forget_pod(each.pod.uid)
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
@@ -209,11 +209,11 @@ class Cluster(RuleBasedStateMachine):
         uid, new = self.news.pop(0)
         for _ in range(times):
             if uid == "*":
-                self.books.replace_pods(new)
+                self.cache.replace_pods(new)
             elif new is None:
-                self.books.remove_pod(uid)
+                self.cache.remove_pod(uid)
             else:
-                self.books.update_pod(new)
+                self.cache.update_pod(new)
 
     @rule()
     def lose_the_watch(self) -> None:
@@ -221,30 +221,30 @@ class Cluster(RuleBasedStateMachine):
         self.news = [("*", list(self.pods.values()))]
 
     @rule()
-    def expire(self) -> None:
+    def forget_expired(self) -> None:
         self.now += 1
-        self.books.expire(self.now)
+        self.cache.forget_expired(self.now)
 
     @invariant()
     def no_gpu_has_a_unit_too_many(self) -> None:
         used: dict[str, int] = {}
         for each in self.pods.values():
             if each.node and not each.final:
-                books = Books()
-                books.update_pod(each)
-                for uuid in books.bound[each.uid].gpus:
-                    used[uuid] = used.get(uuid, 0) + books.bound[each.uid].part.units
+                cache = SchedulerCache()
+                cache.update_pod(each)
+                for uuid in cache.bound[each.uid].gpus:
+                    used[uuid] = used.get(uuid, 0) + cache.bound[each.uid].part.units
         assert all(units <= UNITS for units in used.values()), used
 
     def teardown(self) -> None:
         while self.news:
             self.learn(1)
-        fresh = Books()
+        fresh = SchedulerCache()
         fresh.replace_nodes([offer("a"), offer("b")])
         fresh.replace_pods(self.pods.values())
-        for uid in list(self.books.reservations):
-            self.books.release(uid)
-        assert state(self.books) == state(fresh)
+        for uid in list(self.cache.assumed):
+            self.cache.forget_pod(uid)
+        assert state(self.cache) == state(fresh)
 
 
 Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=40)

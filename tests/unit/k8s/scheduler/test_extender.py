@@ -56,7 +56,7 @@ def test_a_pod_is_filtered_scored_and_bound_with_its_decision_in_one_write() -> 
 def test_a_scheduler_that_sends_whole_nodes_gets_them_back() -> None:
     given, nodes = pod("p", 16), [node("a"), node("b")]
     world = World(given)
-    world.books.update_node(read_node(node("b", gpus=0)))
+    world.cache.update_node(read_node(node("b", gpus=0)))
 
     async def work() -> None:
         for mem, fitting in ((8, ["a"]), (16, [])):
@@ -71,8 +71,8 @@ def test_a_scheduler_that_sends_whole_nodes_gets_them_back() -> None:
 
 def test_a_node_that_no_pods_end_could_help_is_unresolvable() -> None:
     world = World(nodes=("a", "b", "c"))
-    world.books.update_node(read_node(node("b", "core_mem")))
-    world.books.update_node(read_node(node("c", "coremem")))
+    world.cache.update_node(read_node(node("b", "core_mem")))
+    world.cache.update_node(read_node(node("c", "coremem")))
 
     async def work() -> None:
         for n in range(2):
@@ -97,7 +97,7 @@ def test_what_no_gpu_could_give_is_answered_with_its_sentence_for_every_node() -
         assert "aliyun.com/gpu-mem=1.5" in answer["FailedAndUnresolvableNodes"]["a"]
         asked = {"Pod": pod("p", "1.5"), "NodeNames": ["a"]}
         assert await world.post("prioritize", asked) == (200, [{"Host": "a", "Score": 0}])
-        world.books.update_pod(read_pod(pod("p", "1.5")))
+        world.cache.update_pod(read_pod(pod("p", "1.5")))
         assert "aliyun.com/gpu-mem=1.5" in await world.bind(pod("p", "1.5"))
         assert world.server.bindings == []
 
@@ -223,7 +223,7 @@ def test_other_methods_and_paths_get_a_sentence() -> None:
 
 def test_an_internal_error_is_one_sentence_and_a_line_of_the_log() -> None:
     world = World()
-    world.books = None  # type: ignore[assignment]
+    world.cache = None  # type: ignore[assignment]
 
     async def work() -> None:
         status, text = await world.post("filter", {"Pod": pod("p"), "NodeNames": ["a"]})

@@ -37,7 +37,7 @@ def test_a_binding_without_an_answer_that_was_carried_out_succeeds(error: ApiErr
         assert await world.bind(given) == ""
         assert world.server.calls[-1] == "GET /api/v1/namespaces/ns/pods/p"
         assert world.taken() == {"a": {"uid-p"}}
-        world.books.replace_pods([])  # older than the pod
+        world.cache.replace_pods([])  # older than the pod
         assert world.taken() == {"a": {"uid-p"}}
         assert await world.metric('cgpu_extender_bindings_total{outcome="repeated"} 1.0')
 
@@ -98,8 +98,8 @@ def test_repeating_a_binding_is_success_and_sends_nothing_once_it_is_seen() -> N
         assert await world.bind(given) == ""  # without a filter before it: the pod is read
         assert await world.bind(given) == ""
         assert len(world.server.bindings) == 2
-        world.books.update_pod(read_pod(world.server.pods["p"]))
-        assert world.books.reservations == {}
+        world.cache.update_pod(read_pod(world.server.pods["p"]))
+        assert world.cache.assumed == {}
         assert await world.bind(given) == ""
         assert len(world.server.bindings) == 2
         assert "bound to a already" in await world.bind(given, "b")
@@ -144,26 +144,28 @@ def test_what_was_sent_and_is_never_seen_is_read_until_its_outcome_is_certain() 
     now = 100.0
 
     async def work() -> None:
-        binder = binding.Binder(world.books, world.server, str, lambda: now)
+        binder = binding.Binder(world.cache, world.server, str, lambda: now)
         for each in (lost, late, gone):
             meta = each["metadata"]
             with pytest.raises(binding.BindError):
-                await binder.bind(extender_api.Bound("ns", meta["name"], meta["uid"], "a"))
+                await binder.bind(
+                    extender_api.ExtenderBindingArgs("ns", meta["name"], meta["uid"], "a")
+                )
         world.server.land(world.server.bindings[1])
         world.server.pods["gone"] = pod("gone", uid="another")
         nonlocal_now(130.0)
-        await binder.resolve_overdue(15.0)
-        assert set(world.books.reservations) == {"uid-lost", "uid-late"}
-        world.books.update_pod(read_pod(world.server.pods["late"]))
-        assert set(world.books.reservations) == {"uid-lost"}
-        assert set(world.books.bound) == {"uid-late"}
+        await binder.resolve_unconfirmed(15.0)
+        assert set(world.cache.assumed) == {"uid-lost", "uid-late"}
+        world.cache.update_pod(read_pod(world.server.pods["late"]))
+        assert set(world.cache.assumed) == {"uid-lost"}
+        assert set(world.cache.bound) == {"uid-late"}
         world.server.pods["lost"], kept = LOST, world.server.pods["lost"]  # type: ignore[assignment]
         nonlocal_now(200.0)
-        await binder.resolve_overdue(15.0)
-        assert set(world.books.reservations) == {"uid-lost"}
+        await binder.resolve_unconfirmed(15.0)
+        assert set(world.cache.assumed) == {"uid-lost"}
         world.server.pods["lost"] = kept
-        await binder.resolve_overdue(15.0)
-        assert world.books.reservations == {}
+        await binder.resolve_unconfirmed(15.0)
+        assert world.cache.assumed == {}
 
     def nonlocal_now(value: float) -> None:
         nonlocal now
@@ -179,18 +181,18 @@ def test_what_was_read_as_bound_is_kept_until_the_watch_shows_it() -> None:
 
     async def work() -> None:
         nonlocal now
-        binder = binding.Binder(world.books, world.server, str, lambda: now)
+        binder = binding.Binder(world.cache, world.server, str, lambda: now)
         with pytest.raises(binding.BindError):
-            await binder.bind(extender_api.Bound("ns", "late", "uid-late", "a"))
+            await binder.bind(extender_api.ExtenderBindingArgs("ns", "late", "uid-late", "a"))
         world.server.land(world.server.bindings[0])
         for _ in range(9):
             now += 16
-            await binder.resolve_overdue(15.0)
+            await binder.resolve_unconfirmed(15.0)
             assert world.taken() == {"a": {"uid-late"}}
-        world.books.replace_pods([])
+        world.cache.replace_pods([])
         del world.server.pods["late"]
         now += 16
-        await binder.resolve_overdue(15.0)
+        await binder.resolve_unconfirmed(15.0)
         assert world.taken() == {}
 
     world.run(work)
@@ -203,10 +205,10 @@ def test_a_binding_to_a_node_that_is_gone_since_it_was_sent_is_refused() -> None
 
     async def work() -> None:
         assert "stays reserved" in await world.bind(given)
-        world.books.update_node(read_node(node("a", gpus=0)))
+        world.cache.update_node(read_node(node("a", gpus=0)))
         assert await world.bind(given) == "node a has no GPU GPU-a-0 any more"
-        world.books.remove_node("a")
+        world.cache.remove_node("a")
         assert await world.bind(given) == "the node is not known yet"
-        assert world.books.reservations["uid-p"].sent == 1  # 60 s count from what was sent
+        assert world.cache.assumed["uid-p"].sent == 1  # 60 s count from what was sent
 
     world.run(work)

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.cache import Books
+from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.metrics import Metrics
 from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from lab.kubernetes import objects
@@ -23,44 +23,44 @@ SHARED = {"ack.node.gpu.schedule": "cgpu"}
 LOST = Fact("GPU-1", 1, 16160, healthy=False)
 
 
-def gpu_node(books: Books, name: str, label: str = "cgpu", mode: str = "cgpu") -> None:
+def gpu_node(cache: SchedulerCache, name: str, label: str = "cgpu", mode: str = "cgpu") -> None:
     item = objects.node(name, {"ack.node.gpu.schedule": label})
     facts = write_facts(mode, [Fact("GPU-0", 0, 16160), LOST])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
-    books.update_node(read_node(item))
+    cache.update_node(read_node(item))
 
 
-def gpu_pod(books: Books, name: str, node: str = "", allocation: str = "") -> None:
+def gpu_pod(cache: SchedulerCache, name: str, node: str = "", allocation: str = "") -> None:
     spec = {"nodeName": node} if node else {}
     item = objects.pod(name, {"aliyun.com/gpu-mem": "2"}, **spec)
     notes = {"cgpu/allocation": allocation} if allocation else {}
     item["metadata"] |= {"uid": name, "namespace": "ml", "annotations": notes}
-    books.update_pod(read_pod(item))
+    cache.update_pod(read_pod(item))
 
 
-def page(books: Books, unbindable: str = "") -> dict[str, float]:
+def page(cache: SchedulerCache, unbindable: str = "") -> dict[str, float]:
     """Each sample by its name and labels."""
-    registry = Metrics(books, lambda: {"pods": None}, lambda: unbindable).registry
+    registry = Metrics(cache, lambda: {"pods": None}, lambda: unbindable).registry
     lines = generate_latest(registry).decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in samples}
 
 
 def test_whether_it_binds_is_seen() -> None:
-    assert page(Books())["cgpu_extender_leading"] == 1
-    assert page(Books(), "the scheduler does not lead")["cgpu_extender_leading"] == 0
+    assert page(SchedulerCache())["cgpu_extender_leading"] == 1
+    assert page(SchedulerCache(), "the scheduler does not lead")["cgpu_extender_leading"] == 0
 
 
 def test_gpus_are_counted_where_they_are_to_be_shared() -> None:
     """A misspelt label, or one not in force yet, offers none; a node left alone is not there."""
-    books = Books()
-    gpu_node(books, "shared")
-    gpu_node(books, "changing", "core_mem")
-    gpu_node(books, "misspelt", "cgup")
-    gpu_node(books, "exclusive", "default")
-    books.update_node(read_node(objects.node("new", SHARED)))
-    books.update_node(read_node(objects.node("cpu")))
-    found = {name: value for name, value in page(books).items() if "cluster_gpus{" in name}
+    cache = SchedulerCache()
+    gpu_node(cache, "shared")
+    gpu_node(cache, "changing", "core_mem")
+    gpu_node(cache, "misspelt", "cgup")
+    gpu_node(cache, "exclusive", "default")
+    cache.update_node(read_node(objects.node("new", SHARED)))
+    cache.update_node(read_node(objects.node("cpu")))
+    found = {name: value for name, value in page(cache).items() if "cluster_gpus{" in name}
     expected = {"shared": (1, 1), "changing": (0, 1), "misspelt": (0, 1), "new": (0, 0)}
     assert found == {
         f'cgpu_cluster_gpus{{node="{node}",state="{state}"}}': count
@@ -70,17 +70,17 @@ def test_gpus_are_counted_where_they_are_to_be_shared() -> None:
 
 
 def test_pods_are_counted_by_what_was_decided_on_them() -> None:
-    books = Books()
-    gpu_node(books, "a")
-    gpu_pod(books, "waits")
-    gpu_pod(books, "forced", "a")
+    cache = SchedulerCache()
+    gpu_node(cache, "a")
+    gpu_pod(cache, "waits")
+    gpu_pod(cache, "forced", "a")
     gpu_pod(
-        books,
+        cache,
         "runs",
         "a",
         format_annotation(AllocationAnnotation("runs", "a", {"main": {"GPU-0": Grant(2154)}})),
     )
-    found = page(books)
+    found = page(cache)
     for state in ("waiting", "undecided", "decided"):
         assert found[f'cgpu_cluster_pods{{state="{state}"}}'] == 1
 
@@ -89,7 +89,7 @@ def test_the_documentation_lists_the_very_metrics() -> None:
     text = DOCUMENT.read_text()
     section = text[text.index("## Metrics of the extender") :]
     listed = re.findall(r"`(cgpu_\w+)`", section[: section.index("\n## ", 1)])
-    registry = Metrics(Books(), dict, lambda: "").registry
+    registry = Metrics(SchedulerCache(), dict, lambda: "").registry
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in registry.collect()

@@ -78,7 +78,7 @@ def test_the_page_of_metrics_is_written_beside_the_schedulers_calls(
 
     def page(registry: CollectorRegistry) -> bytes:
         threads.add(threading.current_thread() is threading.main_thread())
-        world.books.replace_nodes([])  # a change that it must not see
+        world.cache.replace_nodes([])  # a change that it must not see
         return generate_latest(registry)
 
     monkeypatch.setattr(server, "generate_latest", page)

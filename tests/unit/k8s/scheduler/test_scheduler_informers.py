@@ -13,9 +13,9 @@ import pytest
 from cgpu_k8s.apiserver.client import Page
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.scheduler import informers
-from cgpu_k8s.scheduler.cache import Books
-from cgpu_k8s.scheduler.informers import ClusterInformer, Lease
-from cgpu_k8s.scheduler.leader_lease import Fence
+from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease
+from cgpu_k8s.scheduler.leader_lease import LeaderLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -95,18 +95,18 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def follow(
-    work: Callable[[Stream, Books, ClusterInformer, list[str]], Awaitable[None]],
-    fence: Fence | None = None,
+    work: Callable[[Stream, SchedulerCache, ClusterInformer, list[str]], Awaitable[None]],
+    leader_lease: LeaderLease | None = None,
     **items: list[Json],
 ) -> None:
     """Do some work while the books follow a stream."""
 
     async def run() -> None:
-        stream, books, log = Stream(**items), Books(), list[str]()
-        held = Lease("kube-system", "s", fence) if fence else None
+        stream, cache, log = Stream(**items), SchedulerCache(), list[str]()
+        held = WatchedLease("kube-system", "s", leader_lease) if leader_lease else None
         followed = ClusterInformer(
             stream,  # type: ignore[arg-type]
-            books,
+            cache,
             held,
             lambda event, fields: log.append(f"{event} {fields.get('kind', '')}"),
         )
@@ -117,7 +117,7 @@ def follow(
 
         task = asyncio.ensure_future(followed.run(resolve))
         try:
-            await work(stream, books, followed, log)
+            await work(stream, cache, followed, log)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -126,19 +126,21 @@ def follow(
 
 
 def test_books_have_what_is_listed_and_every_change_after_it() -> None:
-    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
+    async def work(
+        stream: Stream, cache: SchedulerCache, followed: ClusterInformer, log: list[str]
+    ) -> None:
         await until(lambda: not followed.find_missing())
-        assert (set(books.offers), set(books.pods)) == ({"a"}, {"p"})
+        assert (set(cache.offers), set(cache.pods)) == ({"a"}, {"p"})
         assert set(followed.get_heard_times()) == {NODES, PODS}
         stream.send(NODES, "ADDED", node("b"))
         stream.send(NODES, "MODIFIED", node("a", 2, 2))
         stream.send(PODS, "ADDED", pod("q"))
         stream.send(PODS, "MODIFIED", pod("p", 2, "Failed"))
-        await until(lambda: set(books.pods) == {"q"} and len(books.offers) == 2)
-        assert len(books.offers["a"].gpus) == 2
+        await until(lambda: set(cache.pods) == {"q"} and len(cache.offers) == 2)
+        assert len(cache.offers["a"].gpus) == 2
         stream.send(NODES, "DELETED", node("a", 2, 3))
         stream.send(PODS, "DELETED", pod("q", 3))
-        await until(lambda: not books.pods and set(books.offers) == {"b"})
+        await until(lambda: not cache.pods and set(cache.offers) == {"b"})
         assert sorted(log) == ["listed nodes", "listed pods"]
 
     follow(work, nodes=[node("a")], pods=[pod("p")])
@@ -150,12 +152,14 @@ def test_an_object_that_cannot_be_read_is_logged_and_left_out() -> None:
     bad = pod("bad")
     bad["spec"] = 3
 
-    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
+    async def work(
+        stream: Stream, cache: SchedulerCache, followed: ClusterInformer, log: list[str]
+    ) -> None:
         await until(lambda: not followed.find_missing())
-        assert set(books.offers) == {"a"}
+        assert set(cache.offers) == {"a"}
         stream.send(NODES, "DELETED", {**wrong, "metadata": {**wrong["metadata"], "labels": []}})
         stream.send(PODS, "ADDED", pod("p"))
-        await until(lambda: books.pods)
+        await until(lambda: cache.pods)
         assert log.count("object_not_read nodes") >= 1
         assert log.count("object_not_read pods") == 1
 
@@ -163,32 +167,34 @@ def test_an_object_that_cannot_be_read_is_logged_and_left_out() -> None:
 
 
 def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_leader() -> None:
-    fence = Fence("host-1")
+    leader_lease = LeaderLease("host-1")
 
-    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
+    async def work(
+        stream: Stream, cache: SchedulerCache, followed: ClusterInformer, log: list[str]
+    ) -> None:
         await until(lambda: not followed.find_missing())
         assert stream.lists[0] == LEASES
         assert stream.selected == {LEASES: "metadata.name=s", NODES: "", PODS: ""}
-        assert fence.holder == "host-2_x"
+        assert leader_lease.holder == "host-2_x"
         stream.items[PODS] = [pod("bound-by-the-leader-before")]
         stream.may_list.clear()
         stream.send(LEASES, "MODIFIED", lease("host-1_x", 2))
-        await until(lambda: fence.is_leading)
+        await until(lambda: leader_lease.is_leading)
         await until(followed.find_missing)
         await until(lambda: "again" not in followed.find_missing())
         assert followed.find_missing() == "the API server has not listed nodes and pods yet"
-        assert "bound-by-the-leader-before" not in books.pods
+        assert "bound-by-the-leader-before" not in cache.pods
         stream.may_list.set()
         await until(lambda: not followed.find_missing())
-        assert set(books.pods) == {"bound-by-the-leader-before"}
+        assert set(cache.pods) == {"bound-by-the-leader-before"}
         assert sorted(stream.lists) == [LEASES, NODES, NODES, PODS, PODS]
         stream.send(LEASES, "MODIFIED", lease("host-1_x", 3))  # a renewal lists nothing
         stream.send(LEASES, "DELETED", lease("host-1_x", 4))
-        await until(lambda: not fence.holder)
+        await until(lambda: not leader_lease.holder)
         assert len(stream.lists) == 5
         assert "leads " in log
 
-    follow(work, fence, leases=[lease("host-2_x", 1)])
+    follow(work, leader_lease, leases=[lease("host-2_x", 1)])
 
 
 def test_parts_that_nobody_asks_for_and_bindings_that_are_not_seen_are_looked_after(
@@ -197,10 +203,12 @@ def test_parts_that_nobody_asks_for_and_bindings_that_are_not_seen_are_looked_af
     monkeypatch.setattr(informers, "PERIOD", 0.001)
     expired: list[float] = []
 
-    async def work(stream: Stream, books: Books, followed: ClusterInformer, log: list[str]) -> None:
+    async def work(
+        stream: Stream, cache: SchedulerCache, followed: ClusterInformer, log: list[str]
+    ) -> None:
         assert stream
         assert followed
-        monkeypatch.setattr(books, "expire", expired.append)
+        monkeypatch.setattr(cache, "expire", expired.append)
         await until(lambda: "resolve 15" in log and expired)
 
     follow(work)

@@ -12,7 +12,7 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.kubelet import protobuf
+from cgpu_k8s.kubelet import rpc
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ WHOLE, CUT, COMPRESSED = b"\0\0\0\0\1x", b"\0\0\0\0\5x", b"\1\0\0\0\1x"
 
 
 async def asked(socket: Path, head: list[tuple[str, str]], message: bytes, status: str) -> bytes:
-    """What ``wire.call_method`` returns where the other end answers with this."""
+    """What ``call_method`` returns where the other end answers with this."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = H2Connection(H2Configuration(client_side=False))
@@ -42,9 +42,9 @@ async def asked(socket: Path, head: list[tuple[str, str]], message: bytes, statu
 
     async with (
         await asyncio.start_unix_server(serve, socket),
-        Channel(path=str(socket), codec=protobuf.Bytes()) as channel,
+        Channel(path=str(socket), codec=rpc.BytesCodec()) as channel,
     ):
-        return await protobuf.call_method(channel, "/v1.Some/Method", b"")
+        return await rpc.call_method(channel, "/v1.Some/Method", b"")
 
 
 def test_an_answer_is_its_message(tmp_path: Path) -> None:
@@ -74,15 +74,15 @@ def test_an_answer_that_is_none_is_one_sentence(
     status: str,
     why: str,
 ) -> None:
-    monkeypatch.setattr(protobuf, "_PATIENCE", 0.5)
+    monkeypatch.setattr(rpc, "_PATIENCE", 0.5)
     with pytest.raises(CgpuError, match=why):
         asyncio.run(asked(tmp_path / "socket", head, message, status))
 
 
 def test_a_socket_where_nobody_listens_is_one_sentence(tmp_path: Path) -> None:
     async def ask() -> None:
-        async with Channel(path=str(tmp_path / "socket"), codec=protobuf.Bytes()) as channel:
-            await protobuf.call_method(channel, "/v1.Some/Method", b"")
+        async with Channel(path=str(tmp_path / "socket"), codec=rpc.BytesCodec()) as channel:
+            await rpc.call_method(channel, "/v1.Some/Method", b"")
 
     with pytest.raises(CgpuError, match="No such file"):
         asyncio.run(ask())

@@ -1,0 +1,42 @@
+"""The kubelet's interface for device plugins, ``v1beta1``, with the numbers it documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_k8s.kubelet.protobuf import encode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = "v1beta1"
+KUBELET = "kubelet.sock"
+REGISTER = "/v1beta1.Registration/Register"
+PLUGIN = "v1beta1.DevicePlugin"
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+ALLOCATED = b"\x0a\x00"  # an AllocateResponse that gives its one container nothing
+# Fields of RegisterRequest, of ListAndWatchResponse, and of the Devices in it.
+_VERSION, _ENDPOINT, _RESOURCE = 1, 2, 3
+_DEVICES = 1
+_ID, _HEALTH = 1, 2
+
+
+def encode_registration(endpoint: str, resource: str) -> bytes:
+    """A RegisterRequest: ``endpoint`` is the plugin's socket, in the kubelet's folder."""
+    fields = ((_VERSION, VERSION), (_ENDPOINT, endpoint), (_RESOURCE, resource))
+    return encode_message((number, text.encode()) for number, text in fields)
+
+
+def encode_devices(healthy: Mapping[str, bool]) -> bytes:
+    """A ListAndWatchResponse: all devices by ID, and whether each is healthy."""
+    return encode_message(
+        (
+            _DEVICES,
+            encode_message([(_ID, name.encode()), (_HEALTH, _format_health(good).encode())]),
+        )
+        for name, good in sorted(healthy.items())
+    )
+
+
+def _format_health(good: bool) -> str:  # noqa: FBT001 (it is what is written)
+    return HEALTHY if good else UNHEALTHY

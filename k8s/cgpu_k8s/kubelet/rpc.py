@@ -1,0 +1,55 @@
+"""Calls by gRPC whose messages are bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from grpclib.const import Cardinality
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.kubelet.protobuf import EMPTY
+
+if TYPE_CHECKING:
+    from grpclib.client import Channel
+
+_PATIENCE = 5.0  # seconds for an answer
+# How grpclib says that an answer is none; the last two: a message that is cut short, or compressed.
+_BROKEN = (ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError)
+
+
+class BytesCodec(CodecBase):
+    """Messages go over gRPC as they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: object) -> bytes:
+        """The message."""
+        del message_type
+        return message
+
+    def decode(self, data: bytes, message_type: object) -> bytes:
+        """The message."""
+        del message_type
+        return data
+
+
+async def call_method(channel: Channel, method: str, request: bytes) -> bytes:
+    """Call a method and return the answer.
+
+    Raises:
+        CgpuError: it does not answer, or refuses.
+    """
+    kind = Cardinality.UNARY_UNARY
+    try:
+        async with channel.request(method, kind, bytes, bytes, timeout=_PATIENCE) as stream:
+            await stream.send_message(request, end=True)
+            return await stream.recv_message() or EMPTY
+    except asyncio.TimeoutError:
+        raise CgpuError(f"no answer within {_PATIENCE:g} s") from None
+    except GRPCError as error:
+        raise CgpuError(printable(error.message or error.status.name, 300)) from None
+    except (*_BROKEN, OSError) as error:
+        raise CgpuError(printable(str(error), 300)) from None

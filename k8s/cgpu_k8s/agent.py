@@ -91,8 +91,10 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
     from cgpu_k8s.kubelet.device_plugin import DevicePlugin, UnitPlugins  # noqa: PLC0415
     from cgpu_k8s.kubelet.pod_resources import PodResources  # noqa: PLC0415
-    from cgpu_k8s.node.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
+    from cgpu_k8s.node.agent import Agent, Place, Plugins  # noqa: PLC0415 (not for --help)
+    from cgpu_k8s.node.auditor import ShareAuditor  # noqa: PLC0415
     from cgpu_k8s.node.driver import Driver  # noqa: PLC0415
+    from cgpu_k8s.node.gpu_observer import GpuObserver  # noqa: PLC0415
     from cgpu_k8s.node.shares import Shares  # noqa: PLC0415
     from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
     from cgpu_node.paths import open_state  # noqa: PLC0415
@@ -102,18 +104,18 @@ async def serve(given: argparse.Namespace) -> None:
     passing = None if given.pass_through is None else tuple(given.pass_through)
     lock = await _take_agent_lock(f"{state}/agent.lock")
     try:
-        place = Place(given.node, given.setting, Shares(state), passing)
+        place = Place(given.node, given.setting, state, passing)
+        shares = ShareAuditor(Shares(state), given.setting)
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
             async with open_client(cluster) as client:
-                anchor = DevicePlugin(given.plugins, report)
+                gpu_count = DevicePlugin(given.plugins, report)
                 units = UnitPlugins(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
                 pods = PodResources(given.pod_resources, state, report)
-                engine = ContainerRuntime(given.engine)
-                agent = Agent(
-                    place, client, driver, engine, anchor, units, report, pods.find_conflict
-                )
+                plugins = Plugins(gpu_count, units, pods.find_conflict)
+                gpus = GpuObserver(driver, ContainerRuntime(given.engine))
+                agent = Agent(place, client, gpus, shares, plugins, report)
                 await run_together(agent.run(), pods.run())
         finally:
             driver.close()

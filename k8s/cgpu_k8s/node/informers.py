@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.resource_version import version_of
 from cgpu_k8s.apiserver.resources import NODES, PODS
 from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Pace, Watch
+from cgpu_k8s.node.pod_specs import Specs
 from cgpu_k8s.node.pods import NodePod, read_node_pod
-from cgpu_k8s.objects.fields import ObjectError
+from cgpu_k8s.objects.fields import ObjectError, get_member
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from cgpu_k8s.apiserver.client import Client, Json
-    from cgpu_k8s.node.pod_specs import Specs
 
 
 class NodeInformer:
@@ -26,27 +27,26 @@ class NodeInformer:
     Args:
         client: of the API server.
         name: of the node.
-        specs: what is left of pods for the start of containers.
-        news: set when anything has changed.
+        state: path of the state directory, where what pods ask for is left for their start.
         report: writes a line of the log.
         fail: says what is wrong about something, once; "": nothing is.
 
     Attributes:
         node: its object; None: not known, or not there.
         pods: those on the node, by UID; None: not known.
+        news: set when anything has changed.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
+    def __init__(
         self,
         client: Client,
         name: str,
-        specs: Specs,
-        news: asyncio.Event,
+        state: str,
         report: Callable[[str, dict[str, object]], None],
         fail: Callable[[str, str], None],
     ) -> None:
-        self._client, self._name, self._specs = client, name, specs
-        self._news, self._report, self._fail = news, report, fail
+        self._client, self._name, self._specs = client, name, Specs(state)
+        self._report, self._fail, self.news = report, fail, asyncio.Event()
         self.node: Json | None = None
         self.pods: dict[str, NodePod] | None = None
 
@@ -65,7 +65,7 @@ class NodeInformer:
                 else:
                     self.update_node(event.item)
                 self._fail(wrong, NODES.path())
-                self._news.set()
+                self.news.set()
 
     async def follow_pods(self) -> None:
         """Keep ``pods`` up to date, and their specifications for the start of containers."""
@@ -82,7 +82,7 @@ class NodeInformer:
                     self._fail(
                         f"what pods ask for cannot be left on the node: {error}", PODS.path()
                     )
-                self._news.set()
+                self.news.set()
 
     async def _apply_pod_event(
         self, event: Listed[NodePod | None] | Changed[NodePod | None]
@@ -104,6 +104,18 @@ class NodeInformer:
         except ObjectError as error:
             self._report("object_not_read", {"kind": "pods", "error": error})
             return None
+
+    async def mark_specs_current(self) -> None:
+        """Show containers that start that what pods ask for is complete, if it is."""
+        await self._specs.mark_current()
+
+    async def patch_node(self, node: Json, patch: Json, part: str = "") -> Json:
+        """Change the node's object, unless somebody has since the state that this follows from."""
+        about = {**get_member(patch, "metadata", dict), "resourceVersion": version_of(node)}
+        path = NODES.path(self._name, part=part)
+        written = await self._client.patch(path, {**patch, "metadata": about}, MERGE)
+        self.update_node(written)
+        return written
 
     def update_node(self, node: Json) -> None:
         """Take over a node that was just written, because the watch may still show older states."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.pods import read_pod
+from cgpu_node import allocation_annotation
 from cgpu_node.podspecs import Limit
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cgpu_k8s.apiserver import credential_plugin
+from cgpu_k8s.apiserver import credential_plugin as plugin
 from cgpu_k8s.apiserver.cluster import Certificate, Cluster, describe_expiry
 from cgpu_k8s.apiserver.configuration import load_cluster
 from cgpu_k8s.apiserver.errors import ConfigurationError
@@ -132,10 +132,10 @@ def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
 
 
 def test_a_token_says_when_it_expired() -> None:
-    credential = credential_plugin.make_bearer(token_until(86400.0))
+    credential = plugin.make_bearer(token_until(86400.0))
     assert describe_expiry(credential) == "the token expired at 1970-01-02 00:00:00 UTC"
-    assert not describe_expiry(credential_plugin.make_bearer(token_until(time.time() + 60)))
-    assert not describe_expiry(credential_plugin.make_bearer("a.b.c"))
+    assert not describe_expiry(plugin.make_bearer(token_until(time.time() + 60)))
+    assert not describe_expiry(plugin.make_bearer("a.b.c"))
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
@@ -297,9 +297,7 @@ def test_a_plugin_is_started_again_when_its_credential_expires(
     user = program(tmp_path, answered(token="t", expirationTimestamp="2999-01-01T00:00:00Z"))
     cluster = loaded(tmp_path, content(user))
     headers(cluster)
-    monkeypatch.setattr(
-        credential_plugin.ExecPlugin, "_is_expired", lambda _, early=None: early is not None
-    )
+    monkeypatch.setattr(plugin.ExecPlugin, "_is_expired", lambda _, early=None: early is not None)
     headers(cluster)
     assert len(starts(tmp_path)) == 2
 
@@ -373,7 +371,7 @@ def test_a_plugin_that_fails_is_started_once_for_all_who_wait(tmp_path: Path) ->
 
 
 def test_a_plugin_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credential_plugin, "PATIENCE", 0.05)
+    monkeypatch.setattr(plugin, "PATIENCE", 0.05)
     user = {"exec": {"apiVersion": PLUGIN, "command": "sleep", "args": ["100"]}}
     assert "does not end within" in refused(tmp_path, content(user))
 
@@ -387,16 +385,14 @@ def test_an_agent_in_a_pod_loads_nothing_that_it_can_do_without(tmp_path: Path) 
     for name in ("ca.crt", "token"):
         (tmp_path / name).write_text("x")
     script = f"""if True:
-        import pathlib, sys
+        import cgpu_k8s.agent, pathlib, sys
         from cgpu_k8s.apiserver.configuration import load_cluster
-        from cgpu_k8s import agent as program
         from cgpu_k8s.kubelet import container_runtime, device_plugin, pod_resources
         from cgpu_k8s.node import agent, driver, shares
         found = load_cluster(environment={{"KUBERNETES_SERVICE_HOST": "api"}},
                              account=pathlib.Path({str(tmp_path)!r}))
         assert found.server == "https://api:443"
-        plugin = "cgpu_k8s.apiserver.credential_plugin"
-        spared = {{"yaml", plugin, "decimal", "grpc", "google", "cryptography"}}
+        spared = {{"yaml", "{plugin.__name__}", "decimal", "grpc", "google", "cryptography"}}
         print(*(spared & sys.modules.keys()))
     """
     command = [sys.executable, "-c", script]

@@ -15,7 +15,9 @@ from cgpu_k8s.admission.certificates import Keys, renew_keys
 from cgpu_k8s.apiserver.errors import UnreachableError
 from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
 from cgpu_k8s.apiserver.tasks import cancel_tasks
-from cgpu_k8s.node.agent import Agent, Place
+from cgpu_k8s.node.agent import Agent, Place, Plugins
+from cgpu_k8s.node.auditor import ShareAuditor
+from cgpu_k8s.node.gpu_observer import GpuObserver
 from cgpu_k8s.node.node_resources import DriverGpu
 from cgpu_k8s.node.shares import Shares
 from cgpu_k8s.objects.gpus import Fact, write_facts
@@ -89,15 +91,15 @@ class Parts:
 async def agent(api: InMemory, folder: Path, parts: Parts) -> AsyncIterator[list[str]]:
     """A node's agent that runs; the lines of its log."""
     log: list[str] = []
-    place = Place("gpu-a", folder / "kubernetes.json", Shares(str(folder)))
+    place = Place("gpu-a", folder / "kubernetes.json", str(folder))
     stands: Any = parts
     made = Agent(
         place,
         api,  # type: ignore[arg-type]
-        *(stands, stands, stands),
-        None,
+        GpuObserver(stands, stands),
+        ShareAuditor(Shares(str(folder)), place.setting),
+        Plugins(stands, None, lambda _: ""),
         lambda event, fields: log.append(f"{event} {fields.get('error', '')}"),
-        lambda _: "",
     )
     task = asyncio.ensure_future(made.run())
     try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.node.agent import Agent, Place
+from cgpu_k8s.node.gpu_observer import GpuState
+from cgpu_k8s.node.plan import NodePlan, plan_health_events
 from cgpu_k8s.objects.gpus import Fact
 
 if TYPE_CHECKING:
@@ -43,17 +44,17 @@ def server() -> Server:
 
 @pytest.fixture
 def agent(server: Server, tmp_path: Path) -> Agent:
-    shares: Any = SimpleNamespace(state=str(tmp_path))
-    place = Place("gpu-a", tmp_path / "kubernetes.json", shares)
+    place = Place("gpu-a", tmp_path / "kubernetes.json", str(tmp_path))
     client: Any = server
     other: Any = None
-    return Agent(place, client, other, other, other, None, lambda *_: None, lambda _: "")
+    return Agent(place, client, other, other, other, lambda *_: None)
 
 
 def see(agent: Agent, *looks: tuple[Fact, ...]) -> None:
     """What the node offered before and offers now, look by look."""
     for before, now in pairwise(looks):
-        asyncio.run(agent._send_health_events(before, now))  # noqa: SLF001
+        events = plan_health_events(before, now, GpuState(), agent._unsent)  # noqa: SLF001
+        asyncio.run(agent._apply_plan({}, NodePlan((), events)))  # noqa: SLF001
 
 
 def test_an_event_that_is_refused_is_sent_again(agent: Agent, server: Server) -> None:

@@ -1,0 +1,70 @@
+"""Observes which GPUs of the node answer, and whether pods reach them through cgpu's runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import CgpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime
+    from cgpu_k8s.node.driver import Driver
+    from cgpu_k8s.node.node_resources import DriverGpu
+    from cgpu_k8s.objects.fields import Json
+
+
+class GpuState(NamedTuple):
+    """The GPUs of the node, as they were observed last.
+
+    Attributes:
+        seen: those that answer; None: nobody has looked, or the driver has not begun.
+        lost: those that do not answer.
+        names: of all GPUs that answered since we started, by UUID.
+        silence: why no GPU answers; "": some do.
+        barred: why pods may not pass through cgpu's runtime; "": they do.
+    """
+
+    seen: tuple[DriverGpu, ...] | None = None
+    lost: tuple[DriverGpu, ...] = ()
+    names: Mapping[str, str] = {}
+    silence: str = ""
+    barred: str = ""
+
+
+class GpuObserver:
+    """Looks at the GPUs.
+
+    Args:
+        driver: of the node's GPUs.
+        runtime: that makes the node's containers.
+
+    Attributes:
+        state: what was observed last.
+    """
+
+    def __init__(self, driver: Driver, runtime: ContainerRuntime) -> None:
+        self._driver, self._runtime = driver, runtime
+        self.state = GpuState()
+
+    async def observe(self, node: Json) -> None:
+        """Look, for a node whose GPUs cgpu may share."""
+        self.state = self.state._replace(barred=await self._runtime.find_problem(node))
+        try:
+            found, silence = await self._driver.list_gpus(), ""
+        except CgpuError as error:
+            found, silence = (), str(error)
+        if found is None:
+            return  # what was seen last holds until the driver has begun
+        seen = tuple(gpu for gpu in found if not gpu.lost)
+        lost = tuple(gpu for gpu in found if gpu.lost)
+        names = {**self.state.names, **{gpu.uuid: gpu.name for gpu in seen}}
+        self.state = self.state._replace(seen=seen, lost=lost, names=names, silence=silence)
+        if lost or names.keys() - {gpu.uuid for gpu in seen}:
+            self._driver.close()  # only a new session of the driver sees a GPU that is back
+
+    def release(self) -> None:
+        """Release the driver: others may want to reset GPUs, or divide them."""
+        self._driver.close()
+        self.state = self.state._replace(seen=None)

@@ -1,0 +1,252 @@
+"""Plans what an agent has to do for its node to be as it should: pure.
+
+A plan is a list of steps in their order. What a step needs of the ones before it, such as the mode
+in force before anything is offered, follows from that order alone. Design:
+docs/design/kubernetes.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.devices import Gpu, format_lost_gpu
+from cgpu_k8s.names import SCHEDULE
+from cgpu_k8s.node import node_resources
+from cgpu_k8s.node.events import WARNING
+from cgpu_k8s.node.node_resources import NOTHING, NodeResources, read_known_gpus
+from cgpu_k8s.objects.fields import get_member, get_strings
+from cgpu_k8s.objects.nodes import LEFT_ALONE, UNSERVED, why_not_shared
+from cgpu_node.settings.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from cgpu_k8s.node.audit import ContainerMismatch
+    from cgpu_k8s.node.gpu_observer import GpuState
+    from cgpu_k8s.node.non_pod_usage import NonPodUsage
+    from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.gpus import Fact
+
+HELD, NOT_OFFERED, LOST, BACK, WRONG = (
+    "GpuModeHeld",
+    "GpusNotOffered",
+    "GpuLost",
+    "GpuBack",
+    "GpuShareWrong",
+)
+
+
+class SendEvent(NamedTuple):
+    """An event about the node."""
+
+    reason: str
+    message: str
+    kind: str = WARNING
+    about: str = ""
+
+
+class EndEvents(NamedTuple):
+    """The events for a reason end, except those about these subjects."""
+
+    reason: str
+    kept: frozenset[str] = frozenset()
+
+
+class PublishDevices(NamedTuple):
+    """The devices of the plugin of ``aliyun.com/gpu-count``: whether each is healthy, by UUID."""
+
+    healthy: Mapping[str, bool]
+
+
+class PublishUnits(NamedTuple):
+    """The resources that are plugins with a device for each unit."""
+
+    resources: Mapping[str, int]
+
+
+class PutSetting(NamedTuple):
+    """The setting by which containers start; None: there is none."""
+
+    setting: Kubernetes | None
+
+
+class PatchNode(NamedTuple):
+    """A merge patch of the node's object, or of a part of it such as ``status``."""
+
+    patch: dict[str, Any]
+    part: str = ""
+
+
+class WriteLog(NamedTuple):
+    """A line of the log."""
+
+    event: str
+    fields: dict[str, object]
+
+
+Step = SendEvent | EndEvents | PublishDevices | PublishUnits | PutSetting | PatchNode | WriteLog
+
+
+class HealthEvent(NamedTuple):
+    """The event about a GPU that does not answer any more, or answers again."""
+
+    uuid: str
+    healthy: bool
+    message: str
+
+
+class NodePlan(NamedTuple):
+    """The steps to take, and then the events about GPUs; None: not now."""
+
+    steps: tuple[Step, ...]
+    health: tuple[HealthEvent, ...] | None = None
+
+
+class NodeState(NamedTuple):
+    """The node, as a plan begins with it.
+
+    Attributes:
+        node: its object.
+        sharing: the names of the pods that have shares, sorted.
+        named: UUIDs of GPUs that pods have.
+        gpus: of the node.
+        held: what others than pods hold, by the GPU's UUID.
+        has_setting: whether there is a setting.
+        has_units: whether resources are published by plugins, and not in the node's status.
+        is_registered: whether a kubelet knows the devices.
+    """
+
+    node: Json
+    sharing: tuple[str, ...]
+    named: frozenset[str]
+    gpus: GpuState
+    held: Mapping[str, NonPodUsage]
+    has_setting: bool
+    has_units: bool
+    is_registered: bool
+
+
+def read_schedule_label(node: Json) -> str:
+    """The node's label that says how its GPUs are shared; "" without one."""
+    return get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
+
+
+def plan_mismatch_events(findings: Iterable[ContainerMismatch]) -> NodePlan:
+    """Send an event about each container that does not have what its pod asks for."""
+    sentences = frozenset(each.sentence for each in findings)
+    sent = (SendEvent(WRONG, each, about=each) for each in sorted(sentences))
+    return NodePlan((EndEvents(WRONG, sentences), *sent))
+
+
+def plan_withdrawal(state: NodeState, why: str) -> NodePlan:
+    """Offer nothing. What pods run on stays; nobody places others by it."""
+    node, label = state.node, read_schedule_label(state.node)
+    steps: list[Step] = []
+    if state.sharing:
+        patch = {} if why_not_shared(node) else node_resources.withheld_patch(node, why)
+        steps += [PatchNode(patch)] if patch else []
+        why = f"{why}; what the node offered stays until {_describe_pods(state.sharing)} ended"
+    else:
+        steps += [PublishDevices({}), *_plan_resources(state, NOTHING, ours=state.has_setting)]
+        if why_not_shared(node):  # containers are like any others from now on
+            steps.append(PutSetting(None))
+    is_expected = not state.sharing and label in LEFT_ALONE and label not in UNSERVED
+    return NodePlan(
+        (*steps, EndEvents(NOT_OFFERED) if is_expected else SendEvent(NOT_OFFERED, why))
+    )
+
+
+def plan_offer(
+    state: NodeState, before: Kubernetes | None, wanted: Kubernetes, unsent: Mapping[str, bool]
+) -> NodePlan:
+    """Offer the GPUs, with the mode in force before anything is offered.
+
+    Args:
+        state: of a node that has a reason to withhold nothing.
+        before: the setting that there is.
+        wanted: the setting for the label of the node.
+        unsent: what GPUs were before an event that was refused, by UUID.
+    """
+    mode, gpus = wanted.mode, state.gpus
+    steps: list[Step] = []
+    if before is None or before.mode == mode or not state.sharing:
+        steps.append(EndEvents(HELD))
+    else:
+        steps.append(SendEvent(HELD, _describe_held_mode(mode, before.mode, state.sharing)))
+        wanted = wanted._replace(mode=before.mode)
+    known = read_known_gpus(state.node)
+    kept = state.named.union(gpus.names)
+    facts = node_resources.compute_facts(wanted.mode, gpus.seen or (), known, kept, state.held)
+    strangers = _find_strangers(gpus, facts)
+    steps.append(EndEvents(LOST, frozenset({"", *strangers})))
+    steps += [SendEvent(LOST, f"not offered to pods: {e}", about=e) for e in sorted(strangers)]
+    if not facts:
+        why = gpus.silence or "the driver has no GPU with 1 GiB or more that answers"
+        return NodePlan((*steps, *plan_withdrawal(state, why).steps))
+    steps += [EndEvents(NOT_OFFERED), PublishDevices({gpu.uuid: gpu.healthy for gpu in facts})]
+    if before != wanted:
+        steps += [PutSetting(wanted), WriteLog("mode_in_force", {"mode": wanted.mode})]
+    if not state.is_registered:
+        return NodePlan(tuple(steps))
+    resources = node_resources.compute_node_resources(wanted.mode, facts, gpus.names)
+    steps += _plan_resources(state, resources, ours=True)
+    return NodePlan(tuple(steps), plan_health_events(known, facts, gpus, unsent))
+
+
+def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> Iterator[Step]:
+    """Write what differs: resources first, because the annotation is what pods are placed by."""
+    status: dict[str, Any] = {}
+    if state.has_units:
+        yield PublishUnits(wanted.resources)
+    else:
+        status = node_resources.status_patch(state.node, wanted, ours=ours)
+    if status:
+        yield PatchNode(status, "status")
+    about = node_resources.metadata_patch(state.node, wanted)
+    if about:
+        yield PatchNode(about)
+    if status or about:
+        yield WriteLog("written", {"resources": dict(wanted.resources)})
+
+
+def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
+    """Sentences about GPUs that are lost and were never offered, so cannot be taken back."""
+    known = {name for gpu in facts for name in (gpu.uuid, gpu.index) if not gpu.healthy}
+    return {
+        format_lost_gpu(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
+        for gpu in gpus.lost
+        if (gpu.uuid or gpu.index) not in known
+    }
+
+
+def plan_health_events(
+    before: Iterable[Fact], facts: Iterable[Fact], gpus: GpuState, unsent: Mapping[str, bool]
+) -> tuple[HealthEvent, ...]:
+    """The events about GPUs whose health differs from what the node showed before."""
+    was = {**{gpu.uuid: gpu.healthy for gpu in before}, **unsent}
+    causes = {gpu.uuid or gpu.index: gpu.lost for gpu in gpus.lost}
+    found = []
+    for gpu in facts:
+        name = f"GPU {gpu.index} ({gpu.uuid})"
+        if not gpu.healthy and was.get(gpu.uuid):
+            cause = gpus.silence or causes.get(gpu.uuid) or causes.get(gpu.index)
+            why = f": {cause}" if cause else ""
+            sentence = f"{name} does not answer, and gets no more pods until it does{why}"
+            found.append(HealthEvent(gpu.uuid, gpu.healthy, sentence))
+        elif gpu.healthy and was.get(gpu.uuid) is False:
+            found.append(HealthEvent(gpu.uuid, gpu.healthy, f"{name} answers again"))
+    return tuple(found)
+
+
+def _describe_held_mode(label: str, mode: str, sharing: tuple[str, ...]) -> str:
+    return (
+        f"label {SCHEDULE}={label} is held back, and {mode} stays in force, until"
+        f" {_describe_pods(sharing)} ended"
+    )
+
+
+def _describe_pods(names: tuple[str, ...]) -> str:
+    """Return subject and verb, such as ``pod a/b has`` or ``2 pods (a/b and others) have``."""
+    if len(names) == 1:
+        return f"pod {names[0]} has"
+    return f"{len(names)} pods ({names[0]} and others) have"

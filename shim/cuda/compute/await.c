@@ -11,7 +11,6 @@
 #include <linux/futex.h>
 
 #include "compute/await.h"
-#include "compute/capture.h"
 #include "compute/flow.h"
 #include "compute/stream.h"
 #include "futex.h"
@@ -149,7 +148,7 @@ cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function
 {
     cgpu_flow_lock();
     struct cgpu_stream *found = cgpu_stream_own(cgpu_stream_meant(stream, per_thread));
-    bool runs = found != NULL && !cgpu_capture_is_on(found);
+    bool runs = found != NULL && !cgpu_stream_is_capturing(found);
     struct cgpu_call *call = runs && *function != NULL ? free_call() : NULL;
     if (call != NULL) {
         *call = (struct cgpu_call){

@@ -22,13 +22,6 @@
 #include "compute/stream.h"
 #include "gate/flight.h"
 
-bool
-cgpu_capture_is_on(struct cgpu_stream *stream)
-{
-    stream->captures = stream->captures && cgpu_captures(stream->handle);
-    return stream->captures;
-}
-
 /* relaxed: a thread that joins a capture knows that it has begun */
 static bool
 may_join(void)

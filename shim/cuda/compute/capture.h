@@ -11,7 +11,4 @@
 void cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins);
 void cgpu_capture_note(CUstream stream, bool per_thread, bool joins);
 
-/* Does STREAM, which the calling thread may name, capture? Under the lock. */
-bool cgpu_capture_is_on(struct cgpu_stream *stream);
-
 #endif

@@ -6,9 +6,10 @@
  * waits without the lock, and then everything is checked again.
  */
 #include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "compute/capture.h"
 #include "compute/enter.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
@@ -48,6 +49,40 @@ _Static_assert((int)CGPU_LEDGER_WORKS == 512 && (int)CGPU_MAX_THREADS == 8192,
 #define TOO_MANY_THREADS "8,192 threads of the process launch already; end some"
 #define TOO_MANY_PROCESSES                                                                         \
     "512 processes of the container launch already, counted for each GPU; end some"
+
+/* Make CGPU_LANE the calling thread's own lane, if one is free. */
+static void
+take_lane(void)
+{
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    uint64_t now = cgpu_flow_now();
+    cgpu_flow_lock();
+    struct cgpu_lane *lane = cgpu_lane_find(tid);
+    if (lane == NULL) {
+        cgpu_stream_sweep(now, true);
+        lane = cgpu_lane_find(tid);
+    }
+    if (lane != NULL) {
+        cgpu_stream_drop_lane(lane, tid, now);
+        cgpu_lane = lane;
+    }
+    cgpu_flow_unlock();
+}
+
+/*
+ * The calling thread's lane for STREAM, or the one that it gives up for STREAM, in turn. NULL:
+ * CGPU_MAX_THREADS threads have lanes.
+ */
+static struct cgpu_lane *
+lane_for(CUstream stream)
+{
+    if (cgpu_lane->tid == 0) {
+        take_lane();
+    }
+    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
+    lane = lane != NULL ? lane : &cgpu_lane[cgpu_lane->turn % CGPU_THREAD_LANES];
+    return cgpu_lane->tid != 0 ? lane : NULL;
+}
 
 /* This process's work on the GPU. False: there is no room for it. */
 static bool
@@ -134,7 +169,7 @@ admit_metered(struct launch *launch)
 static enum verdict
 admit(struct launch *launch)
 {
-    if (cgpu_capture_is_on(launch->stream)) {
+    if (cgpu_stream_is_capturing(launch->stream)) {
         return GO; /* what it was given does not run: it neither waits nor counts */
     }
     launch->word = cgpu_gate_word(launch->gpu);
@@ -268,7 +303,7 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *he
     uint32_t depth = cgpu_thread.depth;
     cgpu_thread.depth = 1;
     struct launch launch = {
-        .lane = cgpu_lane_for(stream),
+        .lane = lane_for(stream),
         .handle = stream,
         .context = cgpu_context_current(),
         .key = key,

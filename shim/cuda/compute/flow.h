@@ -110,7 +110,8 @@ _Static_assert(CGPU_MAX_STREAMS < UINT16_MAX, "streams are linked by 16 bits");
 _Static_assert(CGPU_MAX_LANES < UINT16_MAX, "lanes are linked by 16 bits");
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made, the process attaches to nothing */
-extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */
+extern const struct cgpu_gate_outside cgpu_gate_outside; /* for native/gate: outside.c */
+extern const char *cgpu_gate_base; /* the limits page; never NULL, and its first word is not 0 */
 extern struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
 extern __thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec")));
 

@@ -5,9 +5,7 @@
  * stores only. The barrier that makes this exact is on the monitor's side (membarrier), which looks
  * about as often as gates close.
  */
-#include <errno.h>
 #include <linux/membarrier.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -15,8 +13,6 @@
 
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/stream.h"
-#include "gate/drain.h"
 #include "gate/flight.h"
 
 enum { OUT_TRIES = 20 };
@@ -63,9 +59,8 @@ index_of(const struct cgpu_lane *lane)
     return (uint16_t)(lane - cgpu_flow->lanes + 1);
 }
 
-/* Under the lock. A lane with the thread's number belongs to a thread that has ended. */
-static struct cgpu_lane *
-claim(uint32_t tid)
+struct cgpu_lane *
+cgpu_lane_find(uint32_t tid)
 {
     struct cgpu_lane *free_one = NULL;
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
@@ -82,55 +77,6 @@ claim(uint32_t tid)
         cgpu_flow->lane_bound += CGPU_THREAD_LANES;
     }
     return free_one;
-}
-
-/* Its work, if any, is left to the monitor, which marks what nobody else has marked. */
-static void
-release(struct cgpu_lane *lane, uint64_t now)
-{
-    uint32_t number = index_of(lane);
-    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        cgpu_lane_hand_over(&lane[i], now);
-        lane[i] = (struct cgpu_lane){0};
-    }
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
-            cgpu_stream_detach(&cgpu_flow->streams[i]);
-        }
-    }
-}
-
-/* Make CGPU_LANE the calling thread's own lane, if one is free. */
-static void
-take(void)
-{
-    uint32_t tid = (uint32_t)syscall(SYS_gettid);
-    uint64_t now = cgpu_flow_now();
-    cgpu_flow_lock();
-    struct cgpu_lane *lane = claim(tid);
-    if (lane == NULL) {
-        cgpu_lane_sweep(now, true);
-        lane = claim(tid);
-    }
-    if (lane != NULL) {
-        release(lane, now);
-        lane->tid = tid;
-        cgpu_lane = lane;
-    }
-    cgpu_flow_unlock();
-}
-
-struct cgpu_lane *
-cgpu_lane_for(CUstream stream)
-{
-    if (cgpu_lane->tid == 0) {
-        take();
-    }
-    if (cgpu_lane->tid == 0) {
-        return NULL;
-    }
-    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
-    return lane != NULL ? lane : &cgpu_lane[cgpu_lane->turn % CGPU_THREAD_LANES];
 }
 
 static void
@@ -222,6 +168,16 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
 }
 
 void
+cgpu_lane_reset(struct cgpu_lane *lane, uint32_t tid, uint64_t now)
+{
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        cgpu_lane_hand_over(&lane[i], now);
+        lane[i] = (struct cgpu_lane){0};
+    }
+    lane->tid = tid;
+}
+
+void
 cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream, uint64_t key, uint64_t now)
 {
     if (lane->stream == stream && lane->marks == stream->marks) {
@@ -263,28 +219,6 @@ cgpu_lane_end_batch(struct cgpu_stream *stream)
         }
     }
     cgpu_lane_cut(stream);
-}
-
-void
-cgpu_lane_sweep(uint64_t now, bool at_once)
-{
-    if (!at_once && now - cgpu_flow->swept_ns < CGPU_LANE_SWEEP_NS) {
-        return;
-    }
-    cgpu_flow->swept_ns = now;
-    int pid = getpid();
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
-        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        /* a filter may forbid the call; that shows nothing about the thread */
-        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
-            release(lane, now);
-        }
-    }
-    for (int32_t i = 0; i < CGPU_MAX_GPUS; i++) {
-        if (cgpu_flow->gpus[i].work != NULL) {
-            cgpu_drain_release(&cgpu_flow->gpus[i], now);
-        }
-    }
 }
 
 static bool

@@ -1,14 +1,17 @@
-/* Threads: who is inside a launch. All but `for` and `forget` under the lock. */
+/* Threads: who is inside a launch. All but `forget` under the lock. */
 #ifndef CGPU_CUDA_LANE_H
 #define CGPU_CUDA_LANE_H
 
 #include "compute/flow.h"
 
 /*
- * The calling thread's lane for STREAM, or the one that it gives up for STREAM, in turn. NULL:
- * CGPU_MAX_THREADS threads have lanes.
+ * The first lane of the thread TID, which has ended; or else a free one. NULL: CGPU_MAX_THREADS
+ * threads have lanes.
  */
-struct cgpu_lane *cgpu_lane_for(CUstream stream);
+struct cgpu_lane *cgpu_lane_find(uint32_t tid);
+
+/* Hand over what LANE and its thread's other lanes have summed up; from now on they are TID's. */
+void cgpu_lane_reset(struct cgpu_lane *lane, uint32_t tid, uint64_t now);
 
 /* The calling thread's context changes: the next launch takes the slow path. */
 void cgpu_lane_forget(void);
@@ -21,9 +24,6 @@ void cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now);
 
 /* The batch of STREAM is cut: no lane takes part in the next one yet. */
 void cgpu_lane_cut(struct cgpu_stream *stream);
-
-/* Give back the lanes of threads that have ended: once a second, or at once. */
-void cgpu_lane_sweep(uint64_t now, bool at_once);
 
 /* The next launch of each thread on GPU (NULL: on any) takes the slow path. */
 void cgpu_lane_recall(const struct cgpu_gate_gpu *gpu);

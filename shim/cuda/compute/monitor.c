@@ -24,6 +24,7 @@
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/monitor.h"
+#include "compute/stream.h"
 #include "entry/thread.h"
 #include "futex.h"
 #include "gate/drain.h"
@@ -116,7 +117,7 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
         next = lesser(next, cgpu_drain_look(gpu, now));
         cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }
-    cgpu_lane_sweep(now, false);
+    cgpu_stream_sweep(now, false);
     return next;
 }
 

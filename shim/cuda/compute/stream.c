@@ -1,10 +1,13 @@
 /* Contexts and streams that work was put into, by their handles. All under the lock. */
-#include "compute/stream.h"
-#include "compute/await.h"
+#include <errno.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/marker.h"
-#include "futex.h"
+#include "compute/stream.h"
+#include "gate/drain.h"
 #include "gate/flight.h"
 
 static uint16_t *
@@ -143,7 +146,7 @@ add(CUstream handle, const struct cgpu_flow_context *context)
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) { /* some may be those of threads that have ended */
         uint64_t now = cgpu_flow_now();
-        cgpu_lane_sweep(now, true);
+        cgpu_stream_sweep(now, true);
         cgpu_flight_harvest(context->gpu, now);
         stream = free_entry();
     }
@@ -164,6 +167,42 @@ cgpu_stream_release(struct cgpu_stream *stream)
 {
     if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_flight_wants_marker(stream)) {
         reset(stream);
+    }
+}
+
+/* ---- threads that have ended ---- */
+
+void
+cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now)
+{
+    uint32_t number = (uint32_t)(lane - cgpu_flow->lanes) + 1;
+    cgpu_lane_reset(lane, tid, now);
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
+            cgpu_stream_detach(&cgpu_flow->streams[i]);
+        }
+    }
+}
+
+void
+cgpu_stream_sweep(uint64_t now, bool at_once)
+{
+    if (!at_once && now - cgpu_flow->swept_ns < CGPU_LANE_SWEEP_NS) {
+        return;
+    }
+    cgpu_flow->swept_ns = now;
+    int pid = getpid();
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        /* a filter may forbid the call; that shows nothing about the thread */
+        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
+            cgpu_stream_drop_lane(lane, 0, now);
+        }
+    }
+    for (int32_t i = 0; i < CGPU_MAX_GPUS; i++) {
+        if (cgpu_flow->gpus[i].work != NULL) {
+            cgpu_drain_release(&cgpu_flow->gpus[i], now);
+        }
     }
 }
 
@@ -196,34 +235,6 @@ gpu_of(CUcontext context, CUcontext current)
     return status == CUDA_SUCCESS ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
-static void
-ring(struct cgpu_gate_gpu *gpu)
-{
-    cgpu_work_ring(cgpu_state->ledger, (uint32_t)(gpu - cgpu_flow->gpus));
-}
-
-static bool
-wake(struct cgpu_gate_gpu *gpu)
-{
-    return cgpu_futex_wake(&gpu->sums->freed, FUTEX_WAKE, 1) > 0;
-}
-
-/* What native/gate needs of the driver and of the process's threads. */
-static const struct cgpu_gate_outside outside = {
-    .put_marker = cgpu_marker_put,
-    .is_passed = cgpu_marker_is_passed,
-    .is_lost = cgpu_marker_is_lost,
-    .release = cgpu_stream_release,
-    .sum = cgpu_lane_sum,
-    .held = cgpu_lane_launches,
-    .cut = cgpu_lane_end_batch,
-    .stop = cgpu_lane_stop,
-    .awaits = cgpu_await_look,
-    .is_behind_call = cgpu_await_is_behind,
-    .ring = ring,
-    .wake = wake,
-};
-
 /* From now on native/gate may look at streams of GPU. NULL: the table is full. */
 static struct cgpu_flow_context *
 add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
@@ -236,7 +247,7 @@ add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
     cgpu_lane_recall(NULL); /* it may be the first on its GPU */
     /* Once: threads that wait at the gate read it without the lock. */
     if (gpu->outside == NULL) {
-        gpu->outside = &outside;
+        gpu->outside = &cgpu_gate_outside;
         gpu->streams = cgpu_flow->streams;
         gpu->stream_bound = &cgpu_flow->stream_bound;
     }
@@ -277,6 +288,13 @@ cgpu_stream_own(CUstream handle)
     struct cgpu_stream *found;
     cgpu_stream_meet(handle, cgpu_context_current(), &found);
     return found;
+}
+
+bool
+cgpu_stream_is_capturing(struct cgpu_stream *stream)
+{
+    stream->captures = stream->captures && cgpu_captures(stream->handle);
+    return stream->captures;
 }
 
 bool

@@ -33,6 +33,15 @@ bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
 /* The handle is gone; the entry goes when nothing of it is in flight. */
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
+/*
+ * LANE's thread has ended, and its default streams are gone; from now on it is TID's. Its work, if
+ * any, is left to the monitor, which marks what nobody else has marked.
+ */
+void cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now);
+/* The same for all threads that have ended: once a second, or at once. */
+void cgpu_stream_sweep(uint64_t now, bool at_once);
+/* Does STREAM, which the calling thread may name, capture? */
+bool cgpu_stream_is_capturing(struct cgpu_stream *stream);
 
 static inline CUcontext
 cgpu_context_current(void)

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 CIRCLES = {
     "native/gate": ("apart drain flight permits",),
     "native/ledger": ("attachment lock sharing slot work",),
-    "shim/cuda/compute": ("await capture lane stream",),
 }
 COMMENT_OR_STRING = re.compile(r'/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"')
 # The type is on a line of its own above the name.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-STATE, PACE, ROOM = (
+STATE, PACE, ESTIMATE = (
     "native/arbiter/arbiter_state.h",
     "native/gate/pace.c",
-    "native/gate/pace_room.c",
+    "native/gate/estimate.c",
 )
 TIMES, CHARGE = "native/gate/gate_times.h", "native/arbiter/charge.c"
-FLIGHT, TURN = "native/gate/flight.c", "native/arbiter/turn.c"
+FLIGHT, SYNC = "native/gate/flight.c", "native/gate/sync.c"
+TURN = "native/arbiter/turn.c"
 TURN_RULES = "native/arbiter/turn_rules.c"
 ENTER, DRAIN = "native/gate/enter.c", "native/gate/drain.c"
 GATE, THREAD = "native/gate/state.h", "tests/model/thread.c"
@@ -16,7 +17,6 @@ END, BEGIN = "native/arbiter/group/end.c", "native/arbiter/group/begin.c"
 BUCKET, STAY = "native/arbiter/bucket.c", "native/arbiter/stay.c"
 UNUSED, ARBITER = "native/arbiter/unused.c", "native/arbiter/arbiter.c"
 USED = "native/arbiter/used.c"
-GUESS = "native/gate/guess.c"
 STAGE = "native/arbiter/stage.c"
 BUDGET = "native/arbiter/budget.h"
 TOGETHER = "native/arbiter/together.c"

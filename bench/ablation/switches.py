@@ -10,11 +10,11 @@ from bench.ablation.files import (
     DRAIN,
     END,
     ENTER,
-    FLIGHT,
+    ESTIMATE,
     PACE,
-    ROOM,
     STAGE,
     STAY,
+    SYNC,
     THREAD,
     TOGETHER,
     TURN,
@@ -24,7 +24,7 @@ from bench.ablation.files import (
 
 # What is switched off, and the one place where: file, text and the text that replaces it.
 SWITCHES = {
-    PACE: [
+    ESTIMATE: [
         ("estimates: fall", "sample < ns && !lesson->cut", "false"),
         ("estimates: rise", "if (sample > ns) {", "if (false) {"),
         (
@@ -33,40 +33,40 @@ SWITCHES = {
             "false",
         ),
         ("estimates: less_edges", "lesson->exact ? sample : less_edges(sample)", "sample"),
+        ("estimates: rise by an eighth at most", "lesser(sample, 2 * ns)", "sample"),
+        ("estimates: cut spans lower none", "sample < ns && !lesson->cut", "sample < ns"),
+        ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
+        ("estimates: single launches raise", " || lesson->launches == 1", ""),
+        ("estimates: only known ends raise", "!late && (lesson->exact", "(lesson->exact"),
+        ("chain: long ones raise", "sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS", "false"),
+    ],
+    PACE: [
         (
             "estimates: a launch arrives late",
             "later(batch->start_ns, pace->lag_ns)",
             "batch->start_ns",
         ),
-        ("estimates: rise by an eighth at most", "lesser(sample, 2 * ns)", "sample"),
-        ("estimates: cut spans lower none", "sample < ns && !lesson->cut", "sample < ns"),
         (
             "estimates: a blurred begin cuts",
             "arrives(pace, batch) < pace->passed_ns && pace->sharp == 0",
             "false",
         ),
-        ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
-        ("estimates: single launches raise", " || lesson->launches == 1", ""),
-        ("estimates: only known ends raise", "!late && (lesson->exact", "(lesson->exact"),
-        ("chain", "        chain(pace, &lesson);", "        ;"),
+        ("chain", "        cgpu_estimate_chain(pace, &lesson);", "        ;"),
         ("chain: what began before", "!beside || pace->chain_launches > 0", "true"),
-        ("chain: long ones raise", "sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS", "false"),
         ("lag", "        learn_lag(pace, now);", "        ;"),
         ("end_of", "known || !batch->certain ? now : end_of(pace, batch, now)", "now"),
         ("busy: not more than expected", "known ? span : lesser(span, batch->expected_ns)", "span"),
-    ],
-    ROOM: [
         ("room: the lag", "flight_ns + pace->lag_ns", "flight_ns"),
-        ("room: probes at once", "pace->probed_ns != 0", "false"),
+        ("room: probes at once", "if (pace->probed_ns != 0) {", "if (false) {"),
         (
             "room: to the running batch's end",
-            "lesser(pace->longest_ns - elapsed, left - flight)",
-            "left - flight",
+            "lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX)",
+            "left > flight ? left - flight : pace->longest_ns - elapsed",
         ),
         (
             "room: unknown kernels more and more rarely",
-            "return elapsed / LATE_PART; /* nobody",
-            "return 0; /* nobody",
+            "wait = elapsed / LATE_PART; /* nobody",
+            "wait = 0; /* nobody",
         ),
         (
             "room: what is overdue soon",
@@ -87,15 +87,15 @@ SWITCHES = {
             "gpu->open_ns + ns <= batch_of(stream, flight)",
             "false",
         ),
-        ("batches: others end too", "gpu->open_ns - stream->open_ns <= flight / 2", "true"),
+        ("batches: others end too", "gpu->open_ns - stream->open_ns > flight / 2", "false"),
         (
             "room: what has no marker takes some",
             "since(flight, gpu->open_ns - stream->open_ns)",
             "flight",
         ),
-        ("room: a look after the marker", "until != 0 && full", "false"),
+        ("room: a look after the marker", "until != 0) { /* an idle", "false) { /* an idle"),
     ],
-    FLIGHT: [
+    SYNC: [
         (
             "flight: a synchronisation ends work now",
             "cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE)",

@@ -4,7 +4,6 @@
  */
 #include "gate/drain.h"
 
-#include "gate/apart.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
 #include "gate/permits.h"
@@ -28,16 +27,6 @@ has_most(const struct cgpu_stream *stream)
     return stream->in_flight > CGPU_STREAM_MARKERS;
 }
 
-void
-cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now)
-{
-    if (gpu->phase == to || (gpu->phase == CGPU_PHASE_UNCOUNTED && to == CGPU_PHASE_COUNTED)) {
-        return;
-    }
-    gpu->phase = to;
-    gpu->phase_ns = now;
-}
-
 /* The legacy stream waits for what is in threads' own default streams. */
 static void
 suspect_all(struct cgpu_gate_gpu *gpu)
@@ -56,8 +45,9 @@ static enum cgpu_gate_phase
 mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     enum cgpu_gate_phase phase = CGPU_PHASE_MARKED;
+    bool fits = true;
 
-    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+    for (uint32_t i = 0; i < *gpu->stream_bound && fits; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
 
         if (!is_unmarked(stream, gpu)) {
@@ -67,31 +57,42 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
             phase = CGPU_PHASE_COUNTED;
         } else if (has_most(stream)) {
             phase = phase == CGPU_PHASE_MARKED ? CGPU_PHASE_DEFERRED : phase;
-        } else if (!cgpu_flight_cut(stream, now)) {
-            return CGPU_PHASE_COUNTED;
+        } else {
+            fits = cgpu_flight_cut(stream, now);
         }
     }
-    return phase;
+    return fits ? phase : CGPU_PHASE_COUNTED;
 }
 
-/* From now on nobody launches without the lock; mark what may have a marker. False: not yet. */
+/* From now on nobody launches without the lock. False: not yet. */
 static bool
-mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
+stop_threads(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (gpu->phase < CGPU_PHASE_DEFERRED) {
-        if (!gpu->outside->stop(gpu, now)) {
-            gpu->blocked_ns = gpu->blocked_ns != 0 ? gpu->blocked_ns : now;
-            return false;
-        }
+    bool stopped = gpu->outside->stop(gpu, now);
+
+    if (!stopped) {
+        gpu->blocked_ns = gpu->blocked_ns != 0 ? gpu->blocked_ns : now;
+    } else {
         gpu->blocked_ns = 0;
         if (gpu->phase == CGPU_PHASE_UNCOUNTED) {
             suspect_all(gpu);
         }
         cgpu_drain_change(gpu, CGPU_PHASE_DEFERRED, now); /* each new marker publishes it */
     }
-    cgpu_drain_change(gpu, mark_each(gpu, now), now);
-    cgpu_flight_publish(gpu);
-    return gpu->phase != CGPU_PHASE_COUNTED;
+    return stopped;
+}
+
+/* Stop the threads, and mark what may have a marker. False: not all of that was possible. */
+static bool
+mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    bool stopped = gpu->phase >= CGPU_PHASE_DEFERRED || stop_threads(gpu, now);
+
+    if (stopped) {
+        cgpu_drain_change(gpu, mark_each(gpu, now), now);
+        cgpu_flight_publish(gpu);
+    }
+    return stopped && gpu->phase != CGPU_PHASE_COUNTED;
 }
 
 static bool
@@ -122,15 +123,13 @@ cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu, uint32_t when)
 bool
 cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
-    uint32_t word = cgpu_gate_word(gpu);
+    bool quiet = !cgpu_gate_is_open(cgpu_gate_word(gpu)) && gpu->phase == CGPU_PHASE_MARKED &&
+                 !cgpu_flight_is_busy(gpu);
 
-    if (cgpu_gate_is_open(word) || gpu->phase != CGPU_PHASE_MARKED || cgpu_flight_is_busy(gpu)) {
-        return false;
-    }
-    if (is_active(gpu)) {
+    if (quiet && is_active(gpu)) {
         say_quiet(gpu);
     }
-    return true;
+    return quiet;
 }
 
 /* A launch may take as long as the driver likes: look rarer as it takes longer. */
@@ -145,13 +144,16 @@ look_blocked(const struct cgpu_gate_gpu *gpu, uint64_t now)
 static uint64_t
 look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
+    uint64_t next;
+
     if (gpu->phase != CGPU_PHASE_MARKED && !mark_all(gpu, now)) {
-        return look_blocked(gpu, now);
+        next = look_blocked(gpu, now);
+    } else if (!cgpu_drain_is_quiet(gpu)) {
+        next = cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
+    } else {
+        next = gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
     }
-    if (cgpu_drain_is_quiet(gpu)) {
-        return gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
-    }
-    return cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
+    return next;
 }
 
 /* Launches that may get a marker now, except for HELD, which threads still have. */
@@ -188,13 +190,16 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
     uint64_t soon = now + CGPU_DRAIN_WATCH_NS, idle = gpu->active_ns + CGPU_PACE_IDLE_NS;
 
-    if (!cgpu_flight_is_busy(gpu)) {
-        if (gpu->queued_ns != 0) { /* its threads are woken when it may launch */
-            return now + CGPU_PERMIT_LOOK_NS;
-        }
-        return unmarked == 0 && idle > now ? idle : soon;
+    uint64_t next;
+
+    if (cgpu_flight_is_busy(gpu)) {
+        next = clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
+    } else if (gpu->queued_ns != 0) { /* its threads are woken when it may launch */
+        next = now + CGPU_PERMIT_LOOK_NS;
+    } else {
+        next = unmarked == 0 && idle > now ? idle : soon;
     }
-    return clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
+    return next;
 }
 
 /*
@@ -206,26 +211,22 @@ static uint64_t
 rests_from(const struct cgpu_gate_gpu *gpu)
 {
     uint64_t end = gpu->pace.end_ns, more = 0;
+    bool known = gpu->syncs && gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS &&
+                 gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->burst_ns != 0 &&
+                 gpu->pace.passed_ns > gpu->burst_ns && gpu->phase != CGPU_PHASE_UNCOUNTED;
 
-    if (!gpu->syncs || gpu->usual_rest_ns < CGPU_PACE_IDLE_NS || gpu->pace.uncertain != 0 ||
-        gpu->pace.guessed != 0 || gpu->burst_ns == 0 || gpu->pace.passed_ns <= gpu->burst_ns ||
-        gpu->phase == CGPU_PHASE_UNCOUNTED) {
-        return 0;
-    }
-    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+    for (uint32_t i = 0; i < *gpu->stream_bound && known; i++) {
         const struct cgpu_stream *stream = &gpu->streams[i];
 
         if (stream->gpu == gpu && stream->used && stream->apart == CGPU_APART_NOT) {
             struct cgpu_unmarked sum = cgpu_flight_unmarked(stream); /* also what threads hold */
 
-            if (sum.launches != 0 && (stream->unsure || stream->guessed != 0)) {
-                return 0;
-            }
+            known = sum.launches == 0 || (!stream->unsure && stream->guessed == 0);
             end = sum.launches != 0 ? larger(end, stream->begun_ns) : end;
             more += sum.work_ns;
         }
     }
-    return end + more;
+    return known ? end + more : 0;
 }
 
 /* The next container needs a while to begin, so its gate opens before the end. */
@@ -233,14 +234,12 @@ static uint64_t
 look_ahead(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t end = rests_from(gpu);
+    bool early = end > now + CGPU_REST_EARLY_NS;
 
-    if (end > now + CGPU_REST_EARLY_NS) {
-        return end - CGPU_REST_EARLY_NS;
-    }
-    if (end != 0) {
+    if (end != 0 && !early) {
         cgpu_drain_say_idle(gpu, CGPU_IDLE_SOON);
     }
-    return UINT64_MAX;
+    return early ? end - CGPU_REST_EARLY_NS : UINT64_MAX;
 }
 
 /* Others wait for this container's turn to end: report when it is not used. */
@@ -248,17 +247,17 @@ static uint64_t
 look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t held = gpu->outside->held(gpu), unmarked = unmarked_on(gpu, held);
+    bool blocked = false;
 
     if (now - last_active(gpu, held, now) < CGPU_PACE_IDLE_NS) {
         gpu->blocked_ns = 0;
     } else if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
-        if (!mark_all(gpu, now)) {
-            return look_blocked(gpu, now);
-        }
+        blocked = !mark_all(gpu, now);
     } else if (!cgpu_flight_is_busy(gpu)) {
         cgpu_drain_say_idle(gpu, CGPU_IDLE_NOW);
     }
-    return lesser(look_at(gpu, unmarked, now), look_ahead(gpu, now));
+    return blocked ? look_blocked(gpu, now)
+                   : lesser(look_at(gpu, unmarked, now), look_ahead(gpu, now));
 }
 
 uint64_t
@@ -268,16 +267,17 @@ cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 
     cgpu_flight_harvest(gpu, now);
     cgpu_permits_look(gpu, now);
-    if (!cgpu_gate_is_open(word)) {
-        return look_closed(gpu, now);
-    }
     uint64_t next = UINT64_MAX;
-    if (cgpu_gate_state(word) == CGPU_GATE_PRESSED) {
+    if (!cgpu_gate_is_open(word)) {
+        next = look_closed(gpu, now);
+    } else if (cgpu_gate_state(word) == CGPU_GATE_PRESSED) {
         next = look_pressed(gpu, now);
     } else {
         gpu->blocked_ns = 0;
     }
-    cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* threads may launch */
+    if (cgpu_gate_is_open(word)) { /* threads may launch */
+        cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now);
+    }
     return next;
 }
 
@@ -285,12 +285,11 @@ void
 cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     /* under a free gate there may be uncounted work; it is not worth markers to wait for it */
-    if (gpu->phase == CGPU_PHASE_UNCOUNTED || !is_active(gpu) || !mark_all(gpu, now)) {
-        return;
-    }
-    cgpu_flight_harvest(gpu, now);
-    if (!cgpu_flight_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
-        say_quiet(gpu);
+    if (gpu->phase != CGPU_PHASE_UNCOUNTED && is_active(gpu) && mark_all(gpu, now)) {
+        cgpu_flight_harvest(gpu, now);
+        if (!cgpu_flight_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
+            say_quiet(gpu);
+        }
     }
 }
 

@@ -4,9 +4,6 @@
 
 #include "gate/state.h"
 
-/* Change what is known of GPU's work to TO; uncounted work stays so until threads are stopped. */
-void cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
-
 /*
  * Do what GPU's gate requires at NOW. Returns when to look again; UINT64_MAX: when the gate
  * changes.

@@ -8,12 +8,27 @@
  */
 #include "gate/enter.h"
 
-#include "gate/apart.h"
-#include "gate/drain.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
 #include "gate/permits.h"
 #include "ledger/work.h"
+
+enum { FALL = 2, RISE = 8 };
+
+void
+cgpu_enter_end_rest(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    uint64_t usual = gpu->usual_rest_ns, rest = since(now, gpu->rested_ns);
+
+    gpu->burst_ns = gpu->burst_ns != 0 ? gpu->burst_ns : now;
+    if (gpu->rested_ns != 0) {
+        /* one long rest among many short ones says little */
+        rest = lesser(rest, usual + 2 * CGPU_PACE_IDLE_NS);
+        gpu->usual_rest_ns =
+            rest < usual ? usual - (usual - rest) / FALL : usual + (rest - usual) / RISE;
+        gpu->rested_ns = 0;
+    }
+}
 
 bool
 cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
@@ -23,19 +38,20 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 
     cgpu_drain_change(gpu, cgpu_gate_is_metered(word) ? CGPU_PHASE_COUNTED : CGPU_PHASE_UNCOUNTED,
                       now);
-    if (before == word) {
-        return true;
-    }
-    cgpu_work_begin(gpu->work, word, now);
-    /*
-     * seq_cst, like the store of `active`: if the arbiter does not see that, we see the gate close
-     */
-    bool same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
-    if (same) { /* not idle: under a free gate nothing else clears that */
-        __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);
-    }
-    if (same && before == 0) {
-        cgpu_flight_probe(stream, word, now);
+    bool same = before == word;
+    if (!same) {
+        cgpu_work_begin(gpu->work, word, now);
+        /*
+         * seq_cst, like the store of `active`: if the arbiter does not see that, we see the gate
+         * close
+         */
+        same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
+        if (same) { /* not idle: under a free gate nothing else clears that */
+            __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);
+        }
+        if (same && before == 0) {
+            cgpu_flight_probe(stream, word, now);
+        }
     }
     return same;
 }
@@ -70,10 +86,9 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    if (gpu->open_ns - stream->open_ns <= flight / 2) {
-        return;
-    }
-    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+    bool much = gpu->open_ns - stream->open_ns > flight / 2;
+
+    for (uint32_t i = 0; i < *gpu->stream_bound && much; i++) {
         struct cgpu_stream *other = &gpu->streams[i];
 
         /* another thread's own default stream is marked through the legacy one, which waits */
@@ -103,12 +118,34 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
 {
     const struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    if (ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
-        gpu->open_ns + ns <= batch_of(stream, flight)) {
-        return cgpu_pace_room(&gpu->pace, since(flight, gpu->open_ns), now);
+    bool fits = ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
+                gpu->open_ns + ns <= batch_of(stream, flight);
+    uint64_t until = cgpu_pace_room(&gpu->pace, fits ? since(flight, gpu->open_ns) : 0, now);
+
+    return fits || until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
+}
+
+/* BATCH of STREAM is full: end it with a marker, if it may have one. Returns when there is room. */
+static uint64_t
+room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
+            uint64_t flight, uint64_t now)
+{
+    uint64_t until;
+
+    if (cgpu_apart_is_called(stream, now)) { /* it may be about to go apart */
+        until = now + CGPU_PACE_IDLE_NS / 4;
+    } else if (cgpu_flight_is_enough(stream)) {
+        until = room_unmarked(stream, batch, ns, flight, now);
+    } else if (!cgpu_flight_cut(stream, now)) {
+        until = now + CGPU_PACE_FLIGHT_NS;
+    } else {
+        until = room_in(stream, flight, now);
+        if (until != 0) { /* an idle GPU may have passed the marker by now */
+            cgpu_flight_harvest(stream->gpu, now);
+            until = room_in(stream, flight, now);
+        }
     }
-    uint64_t until = cgpu_pace_room(&gpu->pace, 0, now);
-    return until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
+    return until;
 }
 
 /*
@@ -134,22 +171,8 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
     }
     end_others(stream, flight, now);
     uint64_t until = cgpu_permits_take(gpu, word, now);
-    if (until != 0) {
-        return until;
-    }
-    if (full && cgpu_apart_is_called(stream, now)) { /* it may be about to go apart */
-        return now + CGPU_PACE_IDLE_NS / 4;
-    }
-    if (full && cgpu_flight_is_enough(stream)) {
-        return room_unmarked(stream, &batch, ns, flight, now);
-    }
-    if (full && !cgpu_flight_cut(stream, now)) {
-        return now + CGPU_PACE_FLIGHT_NS;
-    }
-    until = room_in(stream, flight, now);
-    if (until != 0 && full) { /* an idle GPU may have passed the marker by now */
-        cgpu_flight_harvest(gpu, now);
-        until = room_in(stream, flight, now);
+    if (until == 0) {
+        until = full ? room_behind(stream, &batch, ns, flight, now) : room_in(stream, flight, now);
     }
     return until;
 }

@@ -4,6 +4,9 @@
 
 #include "gate/state.h"
 
+/* A thread is about to launch, or to wait at the gate: a rest of the program is over. */
+void cgpu_enter_end_rest(struct cgpu_gate_gpu *gpu, uint64_t now);
+
 /*
  * Publish that STREAM's GPU may have work under the gate WORD, then check that this is still the
  * word. The arbiter does both in the reverse order, so one of the two sees the other. False: it has

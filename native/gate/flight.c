@@ -1,73 +1,13 @@
-/* Batches and their markers: see flight.h. */
+/* Markers: see flight.h. */
 #include "gate/flight.h"
 
-#include "gate/apart.h"
 #include "gate/pace_time.h"
-#include "gate/permits.h"
 
-enum { KNOWN_PART = 32 };
-
-void
-cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
-{
-    struct cgpu_unmarked *pending = &stream->pending;
-
-    pending->mixed |= batch->mixed;
-    pending->mixed |= pending->launches != 0 ? pending->key ^ batch->key : 0;
-    pending->key = batch->key;
-    pending->work_ns += batch->work_ns;
-    pending->launches += batch->launches;
-}
+enum { KNOWN_PART = 32, AWAITS_TIMES = 4 };
 
 void
-cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns)
-{
-    struct cgpu_gate_gpu *gpu = stream->gpu;
-
-    gpu->open_ns += ns - stream->open_ns;
-    gpu->permit_used_ns += since(ns, stream->open_ns);
-    stream->open_ns = ns;
-}
-
-void
-cgpu_flight_suspect(struct cgpu_stream *stream)
-{
-    cgpu_flight_add(stream, &(struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX});
-    stream->unsure = 1;
-}
-
-struct cgpu_unmarked
-cgpu_flight_unmarked(const struct cgpu_stream *stream)
-{
-    struct cgpu_unmarked sum = stream->pending;
-
-    stream->gpu->outside->sum(stream, &sum);
-    return sum;
-}
-
-bool
-cgpu_flight_wants_marker(const struct cgpu_stream *stream)
-{
-    return stream->stale != 0 || cgpu_flight_unmarked(stream).launches != 0;
-}
-
-void
-cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
-{
-    bool certain =
-        gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
-
-    /* relaxed: each is a hint that stands alone */
-    __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
-    __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&gpu->work->done_us, (uint32_t)(gpu->pace.done_ns / 1000), __ATOMIC_RELAXED);
-    __atomic_store_n(&gpu->work->lag_ns, (uint32_t)gpu->pace.lag_ns, __ATOMIC_RELAXED);
-}
-
-static void
-pass(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now,
-     enum cgpu_pace_seen seen)
+cgpu_flight_end(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now,
+                enum cgpu_pace_seen seen)
 {
     gpu->pace.done_ns += batch->expected_ns;
     gpu->pace.spans = cgpu_gate_is(gpu, CGPU_METERED_SPANS);
@@ -89,11 +29,11 @@ take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now,
     gpu->left -= cgpu_apart_is_left(stream);
     if (stream->apart == CGPU_APART_NOT) {
         if (flight->ended_ns != 0) {
-            pass(gpu, &flight->batch, flight->ended_ns, CGPU_SEEN_MARKED);
+            cgpu_flight_end(gpu, &flight->batch, flight->ended_ns, CGPU_SEEN_MARKED);
         } else if (now - gpu->pace.looked_ns < lately) {
-            pass(gpu, &flight->batch, now, CGPU_SEEN_AT_ONCE);
+            cgpu_flight_end(gpu, &flight->batch, now, CGPU_SEEN_AT_ONCE);
         } else {
-            pass(gpu, &flight->batch, now, seen);
+            cgpu_flight_end(gpu, &flight->batch, now, seen);
         }
     }
     cgpu_apart_moves(stream, now);
@@ -135,39 +75,99 @@ cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, enum 
     }
 }
 
+/* ---- streams whose work does not end when it should ---- */
+
+/*
+ * How long nothing in a stream ends before it goes apart. AWAITS: streams may wait for the program.
+ */
+static uint64_t
+patience(const struct cgpu_gate_gpu *gpu, bool awaits)
+{
+    uint64_t least = gpu->pace.uncertain != 0 ? CGPU_APART_UNKNOWN_NS : CGPU_APART_AWAITS_NS;
+
+    return awaits ? clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_APART_STAYS_NS)
+                  : CGPU_APART_STAYS_NS;
+}
+
+/* Among the flights of a stream, this becomes true for the oldest first. */
+static bool
+gets_nowhere(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
+{
+    return since(now, larger(flight->stream->moved_ns, flight->marked_ns)) >= after;
+}
+
+static void
+look_for_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    bool lost = false;
+
+    for (uint32_t i = 0; i < gpu->flights && !lost; i++) {
+        const struct cgpu_flight *flight = &gpu->flight[i];
+        uint64_t asked = larger(flight->marked_ns, flight->stream->asked_ns);
+
+        lost = since(now, asked) >= CGPU_APART_LOST_NS && gpu->outside->is_lost(flight, now);
+        if (lost) { /* this changes the table */
+            cgpu_flight_pass(flight->stream, now, now, CGPU_SEEN_LATE);
+        }
+    }
+}
+
+static void
+look_at_flights(struct cgpu_gate_gpu *gpu, bool awaits, uint64_t now)
+{
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        const struct cgpu_flight *flight = &gpu->flight[i];
+        struct cgpu_stream *stream = flight->stream;
+
+        if (cgpu_apart_is_left(stream)) {
+            continue;
+        }
+        if (gets_nowhere(flight, CGPU_APART_STAYS_NS, now)) {
+            cgpu_apart_go(stream, CGPU_APART_STAYS, now);
+            if (!awaits) { /* otherwise it may be waiting for the program, and use no GPU time */
+                cgpu_apart_stay(stream, now);
+            }
+        } else if (stream->apart == CGPU_APART_NOT &&
+                   gets_nowhere(flight, patience(gpu, awaits), now)) {
+            cgpu_apart_go(stream, CGPU_APART_LATE, now);
+        }
+    }
+}
+
+static void
+look_aside(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    bool aside = false;
+
+    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+        struct cgpu_stream *stream = &gpu->streams[i];
+
+        if (stream->gpu != gpu || !stream->used || stream->apart == CGPU_APART_NOT) {
+            continue;
+        }
+        if (stream->apart == CGPU_APART_CALLED ? stream->called_ns == now
+                                               : stream->moved_ns < stream->apart_ns) {
+            aside = true;
+        } else {
+            cgpu_apart_end(stream, now);
+        }
+    }
+    gpu->aside = aside;
+}
+
 void
 cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     take_all(gpu, NULL, 0, now, CGPU_SEEN_LATE);
     cgpu_pace_look(&gpu->pace, now);
-    cgpu_apart_look(gpu, now);
+    look_for_lost(gpu, now);
+    look_at_flights(gpu, gpu->outside->awaits(gpu, now), now);
+    if (gpu->aside) {
+        look_aside(gpu, now);
+    }
 }
 
-/* The batch of STREAM, which begins anew. */
-static struct cgpu_pace_batch
-close_batch(struct cgpu_stream *stream)
-{
-    struct cgpu_unmarked sum = cgpu_flight_unmarked(stream);
-    struct cgpu_pace_batch batch = {
-        .key = sum.mixed == 0 ? sum.key : 0,
-        .launches = sum.launches == 0 ? stream->stale : sum.launches,
-        .work_ns = sum.work_ns,
-        .start_ns = stream->begun_ns,
-        .certain = !stream->unsure,
-        .guessed = stream->guessed,
-        .guess_ns = stream->guess_ns,
-        .stream = stream->index,
-    };
-
-    stream->gpu->outside->cut(stream);
-    cgpu_flight_open(stream, 0);
-    stream->pending = (struct cgpu_unmarked){0};
-    stream->unsure = 0;
-    stream->guessed = 0;
-    stream->guess_ns = 0;
-    stream->begun_ns = 0;
-    return batch;
-}
+/* ---- putting markers ---- */
 
 /* Captured work does not run, and nothing runs in a broken context: then there is no marker. */
 static void
@@ -177,19 +177,18 @@ put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t no
     struct cgpu_flight *flight = &gpu->flight[gpu->flights];
     uint32_t means;
 
-    if (!gpu->outside->put_marker(stream, stream->issued + 1, &means)) {
-        return;
+    if (gpu->outside->put_marker(stream, stream->issued + 1, &means)) {
+        stream->issued++;
+        stream->in_flight++;
+        gpu->flights++;
+        *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means, 0};
+        gpu->left += cgpu_apart_is_left(stream);
+        if (stream->apart == CGPU_APART_NOT) {
+            cgpu_pace_mark(&gpu->pace, &flight->batch, now);
+        }
+        __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
+        cgpu_flight_publish(gpu);
     }
-    stream->issued++;
-    stream->in_flight++;
-    gpu->flights++;
-    *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means, 0};
-    gpu->left += cgpu_apart_is_left(stream);
-    if (stream->apart == CGPU_APART_NOT) {
-        cgpu_pace_mark(&gpu->pace, &flight->batch, now);
-    }
-    __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
-    cgpu_flight_publish(gpu);
 }
 
 /*
@@ -229,12 +228,14 @@ has_slot(struct cgpu_gate_gpu *gpu, uint64_t now)
 bool
 cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
 {
-    if (!has_slot(stream->gpu, now)) {
-        return false;
+    bool fits = has_slot(stream->gpu, now);
+
+    if (fits) {
+        struct cgpu_pace_batch batch = cgpu_flight_close(stream);
+
+        put(stream, &batch, now);
     }
-    struct cgpu_pace_batch batch = close_batch(stream);
-    put(stream, &batch, now);
-    return true;
+    return fits;
 }
 
 void
@@ -248,47 +249,4 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
         __atomic_load_n(&gpu->limits->quiet_gate, __ATOMIC_RELAXED) == word && has_slot(gpu, now)) {
         put(stream, &nothing, now);
     }
-}
-
-/*
- * What is in flight in STREAM has ended, though its markers have not been seen to pass. Not what
- * another thread began to launch after BEGUN.
- */
-static void
-note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
-{
-    for (uint32_t i = 0; i < stream->gpu->flights && stream->in_flight > 0; i++) {
-        struct cgpu_flight *flight = &stream->gpu->flight[i];
-
-        if (flight->stream == stream && flight->batch.start_ns <= begun) {
-            flight->ended_ns = now;
-        }
-    }
-}
-
-/*
- * Its marker may be younger than BEGUN: a stream that stood apart pays before it is let in again.
- */
-void
-cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
-{
-    struct cgpu_gate_gpu *gpu = stream->gpu;
-
-    cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE);
-    if (stream->handed_ns <= begun) {
-        note_end(stream, begun, now);
-    }
-    if (stream->handed_ns <= begun) {
-        struct cgpu_pace_batch batch = close_batch(stream);
-
-        if (batch.launches != 0) {
-            cgpu_pace_mark(&gpu->pace, &batch, now);
-            pass(gpu, &batch, now, CGPU_SEEN_AT_ONCE);
-            cgpu_flight_publish(gpu);
-        }
-    }
-    if (gpu->aside) {
-        cgpu_flight_harvest(gpu, now);
-    }
-    cgpu_permits_look(gpu, now);
 }

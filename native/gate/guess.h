@@ -22,6 +22,6 @@ struct cgpu_guess {
 uint64_t cgpu_guess_next(struct cgpu_guess *guess);
 
 /* COUNT launches of unknown kernels took NS each. */
-void cgpu_guess_judge(struct cgpu_guess *guess, uint64_t ns, uint64_t count);
+void cgpu_guess_learn(struct cgpu_guess *guess, uint64_t ns, uint64_t count);
 
 #endif

@@ -1,183 +1,17 @@
 /* Pace: see pace.h. */
 #include "gate/pace.h"
 
-#include <stddef.h>
-
+#include "gate/estimate.h"
 #include "gate/pace_time.h"
 
 #define LONGEST_NS (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
-enum { FALL = 2, RISE = 8, BESIDE_FALL = 32, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
-
-/* The entry of KEY; the one that it shall have from now on, if it has none. */
-static struct cgpu_pace_estimate *
-entry_of(struct cgpu_pace *pace, uint64_t key)
-{
-    struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
-    struct cgpu_pace_estimate *free = NULL;
-
-    for (int way = CGPU_PACE_WAYS - 1; way >= 0; way--) {
-        if (set[way].key == key) {
-            return &set[way];
-        }
-        if (set[way].key == 0) {
-            free = &set[way];
-        }
-    }
-    return free != NULL ? free : &set[pace->victim++ % CGPU_PACE_WAYS];
-}
-
-/* relaxed: see cgpu_pace_estimate */
-static void
-learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
-{
-    __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
-    __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
-}
-
-/* What ran beside others may have begun before its span: many such spans show more than one. */
-static uint64_t
-lower_beside(uint64_t ns, uint64_t sample)
-{
-    return ns - (ns - sample) / BESIDE_FALL;
-}
-
-/* Spans are often too long, and so may the estimate be: lower it fast if the gap is large. */
-static uint64_t
-lower(uint64_t ns, uint64_t sample)
-{
-    uint64_t step = sample < ns - ns / 4 ? FALL : RISE;
-
-    return ns - (ns - sample + step - 1) / step;
-}
-
-/* A thread that had no processor, or whose work ran behind others', sees far too long a span. */
-static uint64_t
-higher(uint64_t ns, uint64_t sample)
-{
-    return ns + (lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
-}
-
-/*
- * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
- * have been seen late: no span of it is exact. A span that is longer by no more than that shows
- * nothing.
- */
-static uint64_t
-less_edges(uint64_t sample)
-{
-    return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
-}
-
-static void
-teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
-{
-    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
-    uint64_t sample = lesson->span_ns / lesson->launches;
-    bool late = lesson->seen == CGPU_SEEN_LATE;
-    bool may_rise = !late && (lesson->exact || lesson->launches == 1);
-
-    if (ns == 0) {
-        /* seen late, it is too long by less than a batch, which is better than to wait once more */
-        if (lesson->seen == CGPU_SEEN_AT_ONCE || sample <= CGPU_PACE_BATCH_NS) {
-            learn(entry_of(pace, lesson->key), lesson->key, sample);
-            cgpu_guess_judge(&pace->guess, sample, 1);
-        }
-    } else if (lesson->launches == 1 && sample < ns / 2 && sample + lesson->blur_ns >= ns) {
-        return; /* the batch before ended earlier than it was seen to: this one had begun by then */
-    } else if (sample < ns && lesson->beside) {
-        learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));
-    } else if (sample < ns && !lesson->cut) {
-        learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
-    } else if (may_rise) {
-        sample = lesson->exact ? sample : less_edges(sample);
-        if (sample > ns) {
-            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, sample));
-        }
-    }
-}
-
-/*
- * Batches that follow one another without a gap: however late each was seen to end, together they
- * took the time between the first check and the last.
- */
-static void
-end_chain(struct cgpu_pace *pace, uint64_t key)
-{
-    uint64_t ns = cgpu_pace_estimate(pace, pace->chain_key);
-    uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
-
-    if (sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
-        learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
-    } else if (sample < ns && pace->chain_ns >= CGPU_PACE_SHORT_CHAIN_NS) {
-        learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
-    }
-    pace->chain_key = key;
-    pace->chain_launches = 0;
-    pace->chain_ns = 0;
-}
-
-static void
-chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
-{
-    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact ||
-        cgpu_pace_estimate(pace, lesson->key) == 0) {
-        end_chain(pace, lesson->key);
-        return;
-    }
-    pace->chain_launches += lesson->launches;
-    pace->chain_ns += lesson->span_ns;
-    if (pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
-        end_chain(pace, lesson->key);
-    }
-}
-
-static void
-finish_lesson(struct cgpu_pace *pace)
-{
-    struct cgpu_pace_lesson *lesson = &pace->lesson;
-
-    if (lesson->there && lesson->span_ns > 0 && lesson->key != 0 && lesson->launches > 0) {
-        teach_kernel(pace, lesson);
-    }
-    lesson->there = false;
-}
-
-/* Batches that are found passed in one check have one span between them. */
-static void
-add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
-{
-    if (lesson->key != more->key) {
-        lesson->key = 0;
-    }
-    lesson->launches += more->launches;
-    lesson->span_ns += more->span_ns;
-    lesson->exact = lesson->exact && more->exact;
-    lesson->seen = lesson->seen < more->seen ? lesson->seen : more->seen;
-}
-
-/*
- * New kernels are learnt at once, because the next launch asks for them; the rest when the check is
- * over.
- */
-static void
-take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
-{
-    if (pace->lesson.there && pace->lesson.at_ns == lesson->at_ns) {
-        add_to_lesson(&pace->lesson, lesson);
-        return;
-    }
-    finish_lesson(pace);
-    pace->lesson = *lesson;
-    if (lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0) {
-        finish_lesson(pace);
-    }
-}
+enum { LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16, LATE_PART = 6, DRAIN_PART = 16 };
 
 void
 cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
 {
-    finish_lesson(pace);
+    cgpu_estimate_finish(pace);
     batch->queued = pace->in_flight > 0;
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
     batch->expected_ns = lesser(batch->work_ns, LONGEST_NS);
@@ -214,12 +48,10 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 {
     uint64_t least = larger(batch->start_ns, pace->passed_ns);
     uint64_t begin = larger(arrives(pace, batch), pace->passed_ns);
-
-    if (least == 0 || (batch->start_ns == 0 && !batch->queued)) {
-        return 0;
-    }
     uint64_t whole = lesser(since(now, least), LONGEST_NS);
-    return clip(since(now, begin), whole / LAG_PART, whole);
+    bool known = least != 0 && (batch->start_ns != 0 || batch->queued);
+
+    return known ? clip(since(now, begin), whole / LAG_PART, whole) : 0;
 }
 
 /*
@@ -274,14 +106,12 @@ learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
     uint64_t looked = larger(pace->looked_ns, pace->probed_ns);
     uint64_t lag = since(since(now, pace->probed_ns), CGPU_PACE_USUAL_LAG_NS);
+    bool shows = pace->probed_ns != 0 && since(now, looked) <= CGPU_PACE_SOON_NS;
 
-    if (pace->probed_ns == 0 || since(now, looked) > CGPU_PACE_SOON_NS) {
-        return;
-    }
     lag = clip(lag, 1, CGPU_PACE_LAG_NS);
-    if (pace->lag_ns == 0 || lag < pace->lag_ns) {
+    if (shows && (pace->lag_ns == 0 || lag < pace->lag_ns)) {
         pace->lag_ns = lag;
-    } else {
+    } else if (shows) {
         pace->lag_ns += (lag - pace->lag_ns) / LAG_RISE;
     }
 }
@@ -317,21 +147,21 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         pace->busy_ns += used_by(pace, batch, span > 0 && (known || batch->certain) ? end : 0);
     }
     if (!beside || pace->chain_launches > 0) { /* else it ran before the chain began */
-        chain(pace, &lesson);
+        cgpu_estimate_chain(pace, &lesson);
     }
     if (batch->guessed > 0 && span > 0) {
         uint64_t known_ns = batch->work_ns - lesser(batch->guess_ns, batch->work_ns);
 
-        cgpu_guess_judge(&pace->guess, since(span, known_ns) / batch->guessed, batch->guessed);
+        cgpu_guess_learn(&pace->guess, since(span, known_ns) / batch->guessed, batch->guessed);
     }
     take_off(pace, batch, end, known);
-    take_lesson(pace, &lesson);
+    cgpu_estimate_take(pace, &lesson);
 }
 
 void
 cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    finish_lesson(pace);
+    cgpu_estimate_finish(pace);
     pace->busy_ns += pace->spans || batch->counted != 0 ? 0 : batch->expected_ns;
     take_off(pace, batch, now, false);
     pace->chain_key = 0;
@@ -353,4 +183,54 @@ void
 cgpu_pace_look(struct cgpu_pace *pace, uint64_t now)
 {
     pace->looked_ns = now;
+}
+
+/* ---- room ---- */
+
+/* How long to leave the markers alone, ELAPSED after the last one passed. */
+static uint64_t
+wait_ns(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64_t flight)
+{
+    uint64_t wait;
+
+    if (pace->probed_ns != 0) {
+        wait = 0; /* as soon as may be */
+    } else if (pace->uncertain > 0) {
+        wait = elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
+    } else if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
+        wait = lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
+    } else { /* not beyond the end of the batch that runs, whatever the others take */
+        wait = lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX);
+    }
+    return wait;
+}
+
+uint64_t
+cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now)
+{
+    uint64_t elapsed = since(now, pace->since_ns);
+    uint64_t left = since(pace->left_ns, lesser(elapsed, pace->longest_ns));
+    /* what is seen to have ended has ended a while ago, and what is launched begins later */
+    uint64_t flight = flight_ns + pace->lag_ns;
+    bool full = pace->in_flight >= CGPU_PACE_BATCHES || pace->uncertain != 0 || left > flight;
+    uint64_t wait =
+        clip(wait_ns(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS, CGPU_PACE_LATEST_NS);
+
+    return pace->in_flight != 0 && full ? later(now, wait) : 0;
+}
+
+uint64_t
+cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now)
+{
+    bool lone = pace->longest_ns >= CGPU_PACE_LONE_NS;
+    uint64_t before = lone ? CGPU_PACE_EDGES_NS : CGPU_PACE_SOONEST_NS;
+    uint64_t left = since(pace->end_ns, now);
+    uint64_t wait = since(now, closed_ns) / DRAIN_PART;
+
+    if (pace->uncertain == 0 && left > before) {
+        wait = left - before;
+    } else if (pace->uncertain == 0 && lone) {
+        wait = left > 0 ? CGPU_PACE_WATCH_NS : since(now, pace->end_ns) / LATE_PART;
+    }
+    return later(now, clip(wait, CGPU_PACE_SOONEST_NS, CGPU_PACE_SLOWEST_NS));
 }

@@ -1,7 +1,6 @@
 /* Permits: see permits.h. */
 #include "gate/permits.h"
 
-#include "gate/apart.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
 
@@ -35,40 +34,41 @@ until(const struct cgpu_gate_gpu *gpu, uint64_t now)
 static bool
 change(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
 {
-    if (!__atomic_compare_exchange_n(&gpu->sums->permits[permit], &from, to, false,
-                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-        return false;
+    bool done = __atomic_compare_exchange_n(&gpu->sums->permits[permit], &from, to, false,
+                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+
+    if (done) {
+        gpu->permit = permit;
+        gpu->permit_ns = to;
     }
-    gpu->permit = permit;
-    gpu->permit_ns = to;
-    return true;
+    return done;
 }
 
 /* Whether this process still has its permit. */
 static bool
 keep(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (gpu->permit_ns == 0 || !change(gpu, gpu->permit, gpu->permit_ns, until(gpu, now))) {
-        gpu->permit_ns = 0;
-        return false;
-    }
-    return true;
+    bool kept = gpu->permit_ns != 0 && change(gpu, gpu->permit, gpu->permit_ns, until(gpu, now));
+
+    gpu->permit_ns = kept ? gpu->permit_ns : 0;
+    return kept;
 }
 
 static bool
 take(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS; i++) {
-        uint64_t taken = __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED);
-        bool is_free = taken <= now || taken - now > LONGEST_NS;
+    bool taken = false;
 
-        if (is_free && change(gpu, i, taken, until(gpu, now))) {
-            gpu->permit_used_ns = 0;
-            gpu->queued_ns = gpu->finish_ns = 0;
-            return true;
-        }
+    for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS && !taken; i++) {
+        uint64_t end = __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED);
+
+        taken = (end <= now || end - now > LONGEST_NS) && change(gpu, i, end, until(gpu, now));
     }
-    return false;
+    if (taken) {
+        gpu->permit_used_ns = 0;
+        gpu->queued_ns = gpu->finish_ns = 0;
+    }
+    return taken;
 }
 
 /* Give the permit back, and wake who has queued longest. */
@@ -76,18 +76,18 @@ static void
 give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     gpu->finish_ns = 0;
-    if (!change(gpu, gpu->permit, gpu->permit_ns, 0)) {
-        gpu->permit_ns = 0;
-        return;
-    }
+    bool given = change(gpu, gpu->permit, gpu->permit_ns, 0);
     uint64_t queued = __atomic_load_n(&gpu->sums->queued_ns, __ATOMIC_RELAXED);
 
-    __atomic_add_fetch(&gpu->sums->freed, 1, __ATOMIC_RELEASE);
-    if (gpu->outside->wake(gpu)) {
-        gpu->gave_ns = now;
-    } else { /* nobody queues, unless somebody has just begun */
-        __atomic_compare_exchange_n(&gpu->sums->queued_ns, &queued, 0, false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED);
+    gpu->permit_ns = 0;
+    if (given) {
+        __atomic_add_fetch(&gpu->sums->freed, 1, __ATOMIC_RELEASE);
+        if (gpu->outside->wake(gpu)) {
+            gpu->gave_ns = now;
+        } else { /* nobody queues, unless somebody has just begun */
+            __atomic_compare_exchange_n(&gpu->sums->queued_ns, &queued, 0, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED);
+        }
     }
 }
 
@@ -127,46 +127,55 @@ finish(struct cgpu_gate_gpu *gpu, uint64_t now)
     return larger(cgpu_pace_room(&gpu->pace, 0, now), now + CGPU_PACE_SOONEST_NS);
 }
 
+/* It has none, or not any more. */
+static uint64_t
+take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    /* acquire: before the permits, so that one that is given back meanwhile ends the wait at once
+     */
+    uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
+    bool queues = gpu->queued_ns != 0;
+    /* who has just given one back goes behind those who queue */
+    bool lately = gpu->gave_ns != 0 && since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
+    /* then it goes without one: somebody's work may wait for this launch */
+    bool waited =
+        queues && freed == gpu->freed && since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS;
+    bool goes = ((queues || !lately) && take(gpu, now)) || waited;
+
+    return goes ? 0 : queue(gpu, freed, now);
+}
+
 uint64_t
 cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 {
     /* programs run at once under the soft policy: nobody waits for what is in flight */
-    if (cgpu_gate_state(word) != CGPU_GATE_PRESSED || cgpu_gate_is(gpu, CGPU_METERED_ROUGHLY)) {
-        gpu->queued_ns = 0;
-        return 0;
-    }
-    if (keep(gpu, now)) {
-        if (gpu->permit_used_ns < CGPU_PERMIT_WORK_NS || !others_queue(gpu, now)) {
-            return 0;
+    bool needs =
+        cgpu_gate_state(word) == CGPU_GATE_PRESSED && !cgpu_gate_is(gpu, CGPU_METERED_ROUGHLY);
+    bool has = needs && keep(gpu, now);
+    bool ends = has && gpu->permit_used_ns >= CGPU_PERMIT_WORK_NS && others_queue(gpu, now);
+    uint64_t again = 0;
+
+    gpu->queued_ns = needs ? gpu->queued_ns : 0;
+    gpu->finish_ns = ends && gpu->finish_ns == 0 ? now : gpu->finish_ns;
+    if (ends && has_work(gpu)) { /* it may wait for this launch */
+        again = since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish(gpu, now) : 0;
+    } else if (needs && (!has || ends)) {
+        if (ends) {
+            give_back(gpu, now);
         }
-        gpu->finish_ns = gpu->finish_ns != 0 ? gpu->finish_ns : now;
-        if (has_work(gpu)) { /* it may wait for this launch */
-            return since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish(gpu, now) : 0;
-        }
-        give_back(gpu, now);
+        again = take_or_queue(gpu, now);
     }
-    /* acquire: before the permits, so that one that is given back meanwhile ends the wait at once
-     */
-    uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
-    /* who has just given one back goes behind those who queue */
-    bool lately = gpu->gave_ns != 0 && since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
-    if ((gpu->queued_ns != 0 || !lately) && take(gpu, now)) {
-        return 0;
-    }
-    if (gpu->queued_ns != 0 && freed == gpu->freed &&
-        since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS) {
-        return 0; /* without one: somebody's work may wait for this launch */
-    }
-    return queue(gpu, freed, now);
+    return again;
 }
 
 void
 cgpu_permits_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (gpu->permit_ns == 0 || (has_work(gpu) && keep(gpu, now))) {
-        return;
-    }
-    if (!has_work(gpu) && others_queue(gpu, now)) {
+    bool has = gpu->permit_ns != 0, works = has_work(gpu);
+
+    if (has && works) {
+        keep(gpu, now);
+    } else if (has && others_queue(gpu, now)) {
         give_back(gpu, now);
     }
 }

@@ -42,7 +42,7 @@ struct cgpu_unmarked {
     uint64_t work_ns, launches, key, mixed; /* mixed: bits in which keys differ */
 };
 
-/* A stream that makes no progress stands apart, and its work takes no room: apart.c */
+/* A stream that makes no progress stands apart, and its work takes no room: state.c */
 enum cgpu_apart {
     CGPU_APART_NOT,
     CGPU_APART_LATE,   /* nothing of it ends; the GPU may be running it, so drains wait for it */
@@ -119,7 +119,7 @@ struct cgpu_gate_gpu {
     uint64_t gave_ns;         /* when it last gave one back to another; 0: never */
     uint32_t freed;           /* the ledger's, when it last looked for one */
     uint64_t queued_ns;       /* since when it waits for one; 0: it does not */
-    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see rest.h */
+    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see sync.h */
     uint64_t usual_rest_ns;
     uint64_t burst_ns; /* when it first launched since it last synchronised; 0: not yet */
     bool syncs;        /* a thread of it waits for work to end, as of the last look */
@@ -169,6 +169,75 @@ cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
     const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
 
     return __atomic_load_n(gate, __ATOMIC_ACQUIRE);
+}
+
+/* ---- a stream's batch: its launches since its last marker ---- */
+
+/* Add one or more launches of BATCH's kind to STREAM's batch. */
+void cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
+
+/* STREAM's batch holds NS of work that takes room and has no marker; 0: there is no batch. */
+void cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns);
+
+/* STREAM may have work that was not counted. */
+void cgpu_flight_suspect(struct cgpu_stream *stream);
+
+/* The launches in STREAM that no marker covers, those that threads hold included. */
+struct cgpu_unmarked cgpu_flight_unmarked(const struct cgpu_stream *stream);
+
+/* Does STREAM have work that no marker covers? */
+bool cgpu_flight_wants_marker(const struct cgpu_stream *stream);
+
+/* The batch of STREAM, which begins anew. */
+struct cgpu_pace_batch cgpu_flight_close(struct cgpu_stream *stream);
+
+/* Whether STREAM gets no more markers before one has passed: see CGPU_STREAM_MARKERS. */
+static inline bool
+cgpu_flight_is_enough(const struct cgpu_stream *stream)
+{
+    return stream->in_flight >= CGPU_STREAM_MARKERS;
+}
+
+/* ---- a GPU ---- */
+
+/* Change what is known of GPU's work to TO; uncounted work stays so until threads are stopped. */
+void cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
+
+/* Tell the arbiter what is in flight. */
+void cgpu_flight_publish(struct cgpu_gate_gpu *gpu);
+
+/* Is work in flight that the arbiter should wait for? */
+static inline bool
+cgpu_flight_is_busy(const struct cgpu_gate_gpu *gpu)
+{
+    return gpu->flights != gpu->left;
+}
+
+/* ---- streams that stall ---- */
+
+/* STREAM is apart from NOW on, because of WHY; it may have been before, for another reason. */
+void cgpu_apart_go(struct cgpu_stream *stream, enum cgpu_apart why, uint64_t now);
+
+/* STREAM takes time of the GPU that is charged only when it has ended. */
+void cgpu_apart_stay(struct cgpu_stream *stream, uint64_t now);
+
+/* Work of STREAM has ended. */
+void cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now);
+
+/* STREAM's work counts again. */
+void cgpu_apart_end(struct cgpu_stream *stream, uint64_t now);
+
+/* Whether STREAM, which has no markers, is in a host function or is about to be. */
+bool cgpu_apart_is_called(const struct cgpu_stream *stream, uint64_t now);
+
+/* Whether all work of STREAM is behind a host function that runs or is the next to run. */
+bool cgpu_apart_is_behind_call(const struct cgpu_stream *stream, uint64_t now);
+
+/* Whether nobody waits for the work of STREAM. */
+static inline bool
+cgpu_apart_is_left(const struct cgpu_stream *stream)
+{
+    return stream->apart == CGPU_APART_CALLED || stream->apart == CGPU_APART_STAYS;
 }
 
 #endif

@@ -47,7 +47,7 @@ struct cgpu_ledger_slot {
 
 enum {
     CGPU_IDLE_NOW = 1, /* all that was launched has ended */
-    CGPU_IDLE_SOON = 2 /* it is about to end, and then the program will rest, see gate/rest.h */
+    CGPU_IDLE_SOON = 2 /* it is about to end, and then the program will rest, see gate/sync.h */
 };
 
 /*

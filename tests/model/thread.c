@@ -4,7 +4,7 @@
 #include "gate/drain.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
-#include "gate/rest.h"
+#include "gate/sync.h"
 
 static struct cgpu_stream *
 current(struct process *process)
@@ -18,7 +18,7 @@ enter(struct world *world, struct process *process)
 {
     uint32_t word = world_gate(world, process);
 
-    cgpu_rest_ends(&process->gate, world->now);
+    cgpu_enter_end_rest(&process->gate, world->now);
     if (!cgpu_gate_is_open(word)) {
         if (!process->work.waiting) {
             process->work.waiting = 1;
@@ -169,7 +169,7 @@ has_room(struct world *world, struct process *process)
         process->at_thread = world->now + UNMETERED_NS / 4;
         return process->queued_ns < UNMETERED_NS && process->queue_count < MAX_QUEUE / 2;
     }
-    cgpu_rest_ends(&process->gate, world->now);
+    cgpu_enter_end_rest(&process->gate, world->now);
     process->estimate_ns = cgpu_pace_estimate(&process->gate.pace, key_of(process));
     process->guessed = process->estimate_ns == 0;
     if (process->guessed) {
@@ -220,9 +220,9 @@ synchronised(struct world *world, struct process *process)
     process->ready_ns = ends_burst ? 0 : process->ready_ns;
     process->synced = ends_burst ? 0 : process->synced;
     for (uint32_t i = 0; i < process->load.streams; i++) {
-        cgpu_flight_synchronised(&process->streams[i], process->synced_ns, world->now);
+        cgpu_sync_stream(&process->streams[i], process->synced_ns, world->now);
     }
-    cgpu_rest_begins(&process->gate, world->now);
+    cgpu_sync_begin_rest(&process->gate, world->now);
     world_step(world, process, world->now);
     rest(world, process,
          think > 0 && ends_burst ? world_random(world, think / 2, think * 3 / 2) : US);

@@ -20,7 +20,6 @@
 #include "gate/enter.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
-#include "gate/rest.h"
 
 enum verdict {
     GO,     /* launch: it is counted, or none of our business */
@@ -59,7 +58,7 @@ take_lane(void)
     cgpu_flow_lock();
     struct cgpu_lane *lane = cgpu_lane_find(tid);
     if (lane == NULL) {
-        cgpu_stream_sweep(now, true);
+        cgpu_stream_sweep(now);
         lane = cgpu_lane_find(tid);
     }
     if (lane != NULL) {
@@ -90,17 +89,13 @@ claim(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint32_t number = (uint32_t)(gpu - cgpu_flow->gpus);
     struct cgpu_ledger_work *work;
-    if (gpu->work != NULL) {
-        return true;
+    if (gpu->work == NULL && cgpu_work_claim(cgpu_state->ledger, number, &work) == 0) {
+        gpu->work = work;
+        gpu->sums = cgpu_work_sums(cgpu_state->ledger, number);
+        gpu->limits = &cgpu_limits->gpus[number];
+        cgpu_monitor_add(number, now);
     }
-    if (cgpu_work_claim(cgpu_state->ledger, number, &work) != 0) {
-        return false;
-    }
-    gpu->work = work;
-    gpu->sums = cgpu_work_sums(cgpu_state->ledger, number);
-    gpu->limits = &cgpu_limits->gpus[number];
-    cgpu_monitor_add(number, now);
-    return true;
+    return gpu->work != NULL;
 }
 
 /* ---- may it go ---- */
@@ -113,7 +108,7 @@ move_to(struct cgpu_lane *lane, struct cgpu_gate_gpu *gpu)
 }
 
 /* Until it leaves, the monitor waits for this thread. */
-static enum verdict
+static void
 let_in(struct launch *launch)
 {
     struct cgpu_lane *lane = launch->lane;
@@ -131,11 +126,11 @@ let_in(struct launch *launch)
     __atomic_store_n(&first->free, free ? launch->word : 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->word, hot && (!metered || !looks) ? launch->word : 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->inside, 1, __ATOMIC_SEQ_CST);
-    return GO;
 }
 
-static enum verdict
-admit_metered(struct launch *launch)
+/* Under a metered gate: count the launch, if there is room for it. */
+static bool
+count_launch(struct launch *launch)
 {
     struct cgpu_stream *stream = launch->stream;
     struct cgpu_lane *lane = launch->lane;
@@ -147,7 +142,7 @@ admit_metered(struct launch *launch)
     launch->queues = launch->gpu->queued_ns != 0;
     launch->freed = launch->gpu->freed;
     if (launch->until != 0) {
-        return FULL;
+        return false;
     }
     uint64_t learnt = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
     if (learnt != 0) { /* by the look at the markers that found room */
@@ -163,25 +158,29 @@ admit_metered(struct launch *launch)
     cgpu_lane_add(lane, launch->key, lane->work_ns + ns);
     cgpu_enter_count(stream, ns, guessed, launch->now);
     __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
-    return let_in(launch);
+    return true;
 }
 
 static enum verdict
 admit(struct launch *launch)
 {
+    enum verdict verdict = GO;
     if (cgpu_stream_is_capturing(launch->stream)) {
-        return GO; /* what it was given does not run: it neither waits nor counts */
+        return verdict; /* what it was given does not run: it neither waits nor counts */
     }
     launch->word = cgpu_gate_word(launch->gpu);
     if (!cgpu_gate_is_open(launch->word) ||
         !cgpu_enter_begin(launch->stream, launch->word, launch->now)) {
-        return SHUT;
-    }
-    if (!cgpu_gate_is_metered(launch->word)) {
+        verdict = SHUT;
+    } else if (!cgpu_gate_is_metered(launch->word)) {
         cgpu_lane_join(launch->lane, launch->stream, launch->key, launch->now);
-        return let_in(launch);
+    } else if (!count_launch(launch)) {
+        verdict = FULL;
     }
-    return admit_metered(launch);
+    if (verdict == GO) {
+        let_in(launch);
+    }
+    return verdict;
 }
 
 /* ---- waiting, without the lock ---- */
@@ -236,58 +235,68 @@ wait_for_room(struct launch *launch)
 static enum verdict
 look(struct launch *launch)
 {
+    enum verdict verdict = REFUSE;
     launch->now = cgpu_flow_now();
     if (launch->lane == NULL) {
         launch->why = TOO_MANY_THREADS;
-        return REFUSE;
-    }
-    if (!cgpu_stream_meet(launch->handle, launch->context, &launch->stream)) {
+    } else if (!cgpu_stream_meet(launch->handle, launch->context, &launch->stream)) {
         launch->why = CGPU_STREAM_TOO_MANY;
-        return REFUSE;
-    }
-    if (launch->stream == NULL) {
-        return GO;
-    }
-    launch->gpu = launch->stream->gpu;
-    if (!claim(launch->gpu, launch->now)) {
+    } else if (launch->stream == NULL) {
+        verdict = GO;
+    } else if (!claim(launch->stream->gpu, launch->now)) {
         launch->why = TOO_MANY_PROCESSES;
-        return REFUSE;
+    } else {
+        launch->gpu = launch->stream->gpu;
+        launch->helped = cgpu_monitor_attend(launch->now);
+        cgpu_enter_end_rest(launch->gpu, launch->now);
+        verdict = admit(launch);
     }
-    launch->helped = cgpu_monitor_attend(launch->now);
-    cgpu_rest_ends(launch->gpu, launch->now);
-    return admit(launch);
+    return verdict;
 }
 
-/* HELD is released while the thread waits, and what it protects must then be checked again. */
+/* Without the lock, and without HELD: what it protects must then be checked again. */
+static void
+wait_unlocked(struct launch *launch, enum verdict verdict, pthread_mutex_t *held)
+{
+    if (held != NULL) {
+        pthread_mutex_unlock(held);
+    }
+    int cancel = cgpu_flow_hold_on();
+    if (verdict == SHUT) {
+        wait_for_gate(launch);
+    } else {
+        wait_for_room(launch);
+    }
+    cgpu_flow_let_be(cancel);
+    if (held != NULL) {
+        pthread_mutex_lock(held);
+    }
+}
+
 static CUresult
 enter(struct launch *launch, pthread_mutex_t *held)
 {
-    for (;;) {
+    static const CUresult results[] = {
+        [GO] = CUDA_SUCCESS,
+        [REFUSE] = CUDA_ERROR_NOT_PERMITTED,
+        [SHUT] = CUDA_ERROR_NOT_READY,
+        [FULL] = CUDA_ERROR_NOT_READY,
+    };
+    enum verdict verdict;
+    bool waits;
+    do {
         cgpu_flow_lock();
-        enum verdict verdict = look(launch);
+        verdict = look(launch);
         cgpu_flow_unlock();
-        if (verdict == GO) {
-            return CUDA_SUCCESS;
+        waits = verdict == SHUT || verdict == FULL;
+        if (waits) {
+            wait_unlocked(launch, verdict, held);
         }
-        if (verdict == REFUSE) {
-            cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", launch->why);
-            return CUDA_ERROR_NOT_PERMITTED;
-        }
-        if (held != NULL) {
-            pthread_mutex_unlock(held);
-        }
-        int cancel = cgpu_flow_hold_on();
-        if (verdict == SHUT) {
-            wait_for_gate(launch);
-        } else {
-            wait_for_room(launch);
-        }
-        cgpu_flow_let_be(cancel);
-        if (held != NULL) {
-            pthread_mutex_lock(held);
-            return CUDA_ERROR_NOT_READY;
-        }
+    } while (waits && held == NULL);
+    if (verdict == REFUSE) {
+        cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", launch->why);
     }
+    return results[verdict];
 }
 
 CUresult

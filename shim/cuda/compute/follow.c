@@ -14,7 +14,7 @@
 #include "entry/thread.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
-#include "gate/rest.h"
+#include "gate/sync.h"
 
 uint64_t
 cgpu_follow_begin(void)
@@ -43,7 +43,7 @@ tell(struct cgpu_gate_gpu *gpu, uint64_t now)
     if (!cgpu_monitor_attend(now)) {
         cgpu_drain_finish(gpu, now);
     }
-    cgpu_rest_begins(gpu, now);
+    cgpu_sync_begin_rest(gpu, now);
 }
 
 void
@@ -64,7 +64,7 @@ cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun)
         for (uint32_t i = first; i < end; i++) {
             struct cgpu_stream *stream = &cgpu_flow->streams[i];
             if (stream->used && cgpu_stream_owner(stream) == found) {
-                cgpu_flight_synchronised(stream, begun, now);
+                cgpu_sync_stream(stream, begun, now);
             }
         }
         tell(found->gpu, now);
@@ -84,7 +84,7 @@ has_ended(struct cgpu_stream *stream)
         cgpu_flight_unmarked(stream).launches != launches) {
         return false;
     }
-    cgpu_flight_synchronised(stream, asked, cgpu_flow_now());
+    cgpu_sync_stream(stream, asked, cgpu_flow_now());
     return true;
 }
 

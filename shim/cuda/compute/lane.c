@@ -62,21 +62,20 @@ index_of(const struct cgpu_lane *lane)
 struct cgpu_lane *
 cgpu_lane_find(uint32_t tid)
 {
-    struct cgpu_lane *free_one = NULL;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+    struct cgpu_lane *own = NULL, *free_one = NULL;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound && own == NULL; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
         if (lane->tid == tid) {
-            return lane;
-        }
-        if (lane->tid == 0 && free_one == NULL) {
+            own = lane;
+        } else if (lane->tid == 0 && free_one == NULL) {
             free_one = lane;
         }
     }
-    if (free_one == NULL && cgpu_flow->lane_bound < CGPU_MAX_LANES) {
+    if (own == NULL && free_one == NULL && cgpu_flow->lane_bound < CGPU_MAX_LANES) {
         free_one = &cgpu_flow->lanes[cgpu_flow->lane_bound];
         cgpu_flow->lane_bound += CGPU_THREAD_LANES;
     }
-    return free_one;
+    return own != NULL ? own : free_one;
 }
 
 static void
@@ -180,16 +179,15 @@ cgpu_lane_reset(struct cgpu_lane *lane, uint32_t tid, uint64_t now)
 void
 cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream, uint64_t key, uint64_t now)
 {
-    if (lane->stream == stream && lane->marks == stream->marks) {
-        return;
+    if (lane->stream != stream || lane->marks != stream->marks) {
+        cgpu_lane_hand_over(lane, now);
+        lane->stream = stream;
+        lane->marks = stream->marks;
+        lane->key = key;
+        lane->next = stream->lanes;
+        stream->lanes = index_of(lane);
+        stream->gpu->open_lanes++;
     }
-    cgpu_lane_hand_over(lane, now);
-    lane->stream = stream;
-    lane->marks = stream->marks;
-    lane->key = key;
-    lane->next = stream->lanes;
-    stream->lanes = index_of(lane);
-    stream->gpu->open_lanes++;
 }
 
 void
@@ -224,14 +222,13 @@ cgpu_lane_end_batch(struct cgpu_stream *stream)
 static bool
 some_inside(const struct cgpu_gate_gpu *gpu)
 {
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+    bool inside = false;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound && !inside; i++) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
         /* acquire: the driver has everything that was launched before it left */
-        if (lane->gpu == gpu && __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0) {
-            return true;
-        }
+        inside = lane->gpu == gpu && __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0;
     }
-    return false;
+    return inside;
 }
 
 bool
@@ -245,19 +242,19 @@ cgpu_lane_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
     if (cgpu_flow->barrier) {
         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     }
-    for (int i = 1; some_inside(gpu); i++) {
-        if (i == OUT_TRIES || gpu->blocked_ns != 0) { /* it will not return in a moment */
-            return false;
-        }
+    bool inside = some_inside(gpu);
+    int tries = gpu->blocked_ns != 0 ? 1 : OUT_TRIES; /* it will not return in a moment */
+    for (int i = 1; i < tries && inside; i++) {
         nanosleep(&(struct timespec){.tv_nsec = CGPU_LANE_PAUSE_NS}, NULL);
+        inside = some_inside(gpu);
     }
     /* the last first, as in the list of a batch */
-    for (uint32_t i = cgpu_flow->lane_bound; i-- > 0;) {
+    for (uint32_t i = cgpu_flow->lane_bound; i-- > 0 && !inside;) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
             cgpu_lane_hand_over(&cgpu_flow->lanes[i], now);
         }
     }
-    return true;
+    return !inside;
 }
 
 uint64_t

@@ -49,12 +49,11 @@ static void
 put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
 {
     const uint32_t *before = gpu->gate;
-    if (before == gate) {
-        return;
+    if (before != gate) {
+        __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
+        cgpu_lane_recall(gpu);
     }
-    __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
-    cgpu_lane_recall(gpu);
-    if (before != NULL) {
+    if (before != gate && before != NULL) {
         wake(before);
     }
 }
@@ -89,12 +88,14 @@ arbitrated(uint32_t number, uint64_t now)
     uint64_t until;
     if (native || !cgpu_fallback_needed(heartbeat, now)) {
         put_in_force(gpu, &limits->gate);
-        return native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
+        until = native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
+    } else {
+        uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
+        drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
+        put_in_force(gpu, own);
+        until = lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
     }
-    uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
-    drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
-    put_in_force(gpu, own);
-    return lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
+    return until;
 }
 
 /* ---- the thread ---- */
@@ -117,7 +118,9 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
         next = lesser(next, cgpu_drain_look(gpu, now));
         cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }
-    cgpu_stream_sweep(now, false);
+    if (now - cgpu_flow->swept_ns >= CGPU_LANE_SWEEP_NS) {
+        cgpu_stream_sweep(now);
+    }
     return next;
 }
 
@@ -195,22 +198,20 @@ begin(void)
     stops = stops || atexit(stop) == 0;
     cgpu_flow->barrier =
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-    if (!stops || cgpu_helper_thread_start(run, NULL, &thread) != 0) {
-        return false;
+    bool begun = stops && cgpu_helper_thread_start(run, NULL, &thread) == 0;
+    if (begun) {
+        spread(thread);
+        pthread_detach(thread);
     }
-    spread(thread);
-    pthread_detach(thread);
-    return true;
+    return begun;
 }
 
 static bool
 is_there(uint64_t now)
 {
-    bool first = cgpu_flow->tried_ns == 0;
-    if (cgpu_flow_is_closing()) {
-        return false;
-    }
-    if (!cgpu_flow->monitor && (first || now - cgpu_flow->tried_ns >= CGPU_MONITOR_AGAIN_NS)) {
+    bool first = cgpu_flow->tried_ns == 0, closing = cgpu_flow_is_closing();
+    bool due = first || now - cgpu_flow->tried_ns >= CGPU_MONITOR_AGAIN_NS;
+    if (!closing && !cgpu_flow->monitor && due) {
         cgpu_flow->tried_ns = now;
         cgpu_flow->monitor = begin();
         if (!cgpu_flow->monitor && first) {
@@ -220,18 +221,18 @@ is_there(uint64_t now)
                           "the GPU is given back late; is there a limit of processes?");
         }
     }
-    return cgpu_flow->monitor;
+    return !closing && cgpu_flow->monitor;
 }
 
 bool
 cgpu_monitor_attend(uint64_t now)
 {
     struct cgpu_watch watch;
-    if (is_there(now)) {
-        return true;
+    bool there = is_there(now);
+    if (!there) {
+        serve_all(&watch, now);
     }
-    serve_all(&watch, now);
-    return false;
+    return there;
 }
 
 /* The helper waits at the gates that it knows: it is to look for more. */

@@ -21,12 +21,11 @@ bucket(CUstream handle)
 static struct cgpu_flow_context *
 entry_of(CUcontext handle)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
-        if (cgpu_flow->contexts[i].handle == handle) {
-            return &cgpu_flow->contexts[i];
-        }
+    struct cgpu_flow_context *found = NULL;
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS && found == NULL; i++) {
+        found = cgpu_flow->contexts[i].handle == handle ? &cgpu_flow->contexts[i] : NULL;
     }
-    return NULL;
+    return found;
 }
 
 struct cgpu_flow_context *
@@ -45,24 +44,24 @@ is_default(CUstream stream)
 static uint32_t
 number_of(CUstream handle)
 {
-    if (handle != CU_STREAM_PER_THREAD_DEFAULT) {
-        return 0;
-    }
-    return cgpu_lane->tid != 0 ? (uint32_t)(cgpu_lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
+    bool has_lane = cgpu_lane->tid != 0;
+    uint32_t own = has_lane ? (uint32_t)(cgpu_lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
+    return handle == CU_STREAM_PER_THREAD_DEFAULT ? own : 0;
 }
 
 struct cgpu_stream *
 cgpu_stream_find(CUstream handle, CUcontext context)
 {
     uint32_t number = number_of(handle);
-    for (uint32_t i = *bucket(handle); i != 0; i = cgpu_flow->streams[i - 1].next) {
+    struct cgpu_stream *found = NULL;
+    for (uint32_t i = *bucket(handle); i != 0 && found == NULL;) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i - 1];
-        if (stream->handle == handle && stream->lane == number &&
-            (!is_default(handle) || cgpu_stream_owner(stream)->handle == context)) {
-            return stream;
-        }
+        bool same = stream->handle == handle && stream->lane == number &&
+                    (!is_default(handle) || cgpu_stream_owner(stream)->handle == context);
+        found = same ? stream : NULL;
+        i = stream->next;
     }
-    return NULL;
+    return found;
 }
 
 /*
@@ -91,17 +90,16 @@ reset(struct cgpu_stream *stream)
 static void
 unlink_handle(struct cgpu_stream *stream)
 {
-    if (stream->handle == NULL) {
-        return;
+    if (stream->handle != NULL) {
+        uint16_t *link = bucket(stream->handle);
+        while (*link != stream->index + 1) {
+            link = &cgpu_flow->streams[*link - 1].next;
+        }
+        *link = stream->next;
+        stream->handle = NULL;
+        stream->lane = 0;
+        cgpu_lane_cut(stream); /* the handle may come again as another stream's */
     }
-    uint16_t *link = bucket(stream->handle);
-    while (*link != stream->index + 1) {
-        link = &cgpu_flow->streams[*link - 1].next;
-    }
-    *link = stream->next;
-    stream->handle = NULL;
-    stream->lane = 0;
-    cgpu_lane_cut(stream); /* the handle may come again as another stream's */
 }
 
 void
@@ -129,14 +127,15 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
 static struct cgpu_stream *
 free_entry(void)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
-        if (!cgpu_flow->streams[i].used) {
-            cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
-            cgpu_flow->streams[i].index = (uint16_t)i;
-            return &cgpu_flow->streams[i];
-        }
+    uint32_t i = 0;
+    while (i < CGPU_MAX_STREAMS && cgpu_flow->streams[i].used) {
+        i++;
     }
-    return NULL;
+    if (i < CGPU_MAX_STREAMS) {
+        cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
+        cgpu_flow->streams[i].index = (uint16_t)i;
+    }
+    return i < CGPU_MAX_STREAMS ? &cgpu_flow->streams[i] : NULL;
 }
 
 /* NULL: the table is full. */
@@ -146,7 +145,7 @@ add(CUstream handle, const struct cgpu_flow_context *context)
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) { /* some may be those of threads that have ended */
         uint64_t now = cgpu_flow_now();
-        cgpu_stream_sweep(now, true);
+        cgpu_stream_sweep(now);
         cgpu_flight_harvest(context->gpu, now);
         stream = free_entry();
     }
@@ -185,13 +184,10 @@ cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now)
 }
 
 void
-cgpu_stream_sweep(uint64_t now, bool at_once)
+cgpu_stream_sweep(uint64_t now)
 {
-    if (!at_once && now - cgpu_flow->swept_ns < CGPU_LANE_SWEEP_NS) {
-        return;
-    }
-    cgpu_flow->swept_ns = now;
     int pid = getpid();
+    cgpu_flow->swept_ns = now;
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
         /* a filter may forbid the call; that shows nothing about the thread */
@@ -211,11 +207,9 @@ cgpu_stream_sweep(uint64_t now, bool at_once)
 static CUcontext
 context_of(CUstream stream, CUcontext current)
 {
-    CUcontext context = NULL;
-    if (is_default(stream)) {
-        return current;
-    }
-    return cgpu_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : NULL;
+    CUcontext context = current;
+    bool known = is_default(stream) || cgpu_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+    return known ? context : NULL;
 }
 
 /* The driver is asked in CONTEXT, whichever is current. */
@@ -225,14 +219,12 @@ gpu_of(CUcontext context, CUcontext current)
     CUdevice device;
     CUcontext popped;
     bool push = context != current;
-    if (push && cgpu_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
-        return CGPU_NO_GPU;
-    }
-    CUresult status = cgpu_real.cuCtxGetDevice(&device);
-    if (push) {
+    bool entered = !push || cgpu_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    bool known = entered && cgpu_real.cuCtxGetDevice(&device) == CUDA_SUCCESS;
+    if (push && entered) {
         cgpu_real.cuCtxPopCurrent_v2(&popped);
     }
-    return status == CUDA_SUCCESS ? cgpu_device_gpu(device) : CGPU_NO_GPU;
+    return known ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
 /* From now on native/gate may look at streams of GPU. NULL: the table is full. */
@@ -240,46 +232,49 @@ static struct cgpu_flow_context *
 add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
 {
     struct cgpu_flow_context *entry = entry_of(NULL);
-    if (entry == NULL) {
-        return NULL;
-    }
-    *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
-    cgpu_lane_recall(NULL); /* it may be the first on its GPU */
-    /* Once: threads that wait at the gate read it without the lock. */
-    if (gpu->outside == NULL) {
-        gpu->outside = &cgpu_gate_outside;
-        gpu->streams = cgpu_flow->streams;
-        gpu->stream_bound = &cgpu_flow->stream_bound;
-    }
-    /* what is launched under a free gate can be marked through it */
-    if (add(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
-        entry->handle = NULL;
-        return NULL;
+    if (entry != NULL) {
+        *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
+        cgpu_lane_recall(NULL); /* it may be the first on its GPU */
+        /* Once: threads that wait at the gate read it without the lock. */
+        if (gpu->outside == NULL) {
+            gpu->outside = &cgpu_gate_outside;
+            gpu->streams = cgpu_flow->streams;
+            gpu->stream_bound = &cgpu_flow->stream_bound;
+        }
+        /* what is launched under a free gate can be marked through it */
+        if (add(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
+            entry->handle = NULL;
+            entry = NULL;
+        }
     }
     return entry;
 }
 
-bool
-cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out)
+/* The entry of HANDLE, which has none, in OUT; see cgpu_stream_meet. */
+static bool
+create(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {
-    *out = cgpu_stream_find(handle, current);
-    if (*out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0)) {
-        return true; /* there, or of a thread that has launched nothing */
-    }
     CUcontext context = context_of(handle, current);
     struct cgpu_flow_context *entry = cgpu_stream_context(context);
-    if (entry == NULL) {
-        int32_t gpu = context != NULL ? gpu_of(context, current) : CGPU_NO_GPU;
-        if (gpu < 0) {
-            return true;
-        }
+    int32_t gpu = entry == NULL && context != NULL ? gpu_of(context, current) : CGPU_NO_GPU;
+    bool ours = entry != NULL || gpu >= 0;
+    if (entry == NULL && ours) {
         entry = add_context(context, &cgpu_flow->gpus[gpu]);
         *out = entry != NULL ? cgpu_stream_find(handle, current) : NULL;
     }
     if (entry != NULL && *out == NULL) {
         *out = add(handle, entry);
     }
-    return *out != NULL;
+    return *out != NULL || !ours;
+}
+
+bool
+cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out)
+{
+    *out = cgpu_stream_find(handle, current);
+    /* there, or of a thread that has launched nothing */
+    return *out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0) ||
+           create(handle, current, out);
 }
 
 struct cgpu_stream *
@@ -300,11 +295,10 @@ cgpu_stream_is_capturing(struct cgpu_stream *stream)
 bool
 cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+    bool all = true;
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS && all; i++) {
         const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        if (context->handle != NULL && context->gpu != gpu) {
-            return false;
-        }
+        all = context->handle == NULL || context->gpu == gpu;
     }
-    return true;
+    return all;
 }

@@ -38,8 +38,8 @@ void cgpu_stream_release(struct cgpu_stream *stream);
  * any, is left to the monitor, which marks what nobody else has marked.
  */
 void cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now);
-/* The same for all threads that have ended: once a second, or at once. */
-void cgpu_stream_sweep(uint64_t now, bool at_once);
+/* The same for all threads that have ended. */
+void cgpu_stream_sweep(uint64_t now);
 /* Does STREAM, which the calling thread may name, capture? */
 bool cgpu_stream_is_capturing(struct cgpu_stream *stream);
 

@@ -1,10 +1,9 @@
 /* What is known of the work on a GPU as its gate closes, and markers that find no room. */
 #include "check.h"
-#include "gate/apart.h"
 #include "gate/drain.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
-#include "gate/rest.h"
+#include "gate/sync.h"
 #include "outside.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -186,11 +185,11 @@ static uint64_t
 rest_often(int count, uint64_t ns, uint64_t from)
 {
     for (int i = 0; i < count; i++) {
-        cgpu_rest_ends(&gpu, from);
+        cgpu_enter_end_rest(&gpu, from);
         launch(&streams[0], CGPU_GATE_TURN | CGPU_GATE_PRESSED);
         cgpu_enter_count(&streams[0], 1000, false, from);
-        cgpu_flight_synchronised(&streams[0], from, from);
-        cgpu_rest_begins(&gpu, from);
+        cgpu_sync_stream(&streams[0], from, from);
+        cgpu_sync_begin_rest(&gpu, from);
         from += ns;
     }
     return from;
@@ -225,7 +224,7 @@ enum { PRESSED = CGPU_GATE_TURN | CGPU_GATE_PRESSED };
 static void
 launch_batch(uint64_t now)
 {
-    cgpu_rest_ends(&gpu, now);
+    cgpu_enter_end_rest(&gpu, now);
     launch(&streams[0], PRESSED);
     streams[0].pending.work_ns = BATCH_NS;
     cgpu_enter_count(&streams[0], BATCH_NS, false, now);
@@ -256,8 +255,8 @@ TEST(who_waits_for_work_and_then_rests_says_so_before_its_end)
     cgpu_drain_look(&gpu, now);
     CHECK(work.idle == CGPU_IDLE_SOON);
     passed += 1;
-    cgpu_flight_synchronised(&streams[0], now, now + CGPU_REST_EARLY_NS);
-    cgpu_rest_begins(&gpu, now + CGPU_REST_EARLY_NS);
+    cgpu_sync_stream(&streams[0], now, now + CGPU_REST_EARLY_NS);
+    cgpu_sync_begin_rest(&gpu, now + CGPU_REST_EARLY_NS);
     CHECK(work.idle == CGPU_IDLE_NOW);
 }
 
@@ -339,8 +338,8 @@ TEST(rests_behind_a_closed_gate_are_measured_too)
         gate = CGPU_GATE_TURN;
         passed = streams[0].issued + 1;
         cgpu_drain_look(&gpu, now);
-        cgpu_flight_synchronised(&streams[0], now, now);
-        cgpu_rest_begins(&gpu, now);
+        cgpu_sync_stream(&streams[0], now, now);
+        cgpu_sync_begin_rest(&gpu, now);
         now += CGPU_PACE_IDLE_NS / 4;
     }
     CHECK(usual >= CGPU_PACE_IDLE_NS && gpu.usual_rest_ns < CGPU_PACE_IDLE_NS);
@@ -355,15 +354,15 @@ TEST(who_waits_at_the_closed_gate_does_not_rest)
     for (int i = 0; i < 12; i++) {
         launch_batch(now);
         gate = CGPU_GATE_TURN;
-        cgpu_rest_ends(&gpu, now); /* the other thread arrives */
+        cgpu_enter_end_rest(&gpu, now); /* the other thread arrives */
         work.waiting = 1;
         passed = streams[0].issued + 1;
         cgpu_drain_look(&gpu, now);
-        cgpu_flight_synchronised(&streams[0], now, now);
-        cgpu_rest_begins(&gpu, now);
+        cgpu_sync_stream(&streams[0], now, now);
+        cgpu_sync_begin_rest(&gpu, now);
         now += 40 * CGPU_PACE_IDLE_NS;
         work.waiting = 0;
     }
-    cgpu_rest_ends(&gpu, now);
+    cgpu_enter_end_rest(&gpu, now);
     CHECK(gpu.usual_rest_ns == 0);
 }

@@ -12,7 +12,7 @@ static void
 judge(uint64_t ns, uint64_t count, int times)
 {
     for (int i = 0; i < times; i++) {
-        cgpu_guess_judge(&guess, ns, count);
+        cgpu_guess_learn(&guess, ns, count);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "gate/drain.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
+#include "gate/sync.h"
 #include "outside.h"
 
 #define US UINT64_C(1000)
@@ -181,7 +182,7 @@ TEST(what_is_marked_while_a_program_synchronises_has_ended_when_that_returns)
         CHECK(cgpu_flight_cut(&streams[0], now + 10 * US));
         now = end;
         used += 100 * US;
-        cgpu_flight_synchronised(&streams[0], begun, now);
+        cgpu_sync_stream(&streams[0], begun, now);
         now += 70 * US;
         cgpu_flight_harvest(&gpu, now);
         CHECK(gpu.flights == 0 && work.busy_ns == used);
@@ -198,7 +199,7 @@ TEST(what_another_thread_launches_while_one_synchronises_has_not_ended_when_that
     now += 10 * US;
     launch(&streams[0], 100 * US);
     CHECK(cgpu_flight_cut(&streams[0], now));
-    cgpu_flight_synchronised(&streams[0], begun, now + 10 * US);
+    cgpu_sync_stream(&streams[0], begun, now + 10 * US);
     CHECK(gpu.flights == 1 && gpu.flight[0].ended_ns == 0);
 }
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[3]
 # Folder: the files of each circle in it.
 CIRCLES = {
-    "native/gate": ("apart drain flight permits",),
     "native/ledger": ("attachment lock sharing slot work",),
 }
 COMMENT_OR_STRING = re.compile(r'/\*[\s\S]*?\*/|"(?:\\.|[^"\\\n])*"')

@@ -1,0 +1,206 @@
+/* How long kernels take: see estimate.h. */
+#include "gate/estimate.h"
+
+#include <stddef.h>
+
+#include "gate/pace_time.h"
+
+enum { FALL = 2, RISE = 8, BESIDE_FALL = 32 };
+enum { ENOUGH_TIMES = 8, MEASURED_PART = 64, FAR_TIMES = 4, GUESS_FALL = 12, GUESS_RISE = 5 };
+
+/* The entry of KEY; the one that it shall have from now on, if it has none. */
+static struct cgpu_pace_estimate *
+entry_of(struct cgpu_pace *pace, uint64_t key)
+{
+    struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
+    struct cgpu_pace_estimate *own = NULL, *free = NULL;
+
+    for (int way = CGPU_PACE_WAYS - 1; way >= 0; way--) {
+        own = set[way].key == key ? &set[way] : own;
+        free = set[way].key == 0 ? &set[way] : free;
+    }
+    if (own == NULL) {
+        own = free != NULL ? free : &set[pace->victim++ % CGPU_PACE_WAYS];
+    }
+    return own;
+}
+
+/* relaxed: see cgpu_pace_estimate */
+static void
+learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
+{
+    __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
+}
+
+/* What ran beside others may have begun before its span: many such spans show more than one. */
+static uint64_t
+lower_beside(uint64_t ns, uint64_t sample)
+{
+    return ns - (ns - sample) / BESIDE_FALL;
+}
+
+/* Spans are often too long, and so may the estimate be: lower it fast if the gap is large. */
+static uint64_t
+lower(uint64_t ns, uint64_t sample)
+{
+    uint64_t step = sample < ns - ns / 4 ? FALL : RISE;
+
+    return ns - (ns - sample + step - 1) / step;
+}
+
+/* A thread that had no processor, or whose work ran behind others', sees far too long a span. */
+static uint64_t
+higher(uint64_t ns, uint64_t sample)
+{
+    return ns + (lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
+}
+
+/*
+ * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
+ * have been seen late: no span of it is exact. A span that is longer by no more than that shows
+ * nothing.
+ */
+static uint64_t
+less_edges(uint64_t sample)
+{
+    return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
+}
+
+static void
+teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
+    uint64_t sample = lesson->span_ns / lesson->launches;
+    bool late = lesson->seen == CGPU_SEEN_LATE;
+    bool may_rise = !late && (lesson->exact || lesson->launches == 1);
+
+    if (ns == 0) {
+        /* seen late, it is too long by less than a batch, which is better than to wait once more */
+        if (lesson->seen == CGPU_SEEN_AT_ONCE || sample <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, sample);
+            cgpu_guess_learn(&pace->guess, sample, 1);
+        }
+    } else if (lesson->launches == 1 && sample < ns / 2 && sample + lesson->blur_ns >= ns) {
+        ; /* the batch before ended earlier than it was seen to: this one had begun by then */
+    } else if (sample < ns && lesson->beside) {
+        learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));
+    } else if (sample < ns && !lesson->cut) {
+        learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
+    } else if (may_rise) {
+        sample = lesson->exact ? sample : less_edges(sample);
+        if (sample > ns) {
+            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, sample));
+        }
+    }
+}
+
+/*
+ * Batches that follow one another without a gap: however late each was seen to end, together they
+ * took the time between the first check and the last.
+ */
+static void
+end_chain(struct cgpu_pace *pace, uint64_t key)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, pace->chain_key);
+    uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
+
+    if (sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
+    } else if (sample < ns && pace->chain_ns >= CGPU_PACE_SHORT_CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
+    }
+    pace->chain_key = key;
+    pace->chain_launches = 0;
+    pace->chain_ns = 0;
+}
+
+void
+cgpu_estimate_chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact ||
+        cgpu_pace_estimate(pace, lesson->key) == 0) {
+        end_chain(pace, lesson->key);
+    } else {
+        pace->chain_launches += lesson->launches;
+        pace->chain_ns += lesson->span_ns;
+        if (pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
+            end_chain(pace, lesson->key);
+        }
+    }
+}
+
+void
+cgpu_estimate_finish(struct cgpu_pace *pace)
+{
+    struct cgpu_pace_lesson *lesson = &pace->lesson;
+
+    if (lesson->there && lesson->span_ns > 0 && lesson->key != 0 && lesson->launches > 0) {
+        teach_kernel(pace, lesson);
+    }
+    lesson->there = false;
+}
+
+/* Batches that are found passed in one check have one span between them. */
+static void
+add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
+{
+    if (lesson->key != more->key) {
+        lesson->key = 0;
+    }
+    lesson->launches += more->launches;
+    lesson->span_ns += more->span_ns;
+    lesson->exact = lesson->exact && more->exact;
+    lesson->seen = lesson->seen < more->seen ? lesson->seen : more->seen;
+}
+
+void
+cgpu_estimate_take(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    if (pace->lesson.there && pace->lesson.at_ns == lesson->at_ns) {
+        add_to_lesson(&pace->lesson, lesson);
+    } else {
+        cgpu_estimate_finish(pace);
+        pace->lesson = *lesson;
+        if (lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0) {
+            cgpu_estimate_finish(pace);
+        }
+    }
+}
+
+/* ---- kernels that were never measured ---- */
+
+uint64_t
+cgpu_guess_next(struct cgpu_guess *guess)
+{
+    bool enough = guess->fitted >= ENOUGH_TIMES;
+
+    guess->turn += enough;
+    return enough && guess->turn % MEASURED_PART != 0 ? guess->ns : 0;
+}
+
+/* Whether launches that take NS, not what they are taken for, keep others waiting or the GPU idle.
+ */
+static bool
+is_far(const struct cgpu_guess *guess, uint64_t ns, uint64_t count)
+{
+    uint64_t less = lesser(ns, guess->ns), more = larger(ns, guess->ns);
+
+    return more > FAR_TIMES * less && (more - less) * count > CGPU_PACE_FLIGHT_NS;
+}
+
+void
+cgpu_guess_learn(struct cgpu_guess *guess, uint64_t ns, uint64_t count)
+{
+    bool far = guess->ns != 0 && is_far(guess, ns, count);
+
+    if (guess->ns == 0) {
+        guess->ns = larger(ns, 1);
+    }
+    guess->fitted = far ? 0 : (uint32_t)lesser(guess->fitted + 1, ENOUGH_TIMES);
+    if (ns <= guess->ns) {
+        guess->ns = larger(guess->ns - (guess->ns - ns) / GUESS_FALL, 1);
+    } else if (!far) {
+        guess->ns += (lesser(ns, FAR_TIMES * guess->ns) - guess->ns + GUESS_RISE - 1) / GUESS_RISE;
+    }
+}

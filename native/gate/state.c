@@ -1,0 +1,213 @@
+/*
+ * The state of streams and GPUs. Each change of it is one function here. Who sees an event calls
+ * it: enter.c a launch, flight.c a marker that has passed or has not, sync.c a synchronisation,
+ * drain.c a gate that closes.
+ *
+ * A stream is stalled while it makes no progress: it is in a host function, or none of its work has
+ * ended for some time. Its work then takes no room. No drain waits for a stream in a host function,
+ * which uses none of the GPU, or for one in which nothing has ended for a second (a persistent
+ * kernel). Such streams are not charged while they go on: their kernel cannot be stopped, and
+ * paying for it would leave nothing to the other streams of the container. If the kernel ends after
+ * all, its time is charged then. Before that second is over the GPU may be running a long kernel,
+ * which is drained and charged like any other. When the stream makes progress again, its work is
+ * ordinary work; if the gate has closed by then, the process rings.
+ */
+#include "gate/state.h"
+
+#include "gate/pace_time.h"
+#include "ledger/work.h"
+
+/* ---- a stream's batch ---- */
+
+void
+cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
+{
+    struct cgpu_unmarked *pending = &stream->pending;
+
+    pending->mixed |= batch->mixed;
+    pending->mixed |= pending->launches != 0 ? pending->key ^ batch->key : 0;
+    pending->key = batch->key;
+    pending->work_ns += batch->work_ns;
+    pending->launches += batch->launches;
+}
+
+void
+cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+
+    gpu->open_ns += ns - stream->open_ns;
+    gpu->permit_used_ns += since(ns, stream->open_ns);
+    stream->open_ns = ns;
+}
+
+void
+cgpu_flight_suspect(struct cgpu_stream *stream)
+{
+    cgpu_flight_add(stream, &(struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX});
+    stream->unsure = 1;
+}
+
+struct cgpu_unmarked
+cgpu_flight_unmarked(const struct cgpu_stream *stream)
+{
+    struct cgpu_unmarked sum = stream->pending;
+
+    stream->gpu->outside->sum(stream, &sum);
+    return sum;
+}
+
+bool
+cgpu_flight_wants_marker(const struct cgpu_stream *stream)
+{
+    return stream->stale != 0 || cgpu_flight_unmarked(stream).launches != 0;
+}
+
+struct cgpu_pace_batch
+cgpu_flight_close(struct cgpu_stream *stream)
+{
+    struct cgpu_unmarked sum = cgpu_flight_unmarked(stream);
+    struct cgpu_pace_batch batch = {
+        .key = sum.mixed == 0 ? sum.key : 0,
+        .launches = sum.launches == 0 ? stream->stale : sum.launches,
+        .work_ns = sum.work_ns,
+        .start_ns = stream->begun_ns,
+        .certain = !stream->unsure,
+        .guessed = stream->guessed,
+        .guess_ns = stream->guess_ns,
+        .stream = stream->index,
+    };
+
+    stream->gpu->outside->cut(stream);
+    cgpu_flight_open(stream, 0);
+    stream->pending = (struct cgpu_unmarked){0};
+    stream->unsure = 0;
+    stream->guessed = 0;
+    stream->guess_ns = 0;
+    stream->begun_ns = 0;
+    return batch;
+}
+
+/* ---- a GPU ---- */
+
+void
+cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
+{
+    bool certain =
+        gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
+
+    /* relaxed: each is a hint that stands alone */
+    __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->done_us, (uint32_t)(gpu->pace.done_ns / 1000), __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->lag_ns, (uint32_t)gpu->pace.lag_ns, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now)
+{
+    if (gpu->phase != to && !(gpu->phase == CGPU_PHASE_UNCOUNTED && to == CGPU_PHASE_COUNTED)) {
+        gpu->phase = to;
+        gpu->phase_ns = now;
+    }
+}
+
+/* ---- streams that stall ---- */
+
+bool
+cgpu_apart_is_behind_call(const struct cgpu_stream *stream, uint64_t now)
+{
+    return stream->in_flight == 0 && stream->begun_ns > stream->call_ns &&
+           now < stream->call_ns + CGPU_APART_BEGINS_NS &&
+           stream->gpu->outside->is_behind_call(stream);
+}
+
+bool
+cgpu_apart_is_called(const struct cgpu_stream *stream, uint64_t now)
+{
+    return cgpu_apart_is_behind_call(stream, now) ||
+           (stream->in_flight == 0 && stream->call_ns != 0 &&
+            (stream->called_ns == now || now < stream->call_ns + CGPU_APART_CALL_NS));
+}
+
+/* STREAM takes time of the GPU that is charged only when it has ended. */
+void
+cgpu_apart_stay(struct cgpu_stream *stream, uint64_t now)
+{
+    stream->stays_ns = now;
+    cgpu_work_stays(stream->gpu->sums);
+}
+
+/* Time that several streams stay together is reported once. */
+void
+cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+    uint64_t ns = since(now, larger(stream->stays_ns, gpu->stayed_ns));
+
+    stream->moved_ns = now;
+    if (stream->stays_ns != 0 && ns > 0) {
+        gpu->stayed_ns = now;
+        cgpu_work_stayed(gpu->sums, ns);
+    }
+    stream->stays_ns = 0;
+}
+
+static void
+change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+    enum cgpu_apart before = stream->apart;
+    bool was_left = cgpu_apart_is_left(stream);
+
+    stream->apart = to;
+    if (to == CGPU_APART_NOT && stream->pending.launches != 0) {
+        cgpu_flight_open(stream, larger(stream->pending.work_ns, 1));
+    } else { /* what is apart takes no room */
+        cgpu_flight_open(stream, 0);
+    }
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        struct cgpu_flight *flight = &gpu->flight[i];
+
+        if (flight->stream != stream) {
+            continue;
+        }
+        if (before == CGPU_APART_NOT && to != CGPU_APART_NOT) {
+            cgpu_pace_leave(&gpu->pace, &flight->batch, now);
+        } else if (before != CGPU_APART_NOT && to == CGPU_APART_NOT) {
+            cgpu_pace_return(&gpu->pace, &flight->batch, now);
+        }
+        gpu->left += (uint32_t)cgpu_apart_is_left(stream) - was_left;
+    }
+    cgpu_flight_publish(gpu);
+}
+
+void
+cgpu_apart_go(struct cgpu_stream *stream, enum cgpu_apart why, uint64_t now)
+{
+    change(stream, why, now);
+    stream->apart_ns = now;
+    stream->gpu->aside = 1;
+}
+
+void
+cgpu_apart_end(struct cgpu_stream *stream, uint64_t now)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+    uint32_t word = cgpu_gate_word(gpu);
+
+    change(stream, CGPU_APART_NOT, now);
+    stream->moved_ns = now;
+    bool works = stream->in_flight != 0 || stream->pending.launches != 0;
+    if (works) {
+        __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);
+    }
+    if (works && !cgpu_gate_is_open(word)) {
+        cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* mark now what was not marked */
+        if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) == 0) {
+            __atomic_store_n(&gpu->work->active, word, __ATOMIC_RELEASE);
+            gpu->outside->ring(gpu);
+        }
+    }
+}

@@ -13,7 +13,7 @@ enum { BLOCKED_PART = 4 };
 static bool
 is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 {
-    return stream->gpu == gpu && stream->used && stream->apart == CGPU_APART_NOT &&
+    return stream->gpu == gpu && stream->used && stream->stall == CGPU_STALL_NONE &&
            stream->pending.launches != 0;
 }
 
@@ -22,7 +22,7 @@ is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
  * then the existing markers show that the GPU is busy.
  */
 static bool
-has_most(const struct cgpu_stream *stream)
+has_most_markers(const struct cgpu_stream *stream)
 {
     return stream->in_flight > CGPU_STREAM_MARKERS;
 }
@@ -34,8 +34,8 @@ suspect_all(struct cgpu_gate_gpu *gpu)
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (stream->gpu == gpu && stream->handle != NULL && stream->lane == 0) {
-            cgpu_flight_suspect(stream);
+        if (stream->gpu == gpu && stream->handle != NULL && stream->slot == 0) {
+            cgpu_batch_suspect(stream);
         }
     }
 }
@@ -53,9 +53,9 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
         if (!is_unmarked(stream, gpu)) {
             continue;
         }
-        if (cgpu_apart_is_behind_call(stream, now)) {
+        if (cgpu_stall_is_behind_call(stream, now)) {
             phase = CGPU_PHASE_COUNTED;
-        } else if (has_most(stream)) {
+        } else if (has_most_markers(stream)) {
             phase = phase == CGPU_PHASE_MARKED ? CGPU_PHASE_DEFERRED : phase;
         } else {
             fits = cgpu_flight_cut(stream, now);
@@ -68,7 +68,7 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
 static bool
 stop_threads(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    bool stopped = gpu->outside->stop(gpu, now);
+    bool stopped = gpu->ops->stop(gpu, now);
 
     if (!stopped) {
         gpu->blocked_ns = gpu->blocked_ns != 0 ? gpu->blocked_ns : now;
@@ -77,7 +77,7 @@ stop_threads(struct cgpu_gate_gpu *gpu, uint64_t now)
         if (gpu->phase == CGPU_PHASE_UNCOUNTED) {
             suspect_all(gpu);
         }
-        cgpu_drain_change(gpu, CGPU_PHASE_DEFERRED, now); /* each new marker publishes it */
+        cgpu_gate_set_phase(gpu, CGPU_PHASE_DEFERRED, now); /* each new marker publishes it */
     }
     return stopped;
 }
@@ -89,8 +89,8 @@ mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
     bool stopped = gpu->phase >= CGPU_PHASE_DEFERRED || stop_threads(gpu, now);
 
     if (stopped) {
-        cgpu_drain_change(gpu, mark_each(gpu, now), now);
-        cgpu_flight_publish(gpu);
+        cgpu_gate_set_phase(gpu, mark_each(gpu, now), now);
+        cgpu_gate_publish(gpu);
     }
     return stopped && gpu->phase != CGPU_PHASE_COUNTED;
 }
@@ -102,21 +102,21 @@ is_active(const struct cgpu_gate_gpu *gpu)
 }
 
 static void
-say_quiet(struct cgpu_gate_gpu *gpu)
+report_quiet(struct cgpu_gate_gpu *gpu)
 {
     /* release: what this thread wrote before is visible */
     __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
-    gpu->outside->ring(gpu);
+    gpu->ops->ring(gpu);
 }
 
 void
-cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu, uint32_t when)
+cgpu_drain_report_idle(struct cgpu_gate_gpu *gpu, uint32_t when)
 {
     uint32_t idle = __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED);
 
     if (is_active(gpu) && idle != when && idle != CGPU_IDLE_NOW) {
         __atomic_store_n(&gpu->work->idle, when, __ATOMIC_RELEASE);
-        gpu->outside->ring(gpu);
+        gpu->ops->ring(gpu);
     }
 }
 
@@ -124,17 +124,17 @@ bool
 cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
     bool quiet = !cgpu_gate_is_open(cgpu_gate_word(gpu)) && gpu->phase == CGPU_PHASE_MARKED &&
-                 !cgpu_flight_is_busy(gpu);
+                 !cgpu_gate_is_busy(gpu);
 
     if (quiet && is_active(gpu)) {
-        say_quiet(gpu);
+        report_quiet(gpu);
     }
     return quiet;
 }
 
 /* A launch may take as long as the driver likes: look rarer as it takes longer. */
 static uint64_t
-look_blocked(const struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_blocked_at(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t wait = gpu->blocked_ns != 0 ? since(now, gpu->blocked_ns) / BLOCKED_PART : 0;
 
@@ -142,30 +142,30 @@ look_blocked(const struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 static uint64_t
-look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t next;
 
     if (gpu->phase != CGPU_PHASE_MARKED && !mark_all(gpu, now)) {
-        next = look_blocked(gpu, now);
+        next = poll_blocked_at(gpu, now);
     } else if (!cgpu_drain_is_quiet(gpu)) {
-        next = cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
+        next = cgpu_pace_drain_poll_at(&gpu->pace, gpu->phase_ns, now);
     } else {
-        next = gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
+        next = gpu->has_stalled ? now + CGPU_STALL_AWAITS_NS : UINT64_MAX;
     }
     return next;
 }
 
 /* Launches that may get a marker now, except for HELD, which threads still have. */
 static uint64_t
-unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
+count_unmarked(const struct cgpu_gate_gpu *gpu, uint64_t held)
 {
     uint64_t sum = held;
 
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
         const struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (is_unmarked(stream, gpu) && !has_most(stream)) {
+        if (is_unmarked(stream, gpu) && !has_most_markers(stream)) {
             sum += stream->pending.launches;
         }
     }
@@ -174,7 +174,7 @@ unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
 
 /* When GPU last had something to do: counted launches record it, others are noticed here. */
 static uint64_t
-last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
+update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
     bool more = held != gpu->held || __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0;
     uint64_t ended = lesser(gpu->pace.passed_ns, now);
@@ -186,13 +186,13 @@ last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 
 /* Not while there is certainly something to do, nor before GPU can be idle. */
 static uint64_t
-look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
+poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
     uint64_t soon = now + CGPU_DRAIN_WATCH_NS, idle = gpu->active_ns + CGPU_PACE_IDLE_NS;
 
     uint64_t next;
 
-    if (cgpu_flight_is_busy(gpu)) {
+    if (cgpu_gate_is_busy(gpu)) {
         next = clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
     } else if (gpu->queued_ns != 0) { /* its threads are woken when it may launch */
         next = now + CGPU_PERMIT_LOOK_NS;
@@ -208,7 +208,7 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
  * may the guess of a kernel that was never measured.
  */
 static uint64_t
-rests_from(const struct cgpu_gate_gpu *gpu)
+predict_rest(const struct cgpu_gate_gpu *gpu)
 {
     uint64_t end = gpu->pace.end_ns, more = 0;
     bool known = gpu->syncs && gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS &&
@@ -218,8 +218,8 @@ rests_from(const struct cgpu_gate_gpu *gpu)
     for (uint32_t i = 0; i < *gpu->stream_bound && known; i++) {
         const struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (stream->gpu == gpu && stream->used && stream->apart == CGPU_APART_NOT) {
-            struct cgpu_unmarked sum = cgpu_flight_unmarked(stream); /* also what threads hold */
+        if (stream->gpu == gpu && stream->used && stream->stall == CGPU_STALL_NONE) {
+            struct cgpu_unmarked sum = cgpu_batch_sum(stream); /* also what threads hold */
 
             known = sum.launches == 0 || (!stream->unsure && stream->guessed == 0);
             end = sum.launches != 0 ? larger(end, stream->begun_ns) : end;
@@ -231,52 +231,52 @@ rests_from(const struct cgpu_gate_gpu *gpu)
 
 /* The next container needs a while to begin, so its gate opens before the end. */
 static uint64_t
-look_ahead(struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_rest_at(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t end = rests_from(gpu);
+    uint64_t end = predict_rest(gpu);
     bool early = end > now + CGPU_REST_EARLY_NS;
 
     if (end != 0 && !early) {
-        cgpu_drain_say_idle(gpu, CGPU_IDLE_SOON);
+        cgpu_drain_report_idle(gpu, CGPU_IDLE_SOON);
     }
     return early ? end - CGPU_REST_EARLY_NS : UINT64_MAX;
 }
 
 /* Others wait for this container's turn to end: report when it is not used. */
 static uint64_t
-look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t held = gpu->outside->held(gpu), unmarked = unmarked_on(gpu, held);
+    uint64_t held = gpu->ops->count_held(gpu), unmarked = count_unmarked(gpu, held);
     bool blocked = false;
 
-    if (now - last_active(gpu, held, now) < CGPU_PACE_IDLE_NS) {
+    if (now - update_active(gpu, held, now) < CGPU_PACE_IDLE_NS) {
         gpu->blocked_ns = 0;
     } else if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
         blocked = !mark_all(gpu, now);
-    } else if (!cgpu_flight_is_busy(gpu)) {
-        cgpu_drain_say_idle(gpu, CGPU_IDLE_NOW);
+    } else if (!cgpu_gate_is_busy(gpu)) {
+        cgpu_drain_report_idle(gpu, CGPU_IDLE_NOW);
     }
-    return blocked ? look_blocked(gpu, now)
-                   : lesser(look_at(gpu, unmarked, now), look_ahead(gpu, now));
+    return blocked ? poll_blocked_at(gpu, now)
+                   : lesser(poll_idle_at(gpu, unmarked, now), poll_rest_at(gpu, now));
 }
 
 uint64_t
-cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
+cgpu_drain_poll(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint32_t word = cgpu_gate_word(gpu);
 
     cgpu_flight_harvest(gpu, now);
-    cgpu_permits_look(gpu, now);
+    cgpu_permits_renew(gpu, now);
     uint64_t next = UINT64_MAX;
     if (!cgpu_gate_is_open(word)) {
-        next = look_closed(gpu, now);
+        next = poll_closed(gpu, now);
     } else if (cgpu_gate_state(word) == CGPU_GATE_PRESSED) {
-        next = look_pressed(gpu, now);
+        next = poll_pressed(gpu, now);
     } else {
         gpu->blocked_ns = 0;
     }
     if (cgpu_gate_is_open(word)) { /* threads may launch */
-        cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now);
+        cgpu_gate_set_phase(gpu, CGPU_PHASE_COUNTED, now);
     }
     return next;
 }
@@ -287,8 +287,8 @@ cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
     /* under a free gate there may be uncounted work; it is not worth markers to wait for it */
     if (gpu->phase != CGPU_PHASE_UNCOUNTED && is_active(gpu) && mark_all(gpu, now)) {
         cgpu_flight_harvest(gpu, now);
-        if (!cgpu_flight_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
-            say_quiet(gpu);
+        if (!cgpu_gate_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
+            report_quiet(gpu);
         }
     }
 }
@@ -304,7 +304,7 @@ cgpu_drain_release(struct cgpu_gate_gpu *gpu, uint64_t now)
         if (stream->gpu == gpu && stream->used && stream->handle == NULL &&
             stream->in_flight == 0) {
             marked = marked || mark_all(gpu, now);
-            gpu->outside->release(stream);
+            gpu->ops->release(stream);
         }
     }
 }

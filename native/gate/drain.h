@@ -8,13 +8,13 @@
  * Do what GPU's gate requires at NOW. Returns when to look again; UINT64_MAX: when the gate
  * changes.
  */
-uint64_t cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now);
+uint64_t cgpu_drain_poll(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Has all work ended since the gate closed? Then say so. */
 bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
 
 /* GPU's gate is pressed, and it is idle NOW or SOON (ledger_file.h): say so, if not yet known. */
-void cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu, uint32_t when);
+void cgpu_drain_report_idle(struct cgpu_gate_gpu *gpu, uint32_t when);
 
 /* Without a helper thread: if all counted work on GPU has ended, inform the arbiter at once. */
 void cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now);

@@ -36,8 +36,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_gate_gpu *gpu = stream->gpu;
     uint32_t before = __atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED);
 
-    cgpu_drain_change(gpu, cgpu_gate_is_metered(word) ? CGPU_PHASE_COUNTED : CGPU_PHASE_UNCOUNTED,
-                      now);
+    cgpu_gate_set_phase(gpu, cgpu_gate_is_metered(word) ? CGPU_PHASE_COUNTED : CGPU_PHASE_UNCOUNTED,
+                        now);
     bool same = before == word;
     if (!same) {
         cgpu_work_begin(gpu->work, word, now);
@@ -60,7 +60,7 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
  * The size of a batch: a stream's markers and the batch after them fill FLIGHT and the GPU's lag.
  */
 static uint64_t
-batch_of(const struct cgpu_stream *stream, uint64_t flight)
+batch_size(const struct cgpu_stream *stream, uint64_t flight)
 {
     uint64_t ns = (flight + stream->gpu->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
 
@@ -71,7 +71,7 @@ batch_of(const struct cgpu_stream *stream, uint64_t flight)
 static bool
 ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns)
 {
-    uint64_t most = batch_of(stream, CGPU_PACE_FLIGHT_NS);
+    uint64_t most = batch_size(stream, CGPU_PACE_FLIGHT_NS);
 
     return batch->launches != 0 && (ns == 0 || stream->unsure || stream->guessed >= CGPU_GUESSES ||
                                     batch->work_ns + ns >= most);
@@ -86,14 +86,14 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    bool much = gpu->open_ns - stream->open_ns > flight / 2;
+    bool much = gpu->unmarked_ns - stream->unmarked_ns > flight / 2;
 
     for (uint32_t i = 0; i < *gpu->stream_bound && much; i++) {
         struct cgpu_stream *other = &gpu->streams[i];
 
         /* another thread's own default stream is marked through the legacy one, which waits */
-        if (other != stream && other->gpu == gpu && other->open_ns != 0 && other->lane == 0 &&
-            !cgpu_flight_is_enough(other) && !cgpu_apart_is_called(other, now)) {
+        if (other != stream && other->gpu == gpu && other->unmarked_ns != 0 && other->slot == 0 &&
+            !cgpu_batch_is_deferred(other) && !cgpu_stall_is_in_call(other, now)) {
             cgpu_flight_cut(other, now);
         }
     }
@@ -105,7 +105,7 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
     const struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    return cgpu_pace_room(&gpu->pace, since(flight, gpu->open_ns - stream->open_ns), now);
+    return cgpu_pace_room(&gpu->pace, since(flight, gpu->unmarked_ns - stream->unmarked_ns), now);
 }
 
 /*
@@ -119,8 +119,8 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
     const struct cgpu_gate_gpu *gpu = stream->gpu;
 
     bool fits = ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
-                gpu->open_ns + ns <= batch_of(stream, flight);
-    uint64_t until = cgpu_pace_room(&gpu->pace, fits ? since(flight, gpu->open_ns) : 0, now);
+                gpu->unmarked_ns + ns <= batch_size(stream, flight);
+    uint64_t until = cgpu_pace_room(&gpu->pace, fits ? since(flight, gpu->unmarked_ns) : 0, now);
 
     return fits || until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
 }
@@ -132,9 +132,9 @@ room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint6
 {
     uint64_t until;
 
-    if (cgpu_apart_is_called(stream, now)) { /* it may be about to go apart */
+    if (cgpu_stall_is_in_call(stream, now)) { /* it may be about to stall */
         until = now + CGPU_PACE_IDLE_NS / 4;
-    } else if (cgpu_flight_is_enough(stream)) {
+    } else if (cgpu_batch_is_deferred(stream)) {
         until = room_unmarked(stream, batch, ns, flight, now);
     } else if (!cgpu_flight_cut(stream, now)) {
         until = now + CGPU_PACE_FLIGHT_NS;
@@ -149,7 +149,7 @@ room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint6
 }
 
 /*
- * A launch into a stream that stands apart needs no room, because its work does not run now. It
+ * A launch into a stalled stream needs no room, because its work does not run now. It
  * gets no marker: markers would fill the driver's queue, and a thread may wait for ever at a full
  * queue.
  */
@@ -161,13 +161,13 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
     uint64_t flight = ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
 
     cgpu_flight_harvest(gpu, now);
-    struct cgpu_unmarked batch = cgpu_flight_unmarked(stream);
+    struct cgpu_unmarked batch = cgpu_batch_sum(stream);
     bool full = ends_batch(stream, &batch, ns);
-    if (stream->apart != CGPU_APART_NOT) {
+    if (stream->stall != CGPU_STALL_NONE) {
         return batch.launches >= CGPU_DRIVER_QUEUE ? now + CGPU_PACE_FLIGHT_NS : 0;
     }
     if (!stream->unsure) {
-        cgpu_flight_open(stream, batch.launches != 0 ? larger(batch.work_ns, 1) : 0);
+        cgpu_batch_set_unmarked(stream, batch.launches != 0 ? larger(batch.work_ns, 1) : 0);
     }
     end_others(stream, flight, now);
     uint64_t until = cgpu_permits_take(gpu, word, now);
@@ -178,11 +178,11 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
 }
 
 uint64_t
-cgpu_enter_most(const struct cgpu_stream *stream, uint32_t word)
+cgpu_enter_batch_limit(const struct cgpu_stream *stream, uint32_t word)
 {
-    uint64_t lanes = larger(stream->gpu->open_lanes, 1);
+    uint64_t slots = larger(stream->gpu->unmarked_slots, 1);
 
-    return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / lanes;
+    return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / slots;
 }
 
 void
@@ -195,8 +195,8 @@ cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t
     stream->unsure |= ns == 0;
     stream->guessed += guessed && ns != 0;
     stream->guess_ns += guessed ? ns : 0;
-    if (stream->apart == CGPU_APART_NOT) { /* one of unknown length takes the room of a batch */
-        cgpu_flight_open(stream, stream->open_ns + (ns != 0 ? ns : CGPU_PACE_BATCH_NS));
+    if (stream->stall == CGPU_STALL_NONE) { /* one of unknown length takes the room of a batch */
+        cgpu_batch_set_unmarked(stream, stream->unmarked_ns + (ns != 0 ? ns : CGPU_PACE_BATCH_NS));
     }
     stream->gpu->active_ns = now;
     /* relaxed: it may be seen late, but then the gate closes and waits for the batch */

@@ -25,7 +25,7 @@ uint64_t cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns,
  * How much a thread may launch into STREAM before it asks again, under the metered gate WORD. While
  * others wait, all threads and streams together launch about a batch unseen.
  */
-uint64_t cgpu_enter_most(const struct cgpu_stream *stream, uint32_t word);
+uint64_t cgpu_enter_batch_limit(const struct cgpu_stream *stream, uint32_t word);
 
 /* A launch of NS (GUESSED: by guess.h) goes: it joins the batch of STREAM, or begins it. */
 void cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t now);

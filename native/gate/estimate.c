@@ -10,7 +10,7 @@ enum { ENOUGH_TIMES = 8, MEASURED_PART = 64, FAR_TIMES = 4, GUESS_FALL = 12, GUE
 
 /* The entry of KEY; the one that it shall have from now on, if it has none. */
 static struct cgpu_pace_estimate *
-entry_of(struct cgpu_pace *pace, uint64_t key)
+find_entry(struct cgpu_pace *pace, uint64_t key)
 {
     struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
     struct cgpu_pace_estimate *own = NULL, *free = NULL;
@@ -27,7 +27,7 @@ entry_of(struct cgpu_pace *pace, uint64_t key)
 
 /* relaxed: see cgpu_pace_estimate */
 static void
-learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
+store_estimate(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 {
     __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
@@ -35,14 +35,14 @@ learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 
 /* What ran beside others may have begun before its span: many such spans show more than one. */
 static uint64_t
-lower_beside(uint64_t ns, uint64_t sample)
+lower_overlapped(uint64_t ns, uint64_t sample)
 {
     return ns - (ns - sample) / BESIDE_FALL;
 }
 
 /* Spans are often too long, and so may the estimate be: lower it fast if the gap is large. */
 static uint64_t
-lower(uint64_t ns, uint64_t sample)
+lower_estimate(uint64_t ns, uint64_t sample)
 {
     uint64_t step = sample < ns - ns / 4 ? FALL : RISE;
 
@@ -51,7 +51,7 @@ lower(uint64_t ns, uint64_t sample)
 
 /* A thread that had no processor, or whose work ran behind others', sees far too long a span. */
 static uint64_t
-higher(uint64_t ns, uint64_t sample)
+raise_estimate(uint64_t ns, uint64_t sample)
 {
     return ns + (lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
 }
@@ -62,7 +62,7 @@ higher(uint64_t ns, uint64_t sample)
  * nothing.
  */
 static uint64_t
-less_edges(uint64_t sample)
+subtract_edges(uint64_t sample)
 {
     return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
 }
@@ -78,19 +78,19 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     if (ns == 0) {
         /* seen late, it is too long by less than a batch, which is better than to wait once more */
         if (lesson->seen == CGPU_SEEN_AT_ONCE || sample <= CGPU_PACE_BATCH_NS) {
-            learn(entry_of(pace, lesson->key), lesson->key, sample);
+            store_estimate(find_entry(pace, lesson->key), lesson->key, sample);
             cgpu_guess_learn(&pace->guess, sample, 1);
         }
     } else if (lesson->launches == 1 && sample < ns / 2 && sample + lesson->blur_ns >= ns) {
         ; /* the batch before ended earlier than it was seen to: this one had begun by then */
     } else if (sample < ns && lesson->beside) {
-        learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));
+        store_estimate(find_entry(pace, lesson->key), lesson->key, lower_overlapped(ns, sample));
     } else if (sample < ns && !lesson->cut) {
-        learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
+        store_estimate(find_entry(pace, lesson->key), lesson->key, lower_estimate(ns, sample));
     } else if (may_rise) {
-        sample = lesson->exact ? sample : less_edges(sample);
+        sample = lesson->exact ? sample : subtract_edges(sample);
         if (sample > ns) {
-            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, sample));
+            store_estimate(find_entry(pace, lesson->key), lesson->key, raise_estimate(ns, sample));
         }
     }
 }
@@ -106,9 +106,10 @@ end_chain(struct cgpu_pace *pace, uint64_t key)
     uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
 
     if (sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
-        learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
+        store_estimate(find_entry(pace, pace->chain_key), pace->chain_key,
+                       raise_estimate(ns, sample));
     } else if (sample < ns && pace->chain_ns >= CGPU_PACE_SHORT_CHAIN_NS) {
-        learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
+        store_estimate(find_entry(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
     }
     pace->chain_key = key;
     pace->chain_launches = 0;

@@ -19,26 +19,26 @@ cgpu_flight_end(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, 
 }
 
 static void
-take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now,
-         enum cgpu_pace_seen seen)
+remove_passed(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now,
+              enum cgpu_pace_seen seen)
 {
     struct cgpu_stream *stream = flight->stream;
     /* long work is checked for less often, and need not be seen so promptly */
     uint64_t lately = CGPU_FLIGHT_KNOWN_NS + (now - flight->marked_ns) / KNOWN_PART;
 
-    gpu->left -= cgpu_apart_is_left(stream);
-    if (stream->apart == CGPU_APART_NOT) {
+    gpu->ignored -= cgpu_stall_is_ignored(stream);
+    if (stream->stall == CGPU_STALL_NONE) {
         if (flight->ended_ns != 0) {
             cgpu_flight_end(gpu, &flight->batch, flight->ended_ns, CGPU_SEEN_MARKED);
-        } else if (now - gpu->pace.looked_ns < lately) {
+        } else if (now - gpu->pace.polled_ns < lately) {
             cgpu_flight_end(gpu, &flight->batch, now, CGPU_SEEN_AT_ONCE);
         } else {
             cgpu_flight_end(gpu, &flight->batch, now, seen);
         }
     }
-    cgpu_apart_moves(stream, now);
+    cgpu_stall_note_progress(stream, now);
     stream->in_flight--;
-    gpu->outside->release(stream);
+    gpu->ops->release(stream);
 }
 
 /*
@@ -46,8 +46,8 @@ take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now,
  * until UNTIL has passed, as was SEEN.
  */
 static void
-take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until, uint64_t now,
-         enum cgpu_pace_seen seen)
+remove_all_passed(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until,
+                  uint64_t now, enum cgpu_pace_seen seen)
 {
     uint32_t kept = 0;
 
@@ -55,15 +55,15 @@ take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t u
         struct cgpu_flight *flight = &gpu->flight[i];
 
         if (stream != NULL ? flight->stream == stream && flight->marked_ns <= until
-                           : gpu->outside->is_passed(flight)) {
-            take_out(gpu, flight, now, seen);
+                           : gpu->ops->is_passed(flight)) {
+            remove_passed(gpu, flight, now, seen);
         } else {
             gpu->flight[kept++] = *flight;
         }
     }
     if (kept != gpu->flights) {
         gpu->flights = kept;
-        cgpu_flight_publish(gpu);
+        cgpu_gate_publish(gpu);
     }
 }
 
@@ -71,41 +71,41 @@ void
 cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, enum cgpu_pace_seen seen)
 {
     if (stream->in_flight != 0) {
-        take_all(stream->gpu, stream, until, now, seen);
+        remove_all_passed(stream->gpu, stream, until, now, seen);
     }
 }
 
 /* ---- streams whose work does not end when it should ---- */
 
 /*
- * How long nothing in a stream ends before it goes apart. AWAITS: streams may wait for the program.
+ * How long nothing in a stream ends before it is stalled. AWAITS: streams may wait for the program.
  */
 static uint64_t
-patience(const struct cgpu_gate_gpu *gpu, bool awaits)
+stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
 {
-    uint64_t least = gpu->pace.uncertain != 0 ? CGPU_APART_UNKNOWN_NS : CGPU_APART_AWAITS_NS;
+    uint64_t least = gpu->pace.uncertain != 0 ? CGPU_STALL_UNKNOWN_NS : CGPU_STALL_AWAITS_NS;
 
-    return awaits ? clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_APART_STAYS_NS)
-                  : CGPU_APART_STAYS_NS;
+    return awaits ? clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_STALL_PERSISTENT_NS)
+                  : CGPU_STALL_PERSISTENT_NS;
 }
 
 /* Among the flights of a stream, this becomes true for the oldest first. */
 static bool
-gets_nowhere(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
+makes_no_progress(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
 {
-    return since(now, larger(flight->stream->moved_ns, flight->marked_ns)) >= after;
+    return since(now, larger(flight->stream->progress_ns, flight->marked_ns)) >= after;
 }
 
 static void
-look_for_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     bool lost = false;
 
     for (uint32_t i = 0; i < gpu->flights && !lost; i++) {
         const struct cgpu_flight *flight = &gpu->flight[i];
-        uint64_t asked = larger(flight->marked_ns, flight->stream->asked_ns);
+        uint64_t asked = larger(flight->marked_ns, flight->stream->queried_ns);
 
-        lost = since(now, asked) >= CGPU_APART_LOST_NS && gpu->outside->is_lost(flight, now);
+        lost = since(now, asked) >= CGPU_STALL_LOST_NS && gpu->ops->is_lost(flight, now);
         if (lost) { /* this changes the table */
             cgpu_flight_pass(flight->stream, now, now, CGPU_SEEN_LATE);
         }
@@ -113,57 +113,57 @@ look_for_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 static void
-look_at_flights(struct cgpu_gate_gpu *gpu, bool awaits, uint64_t now)
+poll_flights(struct cgpu_gate_gpu *gpu, bool awaits, uint64_t now)
 {
     for (uint32_t i = 0; i < gpu->flights; i++) {
         const struct cgpu_flight *flight = &gpu->flight[i];
         struct cgpu_stream *stream = flight->stream;
 
-        if (cgpu_apart_is_left(stream)) {
+        if (cgpu_stall_is_ignored(stream)) {
             continue;
         }
-        if (gets_nowhere(flight, CGPU_APART_STAYS_NS, now)) {
-            cgpu_apart_go(stream, CGPU_APART_STAYS, now);
+        if (makes_no_progress(flight, CGPU_STALL_PERSISTENT_NS, now)) {
+            cgpu_stall_begin(stream, CGPU_STALL_PERSISTENT, now);
             if (!awaits) { /* otherwise it may be waiting for the program, and use no GPU time */
-                cgpu_apart_stay(stream, now);
+                cgpu_stall_leave_uncharged(stream, now);
             }
-        } else if (stream->apart == CGPU_APART_NOT &&
-                   gets_nowhere(flight, patience(gpu, awaits), now)) {
-            cgpu_apart_go(stream, CGPU_APART_LATE, now);
+        } else if (stream->stall == CGPU_STALL_NONE &&
+                   makes_no_progress(flight, stall_after(gpu, awaits), now)) {
+            cgpu_stall_begin(stream, CGPU_STALL_LATE, now);
         }
     }
 }
 
 static void
-look_aside(struct cgpu_gate_gpu *gpu, uint64_t now)
+poll_stalled(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    bool aside = false;
+    bool has_stalled = false;
 
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (stream->gpu != gpu || !stream->used || stream->apart == CGPU_APART_NOT) {
+        if (stream->gpu != gpu || !stream->used || stream->stall == CGPU_STALL_NONE) {
             continue;
         }
-        if (stream->apart == CGPU_APART_CALLED ? stream->called_ns == now
-                                               : stream->moved_ns < stream->apart_ns) {
-            aside = true;
+        if (stream->stall == CGPU_STALL_IN_CALL ? stream->in_call_ns == now
+                                                : stream->progress_ns < stream->stalled_ns) {
+            has_stalled = true;
         } else {
-            cgpu_apart_end(stream, now);
+            cgpu_stall_end(stream, now);
         }
     }
-    gpu->aside = aside;
+    gpu->has_stalled = has_stalled;
 }
 
 void
 cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    take_all(gpu, NULL, 0, now, CGPU_SEEN_LATE);
-    cgpu_pace_look(&gpu->pace, now);
-    look_for_lost(gpu, now);
-    look_at_flights(gpu, gpu->outside->awaits(gpu, now), now);
-    if (gpu->aside) {
-        look_aside(gpu, now);
+    remove_all_passed(gpu, NULL, 0, now, CGPU_SEEN_LATE);
+    cgpu_pace_note_poll(&gpu->pace, now);
+    poll_lost(gpu, now);
+    poll_flights(gpu, gpu->ops->poll_host_calls(gpu, now), now);
+    if (gpu->has_stalled) {
+        poll_stalled(gpu, now);
     }
 }
 
@@ -171,23 +171,23 @@ cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 
 /* Captured work does not run, and nothing runs in a broken context: then there is no marker. */
 static void
-put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
+add_flight(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
     struct cgpu_flight *flight = &gpu->flight[gpu->flights];
-    uint32_t means;
+    uint32_t kind;
 
-    if (gpu->outside->put_marker(stream, stream->issued + 1, &means)) {
+    if (gpu->ops->put_marker(stream, stream->issued + 1, &kind)) {
         stream->issued++;
         stream->in_flight++;
         gpu->flights++;
-        *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means, 0};
-        gpu->left += cgpu_apart_is_left(stream);
-        if (stream->apart == CGPU_APART_NOT) {
+        *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, kind, 0};
+        gpu->ignored += cgpu_stall_is_ignored(stream);
+        if (stream->stall == CGPU_STALL_NONE) {
             cgpu_pace_mark(&gpu->pace, &flight->batch, now);
         }
         __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
-        cgpu_flight_publish(gpu);
+        cgpu_gate_publish(gpu);
     }
 }
 
@@ -202,9 +202,9 @@ thin_out(struct cgpu_gate_gpu *gpu)
     for (uint32_t i = 0; i < gpu->flights; i++) {
         struct cgpu_stream *stream = gpu->flight[i].stream;
 
-        if (cgpu_apart_is_left(stream) && gpu->flight[i].seq != stream->issued) {
+        if (cgpu_stall_is_ignored(stream) && gpu->flight[i].seq != stream->issued) {
             stream->in_flight--;
-            gpu->left--;
+            gpu->ignored--;
         } else {
             gpu->flight[kept++] = gpu->flight[i];
         }
@@ -231,9 +231,9 @@ cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
     bool fits = has_slot(stream->gpu, now);
 
     if (fits) {
-        struct cgpu_pace_batch batch = cgpu_flight_close(stream);
+        struct cgpu_pace_batch batch = cgpu_batch_close(stream);
 
-        put(stream, &batch, now);
+        add_flight(stream, &batch, now);
     }
     return fits;
 }
@@ -244,9 +244,9 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1, .stream = stream->index};
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    if (cgpu_gate_is_metered(word) && stream->apart == CGPU_APART_NOT &&
-        !cgpu_apart_is_called(stream, now) && !cgpu_flight_is_enough(stream) &&
+    if (cgpu_gate_is_metered(word) && stream->stall == CGPU_STALL_NONE &&
+        !cgpu_stall_is_in_call(stream, now) && !cgpu_batch_is_deferred(stream) &&
         __atomic_load_n(&gpu->limits->quiet_gate, __ATOMIC_RELAXED) == word && has_slot(gpu, now)) {
-        put(stream, &nothing, now);
+        add_flight(stream, &nothing, now);
     }
 }

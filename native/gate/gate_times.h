@@ -94,26 +94,26 @@
  */
 #define CGPU_REST_EARLY_NS UINT64_C(120000)
 
-/* ---- streams that stand apart ---- */
+/* ---- streams that stall ---- */
 /* After this long in a host function: short ones do not count. The process's own work waits. */
-#define CGPU_APART_CALL_NS CGPU_PACE_IDLE_NS
+#define CGPU_STALL_CALL_NS CGPU_PACE_IDLE_NS
 /*
  * After no work of a stream has ended for this long, nobody waits for it; until then the next
  * container does. Halved: long-shares, kernels of 0.5 s would not be charged as they run.
  */
-#define CGPU_APART_STAYS_NS UINT64_C(1000000000)
+#define CGPU_STALL_PERSISTENT_NS UINT64_C(1000000000)
 /*
  * The least time of the same kind if a stream may be waiting for the program without our knowing:
  * AWAITS_NS, or UNKNOWN_NS if its work includes kernels of unknown length. The program's own
- * launches wait for it. AWAITS_NS is also how often to check whether a stream that stands apart
- * makes progress.
+ * launches wait for it. AWAITS_NS is also how often to check whether a stalled stream makes
+ * progress.
  */
-#define CGPU_APART_AWAITS_NS  UINT64_C(20000000)
-#define CGPU_APART_UNKNOWN_NS UINT64_C(100000000)
+#define CGPU_STALL_AWAITS_NS  UINT64_C(20000000)
+#define CGPU_STALL_UNKNOWN_NS UINT64_C(100000000)
 /* A host function's thread begins within this time, even on a busy machine (test_gate_apart.py). */
-#define CGPU_APART_BEGINS_NS UINT64_C(100000000)
+#define CGPU_STALL_BEGINS_NS UINT64_C(100000000)
 /* If a marker has not been written for this long, ask the driver. The process's own work waits. */
-#define CGPU_APART_LOST_NS UINT64_C(100000000)
+#define CGPU_STALL_LOST_NS UINT64_C(100000000)
 
 /* ---- without an arbiter (fallback.h) ---- */
 /* Each container launches in its own part of this period, and waits for the rest of it. */
@@ -131,9 +131,9 @@
 #define CGPU_ENTER_SLICE_NS UINT64_C(100000000)
 #define CGPU_ENTER_ALONE_NS UINT64_C(1000000)
 /* Between two checks that no thread is inside a launch. The next container waits for that. */
-#define CGPU_LANE_PAUSE_NS UINT64_C(5000)
-/* How often the monitor looks for threads that have ended; until then their lanes are taken. */
-#define CGPU_LANE_SWEEP_NS UINT64_C(1000000000)
+#define CGPU_SLOT_PAUSE_NS UINT64_C(5000)
+/* How often the monitor looks for threads that have ended; until then their slots are taken. */
+#define CGPU_SLOT_SWEEP_NS UINT64_C(1000000000)
 /* Before Linux 5.16 only one of several gates wakes the monitor: it checks the others so often. */
 #define CGPU_MONITOR_UNWATCHED_NS UINT64_C(1000000)
 /* How often to try to create a monitor again. Others get the GPU back late until then. */

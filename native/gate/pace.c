@@ -34,7 +34,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
 
 /* A launch reaches the GPU late: until then nothing of BATCH runs, whatever has ended before. */
 static uint64_t
-arrives(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
+arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 {
     return later(batch->start_ns, pace->lag_ns);
 }
@@ -47,7 +47,7 @@ static uint64_t
 span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
     uint64_t least = larger(batch->start_ns, pace->passed_ns);
-    uint64_t begin = larger(arrives(pace, batch), pace->passed_ns);
+    uint64_t begin = larger(arrival_of(pace, batch), pace->passed_ns);
     uint64_t whole = lesser(since(now, least), LONGEST_NS);
     bool known = least != 0 && (batch->start_ns != 0 || batch->queued);
 
@@ -79,11 +79,11 @@ end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
     uint64_t lean = lesser(CGPU_PACE_LEAN_NS, batch->expected_ns / LEAN_PART);
     uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
 
-    return lesser(larger(expected_end, pace->looked_ns), now);
+    return lesser(larger(expected_end, pace->polled_ns), now);
 }
 
 static void
-take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end, bool known)
+remove_batch(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end, bool known)
 {
     pace->in_flight -= pace->in_flight > 0;
     pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
@@ -93,7 +93,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
     pace->passed_ns = larger(pace->passed_ns, end);
     pace->sharp = known;
-    pace->blur_ns = lesser(since(end, pace->looked_ns), CGPU_PACE_USUAL_LAG_NS);
+    pace->blur_ns = lesser(since(end, pace->polled_ns), CGPU_PACE_USUAL_LAG_NS);
     pace->stream = batch->stream;
     pace->marked_ns = batch->marked_ns;
     pace->since_ns = pace->passed_ns;
@@ -104,7 +104,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
 static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
-    uint64_t looked = larger(pace->looked_ns, pace->probed_ns);
+    uint64_t looked = larger(pace->polled_ns, pace->probed_ns);
     uint64_t lag = since(since(now, pace->probed_ns), CGPU_PACE_USUAL_LAG_NS);
     bool shows = pace->probed_ns != 0 && since(now, looked) <= CGPU_PACE_SOON_NS;
 
@@ -129,13 +129,13 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .key = batch->key,
         .launches = lesser(batch->launches, LONGEST_NS),
         .span_ns = span,
-        .blur_ns = arrives(pace, batch) < pace->passed_ns ? pace->blur_ns : 0,
+        .blur_ns = arrival_of(pace, batch) < pace->passed_ns ? pace->blur_ns : 0,
         .at_ns = now,
         .there = true,
-        .exact = batch->queued != 0 && arrives(pace, batch) <= pace->passed_ns,
+        .exact = batch->queued != 0 && arrival_of(pace, batch) <= pace->passed_ns,
         .seen = seen,
         .beside = beside,
-        .cut = beside || (arrives(pace, batch) < pace->passed_ns && pace->sharp == 0),
+        .cut = beside || (arrival_of(pace, batch) < pace->passed_ns && pace->sharp == 0),
     };
 
     if (batch->launches == 0) {
@@ -154,7 +154,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
 
         cgpu_guess_learn(&pace->guess, since(span, known_ns) / batch->guessed, batch->guessed);
     }
-    take_off(pace, batch, end, known);
+    remove_batch(pace, batch, end, known);
     cgpu_estimate_take(pace, &lesson);
 }
 
@@ -163,7 +163,7 @@ cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uin
 {
     cgpu_estimate_finish(pace);
     pace->busy_ns += pace->spans || batch->counted != 0 ? 0 : batch->expected_ns;
-    take_off(pace, batch, now, false);
+    remove_batch(pace, batch, now, false);
     pace->chain_key = 0;
     pace->chain_launches = 0;
     pace->chain_ns = 0;
@@ -180,16 +180,16 @@ cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t
 }
 
 void
-cgpu_pace_look(struct cgpu_pace *pace, uint64_t now)
+cgpu_pace_note_poll(struct cgpu_pace *pace, uint64_t now)
 {
-    pace->looked_ns = now;
+    pace->polled_ns = now;
 }
 
 /* ---- room ---- */
 
 /* How long to leave the markers alone, ELAPSED after the last one passed. */
 static uint64_t
-wait_ns(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64_t flight)
+poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64_t flight)
 {
     uint64_t wait;
 
@@ -214,13 +214,13 @@ cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now)
     uint64_t flight = flight_ns + pace->lag_ns;
     bool full = pace->in_flight >= CGPU_PACE_BATCHES || pace->uncertain != 0 || left > flight;
     uint64_t wait =
-        clip(wait_ns(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS, CGPU_PACE_LATEST_NS);
+        clip(poll_delay(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS, CGPU_PACE_LATEST_NS);
 
     return pace->in_flight != 0 && full ? later(now, wait) : 0;
 }
 
 uint64_t
-cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now)
+cgpu_pace_drain_poll_at(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now)
 {
     bool lone = pace->longest_ns >= CGPU_PACE_LONE_NS;
     uint64_t before = lone ? CGPU_PACE_EDGES_NS : CGPU_PACE_SOONEST_NS;

@@ -70,7 +70,7 @@ struct cgpu_pace_lesson {
 struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
-    uint64_t looked_ns; /* when markers were last looked at */
+    uint64_t polled_ns; /* when markers were last looked at */
     uint32_t sharp;     /* that was seen when it came: passed_ns is exact but for blur_ns */
     uint64_t blur_ns;   /* but it may have been this much earlier */
     uint32_t stream;    /* whose it was */
@@ -145,7 +145,7 @@ void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch
 void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
 /* All markers were checked at NOW: those that had not passed then pass later. */
-void cgpu_pace_look(struct cgpu_pace *pace, uint64_t now);
+void cgpu_pace_note_poll(struct cgpu_pace *pace, uint64_t now);
 
 /*
  * Whether another launch may go at NOW, if FLIGHT_NS of work may be in flight. Returns 0 if so,
@@ -158,6 +158,6 @@ uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64
  * The gate has been closed since CLOSED_NS: when to check the markers again. This begins some time
  * before the expected end: a check only at that time would confirm an estimate that is too long.
  */
-uint64_t cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now);
+uint64_t cgpu_pace_drain_poll_at(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now);
 
 #endif

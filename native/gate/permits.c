@@ -9,7 +9,7 @@
 static bool
 has_work(const struct cgpu_gate_gpu *gpu)
 {
-    return gpu->pace.in_flight != 0 || gpu->open_ns != 0;
+    return gpu->pace.in_flight != 0 || gpu->unmarked_ns != 0;
 }
 
 /* relaxed: a hint */
@@ -23,16 +23,16 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
 
 /* Until when a permit is taken at NOW: what is in flight may run behind another's work. */
 static uint64_t
-until(const struct cgpu_gate_gpu *gpu, uint64_t now)
+lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t left = lesser(gpu->pace.left_ns + gpu->open_ns, LONGEST_NS / 4);
+    uint64_t left = lesser(gpu->pace.left_ns + gpu->unmarked_ns, LONGEST_NS / 4);
 
     return now + CGPU_PERMIT_LEASE_NS + CGPU_LEDGER_PERMITS * left;
 }
 
 /* acq_rel: a permit protects no data; only the order of two changes matters. */
 static bool
-change(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
+change_permit(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
 {
     bool done = __atomic_compare_exchange_n(&gpu->sums->permits[permit], &from, to, false,
                                             __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
@@ -46,23 +46,25 @@ change(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
 
 /* Whether this process still has its permit. */
 static bool
-keep(struct cgpu_gate_gpu *gpu, uint64_t now)
+keep_permit(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    bool kept = gpu->permit_ns != 0 && change(gpu, gpu->permit, gpu->permit_ns, until(gpu, now));
+    bool kept =
+        gpu->permit_ns != 0 && change_permit(gpu, gpu->permit, gpu->permit_ns, lease_end(gpu, now));
 
     gpu->permit_ns = kept ? gpu->permit_ns : 0;
     return kept;
 }
 
 static bool
-take(struct cgpu_gate_gpu *gpu, uint64_t now)
+take_permit(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     bool taken = false;
 
     for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS && !taken; i++) {
         uint64_t end = __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED);
 
-        taken = (end <= now || end - now > LONGEST_NS) && change(gpu, i, end, until(gpu, now));
+        taken = (end <= now || end - now > LONGEST_NS) &&
+                change_permit(gpu, i, end, lease_end(gpu, now));
     }
     if (taken) {
         gpu->permit_used_ns = 0;
@@ -76,13 +78,13 @@ static void
 give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     gpu->finish_ns = 0;
-    bool given = change(gpu, gpu->permit, gpu->permit_ns, 0);
+    bool given = change_permit(gpu, gpu->permit, gpu->permit_ns, 0);
     uint64_t queued = __atomic_load_n(&gpu->sums->queued_ns, __ATOMIC_RELAXED);
 
     gpu->permit_ns = 0;
     if (given) {
         __atomic_add_fetch(&gpu->sums->freed, 1, __ATOMIC_RELEASE);
-        if (gpu->outside->wake(gpu)) {
+        if (gpu->ops->wake(gpu)) {
             gpu->gave_ns = now;
         } else { /* nobody queues, unless somebody has just begun */
             __atomic_compare_exchange_n(&gpu->sums->queued_ns, &queued, 0, false, __ATOMIC_RELAXED,
@@ -93,7 +95,7 @@ give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
 
 /* When the next permit expires: its process may have ended, or the gate have changed. */
 static uint64_t
-first_free(const struct cgpu_gate_gpu *gpu)
+first_expiry(const struct cgpu_gate_gpu *gpu)
 {
     uint64_t first = UINT64_MAX;
 
@@ -104,23 +106,23 @@ first_free(const struct cgpu_gate_gpu *gpu)
 }
 
 static uint64_t
-queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
+join_queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
 {
     gpu->queued_ns = gpu->queued_ns != 0 && freed == gpu->freed ? gpu->queued_ns : now;
     gpu->freed = freed;
     __atomic_store_n(&gpu->sums->queued_ns, now, __ATOMIC_RELAXED);
-    return clip(first_free(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
+    return clip(first_expiry(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
 }
 
 /* End all batches, so that it is seen when the work has ended. Returns when to check. */
 static uint64_t
-finish(struct cgpu_gate_gpu *gpu, uint64_t now)
+finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    for (uint32_t i = 0; i < *gpu->stream_bound && gpu->open_ns != 0; i++) {
+    for (uint32_t i = 0; i < *gpu->stream_bound && gpu->unmarked_ns != 0; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (stream->gpu == gpu && stream->open_ns != 0 && !cgpu_flight_is_enough(stream) &&
-            !cgpu_apart_is_called(stream, now)) {
+        if (stream->gpu == gpu && stream->unmarked_ns != 0 && !cgpu_batch_is_deferred(stream) &&
+            !cgpu_stall_is_in_call(stream, now)) {
             cgpu_flight_cut(stream, now);
         }
     }
@@ -140,9 +142,9 @@ take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
     /* then it goes without one: somebody's work may wait for this launch */
     bool waited =
         queues && freed == gpu->freed && since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS;
-    bool goes = ((queues || !lately) && take(gpu, now)) || waited;
+    bool goes = ((queues || !lately) && take_permit(gpu, now)) || waited;
 
-    return goes ? 0 : queue(gpu, freed, now);
+    return goes ? 0 : join_queue(gpu, freed, now);
 }
 
 uint64_t
@@ -151,14 +153,14 @@ cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
     /* programs run at once under the soft policy: nobody waits for what is in flight */
     bool needs =
         cgpu_gate_state(word) == CGPU_GATE_PRESSED && !cgpu_gate_is(gpu, CGPU_METERED_ROUGHLY);
-    bool has = needs && keep(gpu, now);
+    bool has = needs && keep_permit(gpu, now);
     bool ends = has && gpu->permit_used_ns >= CGPU_PERMIT_WORK_NS && others_queue(gpu, now);
     uint64_t again = 0;
 
     gpu->queued_ns = needs ? gpu->queued_ns : 0;
     gpu->finish_ns = ends && gpu->finish_ns == 0 ? now : gpu->finish_ns;
     if (ends && has_work(gpu)) { /* it may wait for this launch */
-        again = since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish(gpu, now) : 0;
+        again = since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish_work(gpu, now) : 0;
     } else if (needs && (!has || ends)) {
         if (ends) {
             give_back(gpu, now);
@@ -169,12 +171,12 @@ cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 }
 
 void
-cgpu_permits_look(struct cgpu_gate_gpu *gpu, uint64_t now)
+cgpu_permits_renew(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     bool has = gpu->permit_ns != 0, works = has_work(gpu);
 
     if (has && works) {
-        keep(gpu, now);
+        keep_permit(gpu, now);
     } else if (has && others_queue(gpu, now)) {
         give_back(gpu, now);
     }

@@ -20,6 +20,6 @@
 uint64_t cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now);
 
 /* Renew the process's permit for GPU while it has work; else give it back if others queue. */
-void cgpu_permits_look(struct cgpu_gate_gpu *gpu, uint64_t now);
+void cgpu_permits_renew(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

@@ -20,7 +20,7 @@
 /* ---- a stream's batch ---- */
 
 void
-cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
+cgpu_batch_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
 {
     struct cgpu_unmarked *pending = &stream->pending;
 
@@ -32,41 +32,41 @@ cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
 }
 
 void
-cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns)
+cgpu_batch_set_unmarked(struct cgpu_stream *stream, uint64_t ns)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    gpu->open_ns += ns - stream->open_ns;
-    gpu->permit_used_ns += since(ns, stream->open_ns);
-    stream->open_ns = ns;
+    gpu->unmarked_ns += ns - stream->unmarked_ns;
+    gpu->permit_used_ns += since(ns, stream->unmarked_ns);
+    stream->unmarked_ns = ns;
 }
 
 void
-cgpu_flight_suspect(struct cgpu_stream *stream)
+cgpu_batch_suspect(struct cgpu_stream *stream)
 {
-    cgpu_flight_add(stream, &(struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX});
+    cgpu_batch_add(stream, &(struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX});
     stream->unsure = 1;
 }
 
 struct cgpu_unmarked
-cgpu_flight_unmarked(const struct cgpu_stream *stream)
+cgpu_batch_sum(const struct cgpu_stream *stream)
 {
     struct cgpu_unmarked sum = stream->pending;
 
-    stream->gpu->outside->sum(stream, &sum);
+    stream->gpu->ops->sum(stream, &sum);
     return sum;
 }
 
 bool
-cgpu_flight_wants_marker(const struct cgpu_stream *stream)
+cgpu_batch_wants_marker(const struct cgpu_stream *stream)
 {
-    return stream->stale != 0 || cgpu_flight_unmarked(stream).launches != 0;
+    return stream->stale != 0 || cgpu_batch_sum(stream).launches != 0;
 }
 
 struct cgpu_pace_batch
-cgpu_flight_close(struct cgpu_stream *stream)
+cgpu_batch_close(struct cgpu_stream *stream)
 {
-    struct cgpu_unmarked sum = cgpu_flight_unmarked(stream);
+    struct cgpu_unmarked sum = cgpu_batch_sum(stream);
     struct cgpu_pace_batch batch = {
         .key = sum.mixed == 0 ? sum.key : 0,
         .launches = sum.launches == 0 ? stream->stale : sum.launches,
@@ -78,8 +78,8 @@ cgpu_flight_close(struct cgpu_stream *stream)
         .stream = stream->index,
     };
 
-    stream->gpu->outside->cut(stream);
-    cgpu_flight_open(stream, 0);
+    stream->gpu->ops->cut(stream);
+    cgpu_batch_set_unmarked(stream, 0);
     stream->pending = (struct cgpu_unmarked){0};
     stream->unsure = 0;
     stream->guessed = 0;
@@ -91,7 +91,7 @@ cgpu_flight_close(struct cgpu_stream *stream)
 /* ---- a GPU ---- */
 
 void
-cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
+cgpu_gate_publish(struct cgpu_gate_gpu *gpu)
 {
     bool certain =
         gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
@@ -105,7 +105,7 @@ cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
 }
 
 void
-cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now)
+cgpu_gate_set_phase(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now)
 {
     if (gpu->phase != to && !(gpu->phase == CGPU_PHASE_UNCOUNTED && to == CGPU_PHASE_COUNTED)) {
         gpu->phase = to;
@@ -116,56 +116,55 @@ cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t n
 /* ---- streams that stall ---- */
 
 bool
-cgpu_apart_is_behind_call(const struct cgpu_stream *stream, uint64_t now)
+cgpu_stall_is_behind_call(const struct cgpu_stream *stream, uint64_t now)
 {
     return stream->in_flight == 0 && stream->begun_ns > stream->call_ns &&
-           now < stream->call_ns + CGPU_APART_BEGINS_NS &&
-           stream->gpu->outside->is_behind_call(stream);
+           now < stream->call_ns + CGPU_STALL_BEGINS_NS && stream->gpu->ops->is_behind_call(stream);
 }
 
 bool
-cgpu_apart_is_called(const struct cgpu_stream *stream, uint64_t now)
+cgpu_stall_is_in_call(const struct cgpu_stream *stream, uint64_t now)
 {
-    return cgpu_apart_is_behind_call(stream, now) ||
+    return cgpu_stall_is_behind_call(stream, now) ||
            (stream->in_flight == 0 && stream->call_ns != 0 &&
-            (stream->called_ns == now || now < stream->call_ns + CGPU_APART_CALL_NS));
+            (stream->in_call_ns == now || now < stream->call_ns + CGPU_STALL_CALL_NS));
 }
 
 /* STREAM takes time of the GPU that is charged only when it has ended. */
 void
-cgpu_apart_stay(struct cgpu_stream *stream, uint64_t now)
+cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now)
 {
-    stream->stays_ns = now;
+    stream->uncharged_ns = now;
     cgpu_work_stays(stream->gpu->sums);
 }
 
 /* Time that several streams stay together is reported once. */
 void
-cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now)
+cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
-    uint64_t ns = since(now, larger(stream->stays_ns, gpu->stayed_ns));
+    uint64_t ns = since(now, larger(stream->uncharged_ns, gpu->reported_ns));
 
-    stream->moved_ns = now;
-    if (stream->stays_ns != 0 && ns > 0) {
-        gpu->stayed_ns = now;
+    stream->progress_ns = now;
+    if (stream->uncharged_ns != 0 && ns > 0) {
+        gpu->reported_ns = now;
         cgpu_work_stayed(gpu->sums, ns);
     }
-    stream->stays_ns = 0;
+    stream->uncharged_ns = 0;
 }
 
 static void
-change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
+set_stall(struct cgpu_stream *stream, enum cgpu_stall to, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
-    enum cgpu_apart before = stream->apart;
-    bool was_left = cgpu_apart_is_left(stream);
+    enum cgpu_stall before = stream->stall;
+    bool was_left = cgpu_stall_is_ignored(stream);
 
-    stream->apart = to;
-    if (to == CGPU_APART_NOT && stream->pending.launches != 0) {
-        cgpu_flight_open(stream, larger(stream->pending.work_ns, 1));
-    } else { /* what is apart takes no room */
-        cgpu_flight_open(stream, 0);
+    stream->stall = to;
+    if (to == CGPU_STALL_NONE && stream->pending.launches != 0) {
+        cgpu_batch_set_unmarked(stream, larger(stream->pending.work_ns, 1));
+    } else { /* what is stalled takes no room */
+        cgpu_batch_set_unmarked(stream, 0);
     }
     for (uint32_t i = 0; i < gpu->flights; i++) {
         struct cgpu_flight *flight = &gpu->flight[i];
@@ -173,41 +172,41 @@ change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
         if (flight->stream != stream) {
             continue;
         }
-        if (before == CGPU_APART_NOT && to != CGPU_APART_NOT) {
+        if (before == CGPU_STALL_NONE && to != CGPU_STALL_NONE) {
             cgpu_pace_leave(&gpu->pace, &flight->batch, now);
-        } else if (before != CGPU_APART_NOT && to == CGPU_APART_NOT) {
+        } else if (before != CGPU_STALL_NONE && to == CGPU_STALL_NONE) {
             cgpu_pace_return(&gpu->pace, &flight->batch, now);
         }
-        gpu->left += (uint32_t)cgpu_apart_is_left(stream) - was_left;
+        gpu->ignored += (uint32_t)cgpu_stall_is_ignored(stream) - was_left;
     }
-    cgpu_flight_publish(gpu);
+    cgpu_gate_publish(gpu);
 }
 
 void
-cgpu_apart_go(struct cgpu_stream *stream, enum cgpu_apart why, uint64_t now)
+cgpu_stall_begin(struct cgpu_stream *stream, enum cgpu_stall why, uint64_t now)
 {
-    change(stream, why, now);
-    stream->apart_ns = now;
-    stream->gpu->aside = 1;
+    set_stall(stream, why, now);
+    stream->stalled_ns = now;
+    stream->gpu->has_stalled = 1;
 }
 
 void
-cgpu_apart_end(struct cgpu_stream *stream, uint64_t now)
+cgpu_stall_end(struct cgpu_stream *stream, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
     uint32_t word = cgpu_gate_word(gpu);
 
-    change(stream, CGPU_APART_NOT, now);
-    stream->moved_ns = now;
+    set_stall(stream, CGPU_STALL_NONE, now);
+    stream->progress_ns = now;
     bool works = stream->in_flight != 0 || stream->pending.launches != 0;
     if (works) {
         __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);
     }
     if (works && !cgpu_gate_is_open(word)) {
-        cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* mark now what was not marked */
+        cgpu_gate_set_phase(gpu, CGPU_PHASE_COUNTED, now); /* mark now what was not marked */
         if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) == 0) {
             __atomic_store_n(&gpu->work->active, word, __ATOMIC_RELEASE);
-            gpu->outside->ring(gpu);
+            gpu->ops->ring(gpu);
         }
     }
 }

@@ -29,7 +29,7 @@ enum {
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
 };
 
-/* How much is known of the work on a GPU. Only cgpu_drain_change changes it. */
+/* How much is known of the work on a GPU. Only cgpu_gate_set_phase changes it. */
 enum cgpu_gate_phase {
     CGPU_PHASE_COUNTED,   /* threads may launch, and what has no marker is counted */
     CGPU_PHASE_UNCOUNTED, /* there were launches under a free gate, so any stream may have work */
@@ -42,22 +42,22 @@ struct cgpu_unmarked {
     uint64_t work_ns, launches, key, mixed; /* mixed: bits in which keys differ */
 };
 
-/* A stream that makes no progress stands apart, and its work takes no room: state.c */
-enum cgpu_apart {
-    CGPU_APART_NOT,
-    CGPU_APART_LATE,   /* nothing of it ends; the GPU may be running it, so drains wait for it */
-    CGPU_APART_CALLED, /* it is in a host function: nobody waits for it */
-    CGPU_APART_STAYS   /* nothing of it has ended for a second: nobody waits for it any more */
+/* A stream that makes no progress is stalled, and its work takes no room: state.c */
+enum cgpu_stall {
+    CGPU_STALL_NONE,
+    CGPU_STALL_LATE,      /* nothing of it ends; the GPU may be running it, so drains wait for it */
+    CGPU_STALL_IN_CALL,   /* it is in a host function: nobody waits for it */
+    CGPU_STALL_PERSISTENT /* nothing of it has ended for a second: nobody waits for it any more */
 };
 
 struct cgpu_stream {
-    uint32_t marks; /* incremented when its batches are cut: what lanes have summed up is void */
+    uint32_t marks; /* incremented when its batches are cut: what slots have summed up is void */
     uint16_t used;
-    uint16_t lanes; /* index + 1 of the first that takes part in the batch */
+    uint16_t slots; /* index + 1 of the first that takes part in the batch */
     struct cgpu_gate_gpu *gpu;
     struct CUstream_st *handle; /* NULL: destroyed, or its thread has gone; kept until all ended */
     uint32_t context;
-    uint32_t lane; /* whose per-thread default stream it is, plus 1 */
+    uint32_t slot; /* whose per-thread default stream it is, plus 1 */
     uint16_t next; /* in its bucket */
     uint16_t index;
     uint32_t unsure;  /* the batch holds a launch of unknown duration */
@@ -65,20 +65,20 @@ struct cgpu_stream {
     uint64_t guess_ns;
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
-    uint32_t stale;               /* lanes with launches that they summed up before the last cut */
-    struct cgpu_unmarked pending; /* what lanes have handed over */
-    uint64_t open_ns;             /* its part of the GPU's open_ns */
+    uint32_t stale;               /* slots with launches that they summed up before the last cut */
+    struct cgpu_unmarked pending; /* what slots have handed over */
+    uint64_t unmarked_ns;         /* its part of the GPU's unmarked_ns */
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
-    uint32_t born;                /* differs between the streams that use this entry in turn */
+    uint32_t generation;          /* differs between the streams that use this entry in turn */
     uint32_t captures;            /* it may: queried at each launch (the proxy's capture.c) */
-    enum cgpu_apart apart;
-    uint64_t apart_ns;  /* since when */
-    uint64_t moved_ns;  /* when it was last seen to make progress */
-    uint64_t call_ns;   /* when it was last given a host function; 0: never */
-    uint64_t called_ns; /* when it was last seen in a host function */
-    uint64_t stays_ns;  /* since when it takes uncharged time; 0: it does not */
-    uint64_t asked_ns;  /* when the driver was last asked whether it has ended */
+    enum cgpu_stall stall;
+    uint64_t stalled_ns;   /* since when */
+    uint64_t progress_ns;  /* when it was last seen to make progress */
+    uint64_t call_ns;      /* when it was last given a host function; 0: never */
+    uint64_t in_call_ns;   /* when it was last seen in a host function */
+    uint64_t uncharged_ns; /* since when it takes uncharged time; 0: it does not */
+    uint64_t queried_ns;   /* when the driver was last asked whether it has ended */
     struct CUevent_st *events[CGPU_STREAM_EVENTS];
 };
 
@@ -88,12 +88,12 @@ struct cgpu_flight {
     struct cgpu_stream *stream;
     uint64_t marked_ns;
     uint32_t seq;
-    uint32_t means;    /* how the proxy put it there */
+    uint32_t kind;     /* how the proxy put it there */
     uint64_t ended_ns; /* a call that waited for its work returned then; 0: none did */
 };
 
 struct cgpu_gate_gpu {
-    const struct cgpu_gate_outside *outside;
+    const struct cgpu_gate_ops *ops;
     struct cgpu_stream *streams; /* of all GPUs, *stream_bound of them */
     const uint32_t *stream_bound;
     struct cgpu_ledger_work *work; /* NULL: never launched on */
@@ -102,12 +102,12 @@ struct cgpu_gate_gpu {
     const struct cgpu_limits_gpu *limits;
     enum cgpu_gate_phase phase;
     uint32_t flights;
-    uint32_t left;            /* of these, in streams that nobody waits for */
-    uint32_t aside;           /* some streams stand apart */
+    uint32_t ignored;         /* of these, in streams that nobody waits for */
+    uint32_t has_stalled;     /* some streams are stalled */
     uint32_t threads_waiting; /* that sleep until there is room */
-    uint32_t open_lanes;      /* threads' parts in batches that have no marker yet */
-    uint64_t open_ns;         /* work without a marker, as of each stream's last slow launch */
-    uint64_t stayed_ns;       /* up to then time that was not charged is reported */
+    uint32_t unmarked_slots;  /* threads' parts in batches that have no marker yet */
+    uint64_t unmarked_ns;     /* work without a marker, as of each stream's last slow launch */
+    uint64_t reported_ns;     /* up to then time that was not charged is reported */
     uint64_t phase_ns;        /* since when */
     uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
     uint64_t held;            /* launches that threads held at the last look */
@@ -128,9 +128,9 @@ struct cgpu_gate_gpu {
 };
 
 /* What only the driver and the process's threads can do. */
-struct cgpu_gate_outside {
+struct cgpu_gate_ops {
     /* Put marker SEQ into STREAM. False: it captures or is broken, so nothing of it will run. */
-    bool (*put_marker)(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
+    bool (*put_marker)(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind);
     bool (*is_passed)(const struct cgpu_flight *flight);
     /* Whether all of its stream has ended although the marker has not passed: then it was lost. */
     bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);
@@ -139,16 +139,17 @@ struct cgpu_gate_outside {
     /* Add to SUM what threads have launched into STREAM and not yet handed over. */
     void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
     /* Launches on GPU that threads have not handed over. */
-    uint64_t (*held)(const struct cgpu_gate_gpu *gpu);
+    uint64_t (*count_held)(const struct cgpu_gate_gpu *gpu);
     void (*cut)(struct cgpu_stream *stream); /* its batch ends */
     /*
      * From now on nobody launches without the lock, and everything is handed over. False: not yet.
      */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
     /*
-     * Set streams in a host function apart. Returns whether others may be waiting for the program.
+     * Streams in a host function are stalled. Returns whether others may be waiting for the
+     * program.
      */
-    bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
+    bool (*poll_host_calls)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
     void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */
     /* Wake the process of the container that has waited longest for a permit. False: none waits. */
@@ -174,26 +175,26 @@ cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
 /* ---- a stream's batch: its launches since its last marker ---- */
 
 /* Add one or more launches of BATCH's kind to STREAM's batch. */
-void cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
+void cgpu_batch_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
 
 /* STREAM's batch holds NS of work that takes room and has no marker; 0: there is no batch. */
-void cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns);
+void cgpu_batch_set_unmarked(struct cgpu_stream *stream, uint64_t ns);
 
 /* STREAM may have work that was not counted. */
-void cgpu_flight_suspect(struct cgpu_stream *stream);
+void cgpu_batch_suspect(struct cgpu_stream *stream);
 
 /* The launches in STREAM that no marker covers, those that threads hold included. */
-struct cgpu_unmarked cgpu_flight_unmarked(const struct cgpu_stream *stream);
+struct cgpu_unmarked cgpu_batch_sum(const struct cgpu_stream *stream);
 
 /* Does STREAM have work that no marker covers? */
-bool cgpu_flight_wants_marker(const struct cgpu_stream *stream);
+bool cgpu_batch_wants_marker(const struct cgpu_stream *stream);
 
 /* The batch of STREAM, which begins anew. */
-struct cgpu_pace_batch cgpu_flight_close(struct cgpu_stream *stream);
+struct cgpu_pace_batch cgpu_batch_close(struct cgpu_stream *stream);
 
 /* Whether STREAM gets no more markers before one has passed: see CGPU_STREAM_MARKERS. */
 static inline bool
-cgpu_flight_is_enough(const struct cgpu_stream *stream)
+cgpu_batch_is_deferred(const struct cgpu_stream *stream)
 {
     return stream->in_flight >= CGPU_STREAM_MARKERS;
 }
@@ -201,43 +202,43 @@ cgpu_flight_is_enough(const struct cgpu_stream *stream)
 /* ---- a GPU ---- */
 
 /* Change what is known of GPU's work to TO; uncounted work stays so until threads are stopped. */
-void cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
+void cgpu_gate_set_phase(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
 
 /* Tell the arbiter what is in flight. */
-void cgpu_flight_publish(struct cgpu_gate_gpu *gpu);
+void cgpu_gate_publish(struct cgpu_gate_gpu *gpu);
 
 /* Is work in flight that the arbiter should wait for? */
 static inline bool
-cgpu_flight_is_busy(const struct cgpu_gate_gpu *gpu)
+cgpu_gate_is_busy(const struct cgpu_gate_gpu *gpu)
 {
-    return gpu->flights != gpu->left;
+    return gpu->flights != gpu->ignored;
 }
 
 /* ---- streams that stall ---- */
 
-/* STREAM is apart from NOW on, because of WHY; it may have been before, for another reason. */
-void cgpu_apart_go(struct cgpu_stream *stream, enum cgpu_apart why, uint64_t now);
+/* STREAM is stalled from NOW on, because of WHY; it may have been before, for another reason. */
+void cgpu_stall_begin(struct cgpu_stream *stream, enum cgpu_stall why, uint64_t now);
 
 /* STREAM takes time of the GPU that is charged only when it has ended. */
-void cgpu_apart_stay(struct cgpu_stream *stream, uint64_t now);
+void cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now);
 
 /* Work of STREAM has ended. */
-void cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now);
+void cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now);
 
 /* STREAM's work counts again. */
-void cgpu_apart_end(struct cgpu_stream *stream, uint64_t now);
+void cgpu_stall_end(struct cgpu_stream *stream, uint64_t now);
 
 /* Whether STREAM, which has no markers, is in a host function or is about to be. */
-bool cgpu_apart_is_called(const struct cgpu_stream *stream, uint64_t now);
+bool cgpu_stall_is_in_call(const struct cgpu_stream *stream, uint64_t now);
 
 /* Whether all work of STREAM is behind a host function that runs or is the next to run. */
-bool cgpu_apart_is_behind_call(const struct cgpu_stream *stream, uint64_t now);
+bool cgpu_stall_is_behind_call(const struct cgpu_stream *stream, uint64_t now);
 
 /* Whether nobody waits for the work of STREAM. */
 static inline bool
-cgpu_apart_is_left(const struct cgpu_stream *stream)
+cgpu_stall_is_ignored(const struct cgpu_stream *stream)
 {
-    return stream->apart == CGPU_APART_CALLED || stream->apart == CGPU_APART_STAYS;
+    return stream->stall == CGPU_STALL_IN_CALL || stream->stall == CGPU_STALL_PERSISTENT;
 }
 
 #endif

@@ -23,7 +23,7 @@ note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 }
 
 /*
- * Its marker may be younger than BEGUN: a stream that stood apart pays before it is let in again.
+ * Its marker may be younger than BEGUN: a stream that was stalled pays before it is let in again.
  */
 void
 cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
@@ -33,18 +33,18 @@ cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
     cgpu_flight_pass(stream, begun, now, CGPU_SEEN_AT_ONCE);
     if (stream->handed_ns <= begun) {
         note_end(stream, begun, now);
-        struct cgpu_pace_batch batch = cgpu_flight_close(stream);
+        struct cgpu_pace_batch batch = cgpu_batch_close(stream);
 
         if (batch.launches != 0) {
             cgpu_pace_mark(&gpu->pace, &batch, now);
             cgpu_flight_end(gpu, &batch, now, CGPU_SEEN_AT_ONCE);
-            cgpu_flight_publish(gpu);
+            cgpu_gate_publish(gpu);
         }
     }
-    if (gpu->aside) {
+    if (gpu->has_stalled) {
         cgpu_flight_harvest(gpu, now);
     }
-    cgpu_permits_look(gpu, now);
+    cgpu_permits_renew(gpu, now);
 }
 
 /* A thread waits for its gate, or for room. relaxed, both: hints */
@@ -58,8 +58,8 @@ wants_to_launch(const struct cgpu_gate_gpu *gpu)
 static bool
 has_work(const struct cgpu_gate_gpu *gpu)
 {
-    bool works = cgpu_flight_is_busy(gpu) || gpu->phase == CGPU_PHASE_UNCOUNTED ||
-                 gpu->outside->held(gpu) != 0;
+    bool works = cgpu_gate_is_busy(gpu) || gpu->phase == CGPU_PHASE_UNCOUNTED ||
+                 gpu->ops->count_held(gpu) != 0;
 
     for (uint32_t i = 0; i < *gpu->stream_bound && !works; i++) {
         const struct cgpu_stream *stream = &gpu->streams[i];
@@ -81,6 +81,6 @@ cgpu_sync_begin_rest(struct cgpu_gate_gpu *gpu, uint64_t now)
         (quiet || (cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED && !has_work(gpu)));
     gpu->rested_ns = rests ? now : gpu->rested_ns;
     if (rests && !quiet && gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS) {
-        cgpu_drain_say_idle(gpu, CGPU_IDLE_NOW);
+        cgpu_drain_report_idle(gpu, CGPU_IDLE_NOW);
     }
 }

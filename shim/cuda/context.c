@@ -5,9 +5,9 @@
  * No other lock is held while it is taken, and creating a context takes milliseconds anyway.
  */
 #include "context.h"
-#include "compute/flow.h"
+#include "compute/batch_slot.h"
 #include "compute/follow.h"
-#include "compute/lane.h"
+#include "compute/launch_state.h"
 #include "entry/shim.h"
 #include "memory/account.h"
 #include "memory/async_free.h"
@@ -55,7 +55,7 @@ finish(const struct making *making, CUresult status, const CUcontext *context)
     if (status != CUDA_SUCCESS) {
         cgpu_account_release(making->gpu, making->charged);
     } else {
-        cgpu_lane_forget(); /* the new context is current now */
+        cgpu_batch_slot_forget(); /* the new context is current now */
         status = cgpu_context_hold(*context, making->gpu, making->charged);
         if (status == CUDA_SUCCESS) {
             status = cgpu_growth_of_context_locked((uint64_t)(uintptr_t)*context, making->gpu);

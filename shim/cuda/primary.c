@@ -5,8 +5,8 @@
  * it is still active. So our record stays right however retains, releases, resets and green
  * contexts follow each other. All of this happens under the lock of contexts.
  */
-#include "compute/flow.h"
 #include "compute/follow.h"
+#include "compute/launch_state.h"
 #include "context.h"
 #include "entry/shim.h"
 #include "memory/account.h"

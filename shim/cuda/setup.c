@@ -1,5 +1,5 @@
 /* What happens when the proxy is loaded. */
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 #include "compute/monitor.h"
 #include "entry/shim.h"
 
@@ -10,8 +10,8 @@ setup(void)
     cgpu_real_setup(library);
     cgpu_log_setup();
     cgpu_state_setup();
-    cgpu_flow_setup();
-    if (cgpu_flow == NULL) {
+    cgpu_launch_state_setup();
+    if (cgpu_launch_state == NULL) {
         cgpu_state = NULL; /* a process that cannot launch allocates nothing either */
     }
     cgpu_monitor_setup();

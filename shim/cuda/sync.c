@@ -5,8 +5,8 @@
  * The driver documents that stream, event and context synchronisation do this, and queries do not.
  * A process without such memory pays one load.
  */
-#include "compute/flow.h"
 #include "compute/follow.h"
+#include "compute/launch_state.h"
 #include "compute/stream.h"
 #include "entry/shim.h"
 #include "entry/thread.h"

@@ -46,7 +46,7 @@ passes_after(const struct process *process, const struct cgpu_stream *stream)
 }
 
 static bool
-put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind)
 {
     struct process *process = process_of(stream->gpu);
     struct marker *marker = marker_of(process, stream, seq);
@@ -57,7 +57,7 @@ put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
     }
     *marker = (struct marker){passes_after(process, stream), now, NEVER};
     pass_marker(process, marker, now);
-    *means = 0;
+    *kind = 0;
     return true;
 }
 
@@ -162,16 +162,16 @@ is_behind_call(const struct cgpu_stream *stream)
 void
 process_init(struct world *world, struct process *process)
 {
-    static const struct cgpu_gate_outside outside = {
+    static const struct cgpu_gate_ops ops = {
         .put_marker = put_marker,
         .is_passed = is_passed,
         .is_lost = is_lost,
         .release = release,
         .sum = sum,
-        .held = held,
+        .count_held = held,
         .cut = cut,
         .stop = stop,
-        .awaits = awaits,
+        .poll_host_calls = awaits,
         .is_behind_call = is_behind_call,
         .ring = ring,
         .wake = wake,
@@ -181,7 +181,7 @@ process_init(struct world *world, struct process *process)
 
     process->world = world;
     process->queued_at = NEVER;
-    gate->outside = &outside;
+    gate->ops = &ops;
     gate->streams = process->streams;
     gate->stream_bound = &process->load.streams;
     gate->work = &process->work;
@@ -203,6 +203,6 @@ process_monitor(struct world *world, struct process *process)
     uint64_t next;
 
     process->gate.syncs = process->state == THREAD_SYNCS;
-    next = cgpu_drain_look(&process->gate, world->now);
+    next = cgpu_drain_poll(&process->gate, world->now);
     process->at_monitor = next == UINT64_MAX ? NEVER : world_timer(world, next);
 }

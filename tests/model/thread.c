@@ -103,7 +103,7 @@ add_to_batch(struct process *process, uint64_t key, uint64_t count, uint64_t now
     struct cgpu_unmarked batch = {.work_ns = count * estimate, .launches = count, .key = key};
 
     if (cgpu_gate_is_metered(process->word)) {
-        cgpu_flight_add(current(process), &batch);
+        cgpu_batch_add(current(process), &batch);
         cgpu_enter_count(current(process), estimate, process->guessed, now);
         process->hot_ns += batch.work_ns;
         process->hot_word = looks(process) ? 0 : process->word;
@@ -156,7 +156,7 @@ room_at(struct process *process, uint64_t ns, uint64_t now)
     if (until == 0 && process->hot_ns + ns >= CGPU_PACE_BATCH_NS) {
         process->hot_ns = 0; /* what it launched is handed over: it may go on */
     }
-    return current(process)->apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
+    return current(process)->stall && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
 }
 
 /* True: another launch may go out. */

@@ -11,7 +11,7 @@
 #include <linux/futex.h>
 
 #include "compute/await.h"
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 #include "compute/stream.h"
 #include "futex.h"
 
@@ -26,7 +26,7 @@ void
 cgpu_await_note(void)
 {
     /* relaxed: it is set before the wait can have delayed anybody */
-    __atomic_store_n(&cgpu_flow->awaits_host, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&cgpu_launch_state->awaits_host, 1, __ATOMIC_RELAXED);
 }
 
 void
@@ -43,29 +43,29 @@ cgpu_await_note_node(const int *parameters)
 static bool
 is_long(uint64_t since, uint64_t now)
 {
-    return since != 0 && now > since && now - since >= CGPU_APART_CALL_NS;
+    return since != 0 && now > since && now - since >= CGPU_STALL_CALL_NS;
 }
 
 static void
-begin(struct cgpu_call *call)
+begin_call(struct cgpu_call *call)
 {
     /* relaxed: all else of the call was written under the lock */
-    __atomic_store_n(&call->since_ns, cgpu_flow_now(), __ATOMIC_RELAXED);
+    __atomic_store_n(&call->since_ns, cgpu_clock_now(), __ATOMIC_RELAXED);
 }
 
 /* Work behind the call runs from now on. */
 static void
-end(struct cgpu_call *call)
+end_call(struct cgpu_call *call)
 {
     const struct cgpu_gate_gpu *gpu = call->gpu;
     uint64_t since = call->since_ns;
     /* seq_cst: a thread that still sees it run has read the clock before */
     __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
-    bool was_long = is_long(since, cgpu_flow_now());
+    bool was_long = is_long(since, cgpu_clock_now());
     /* release: the next user of the entry finds nothing of this call */
     __atomic_store_n(&call->used, 0, __ATOMIC_RELEASE);
     const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
-    if (was_long && gate != NULL) { /* its stream stands apart, and the monitor sleeps there */
+    if (was_long && gate != NULL) { /* its stream is stalled, and the monitor sleeps there */
         cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
     }
 }
@@ -74,38 +74,38 @@ void
 cgpu_await_run(void *data)
 {
     struct cgpu_call *call = data;
-    begin(call);
+    begin_call(call);
     ((void (*)(void *))call->function)(call->data);
-    end(call);
+    end_call(call);
 }
 
 void
 cgpu_await_run_callback(CUstream stream, CUresult status, void *data)
 {
     struct cgpu_call *call = data;
-    begin(call);
+    begin_call(call);
     ((void (*)(CUstream, CUresult, void *))call->function)(stream, status, call->data);
-    end(call);
+    end_call(call);
 }
 
 /* A stream in a host function uses none of the GPU meanwhile. */
 bool
-cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now)
+cgpu_await_poll(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     /* relaxed: it is set before the wait is submitted */
-    bool awaits = __atomic_load_n(&cgpu_flow->awaits_host, __ATOMIC_RELAXED) != 0;
-    for (uint32_t i = 0; i < cgpu_flow->call_bound; i++) {
-        const struct cgpu_call *call = &cgpu_flow->calls[i];
+    bool awaits = __atomic_load_n(&cgpu_launch_state->awaits_host, __ATOMIC_RELAXED) != 0;
+    for (uint32_t i = 0; i < cgpu_launch_state->call_bound; i++) {
+        const struct cgpu_call *call = &cgpu_launch_state->calls[i];
         uint64_t since = __atomic_load_n(&call->since_ns, __ATOMIC_SEQ_CST);
         struct cgpu_stream *stream = call->stream;
         awaits = awaits || is_long(since, now); /* others may wait for it, or for its thread */
-        if (since == 0 || stream->born != call->born || stream->gpu != gpu) {
+        if (since == 0 || stream->generation != call->generation || stream->gpu != gpu) {
             continue;
         }
-        stream->moved_ns = now;
-        stream->called_ns = now;
+        stream->progress_ns = now;
+        stream->in_call_ns = now;
         if (is_long(since, now)) {
-            cgpu_apart_go(stream, CGPU_APART_CALLED, now);
+            cgpu_stall_begin(stream, CGPU_STALL_IN_CALL, now);
         }
     }
     return awaits;
@@ -114,11 +114,11 @@ cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 bool
 cgpu_await_is_behind(const struct cgpu_stream *stream)
 {
-    for (uint32_t i = 0; i < cgpu_flow->call_bound; i++) {
-        const struct cgpu_call *call = &cgpu_flow->calls[i];
+    for (uint32_t i = 0; i < cgpu_launch_state->call_bound; i++) {
+        const struct cgpu_call *call = &cgpu_launch_state->calls[i];
         /* relaxed: a call that has just returned is seen at the next check */
         if (__atomic_load_n(&call->used, __ATOMIC_RELAXED) && call->stream == stream &&
-            call->born == stream->born) {
+            call->generation == stream->generation) {
             return true;
         }
     }
@@ -133,9 +133,10 @@ free_call(void)
 {
     for (uint32_t i = 0; i < CGPU_MAX_CALLS; i++) {
         /* acquire: its last user is done with it */
-        if (__atomic_load_n(&cgpu_flow->calls[i].used, __ATOMIC_ACQUIRE) == 0) {
-            cgpu_flow->call_bound = i < cgpu_flow->call_bound ? cgpu_flow->call_bound : i + 1;
-            return &cgpu_flow->calls[i];
+        if (__atomic_load_n(&cgpu_launch_state->calls[i].used, __ATOMIC_ACQUIRE) == 0) {
+            cgpu_launch_state->call_bound =
+                i < cgpu_launch_state->call_bound ? cgpu_launch_state->call_bound : i + 1;
+            return &cgpu_launch_state->calls[i];
         }
     }
     return NULL;
@@ -145,8 +146,8 @@ free_call(void)
 void
 cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data)
 {
-    cgpu_flow_lock();
-    struct cgpu_stream *found = cgpu_stream_own(cgpu_stream_meant(stream, per_thread));
+    cgpu_launch_lock();
+    struct cgpu_stream *found = cgpu_stream_ensure_current(cgpu_stream_meant(stream, per_thread));
     bool runs = found != NULL && !cgpu_stream_is_capturing(found);
     struct cgpu_call *call = runs && *function != NULL ? free_call() : NULL;
     if (call != NULL) {
@@ -155,23 +156,24 @@ cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function
             .data = *data,
             .stream = found,
             .gpu = found->gpu,
-            .born = found->born,
+            .generation = found->generation,
             .used = 1,
         };
-        found->call_ns = cgpu_flow_now();
+        found->call_ns = cgpu_clock_now();
         *function = ours;
         *data = call;
     } else {
         cgpu_await_note();
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 void
 cgpu_await_given(CUresult status, void *data)
 {
     struct cgpu_call *call = data;
-    bool ours = call >= cgpu_flow->calls && call < cgpu_flow->calls + CGPU_MAX_CALLS;
+    bool ours =
+        call >= cgpu_launch_state->calls && call < cgpu_launch_state->calls + CGPU_MAX_CALLS;
     if (status != CUDA_SUCCESS && ours) {
         __atomic_store_n(&call->used, 0, __ATOMIC_RELEASE);
     }

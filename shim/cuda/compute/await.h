@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_AWAIT_H
 #define CGPU_CUDA_AWAIT_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /* From now on streams may wait for the program without our knowing; or if such a node runs. */
 void cgpu_await_note(void);
@@ -20,10 +20,10 @@ void cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **fun
 void cgpu_await_given(CUresult status, void *data);
 
 /*
- * Under the lock: set streams of GPU in a host function apart. Returns whether others may wait
+ * Under the lock: streams of GPU in a host function are stalled. Returns whether others may wait
  * without our knowing.
  */
-bool cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now);
+bool cgpu_await_poll(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Under the lock: whether STREAM was given a host function that has not returned. */
 bool cgpu_await_is_behind(const struct cgpu_stream *stream);

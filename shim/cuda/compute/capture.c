@@ -16,8 +16,8 @@
  */
 #include <time.h>
 
+#include "compute/batch_slot.h"
 #include "compute/capture.h"
-#include "compute/lane.h"
 #include "compute/marker.h"
 #include "compute/stream.h"
 #include "gate/flight.h"
@@ -26,41 +26,41 @@
 static bool
 may_join(void)
 {
-    return __atomic_load_n(&cgpu_flow->captures, __ATOMIC_RELAXED) != 0;
+    return __atomic_load_n(&cgpu_launch_state->captures, __ATOMIC_RELAXED) != 0;
 }
 
 static bool
-some_capture(void)
+update_captures(void)
 {
     bool some = false;
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+    for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
         stream->captures = stream->captures && cgpu_marker_captures(stream);
         some = some || stream->captures;
     }
-    __atomic_store_n(&cgpu_flow->captures, some, __ATOMIC_RELAXED);
+    __atomic_store_n(&cgpu_launch_state->captures, some, __ATOMIC_RELAXED);
     return some;
 }
 
 /*
- * Mark the unmarked work of the streams that a capture in HANDLE concerns, even if a stream stands
- * apart: this adds at most one marker for each capture. False: no room yet.
+ * Mark the unmarked work of the streams that a capture in HANDLE concerns, even if a stream is
+ * stalled: this adds at most one marker for each capture. False: no room yet.
  */
 static bool
-mark(CUstream handle, uint64_t now)
+mark_streams(CUstream handle, uint64_t now)
 {
-    struct cgpu_stream *found = cgpu_stream_own(handle);
+    struct cgpu_stream *found = cgpu_stream_ensure_current(handle);
     if (found == NULL || found->gpu->work == NULL) {
         return true;
     }
-    if (found->gpu->phase == CGPU_PHASE_UNCOUNTED && !cgpu_flight_wants_marker(found) &&
+    if (found->gpu->phase == CGPU_PHASE_UNCOUNTED && !cgpu_batch_wants_marker(found) &&
         !cgpu_marker_captures(found)) {
-        cgpu_flight_suspect(found);
+        cgpu_batch_suspect(found);
     }
     bool all = true;
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && stream->context == found->context && cgpu_flight_wants_marker(stream) &&
+    for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
+        if (stream->used && stream->context == found->context && cgpu_batch_wants_marker(stream) &&
             (stream == found || cgpu_marker_is_by_legacy(stream)) &&
             !cgpu_marker_captures(stream)) {
             all = cgpu_flight_cut(stream, now) && all;
@@ -75,11 +75,12 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
     CUstream meant = cgpu_stream_meant(stream, per_thread);
     bool done = joins && !may_join();
     /* before the lock is taken: who asks for streams under it has asked, or sees this */
-    __atomic_add_fetch(&cgpu_flow->beginning, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&cgpu_launch_state->beginning, 1, __ATOMIC_SEQ_CST);
     while (!done) {
-        cgpu_flow_lock();
-        done = cgpu_flow_is_closing() || (joins && !some_capture()) || mark(meant, cgpu_flow_now());
-        cgpu_flow_unlock();
+        cgpu_launch_lock();
+        done = cgpu_launch_is_closing() || (joins && !update_captures()) ||
+               mark_streams(meant, cgpu_clock_now());
+        cgpu_launch_unlock();
         if (!done) {
             nanosleep(&(struct timespec){.tv_nsec = (long)CGPU_PACE_FLIGHT_NS}, NULL);
         }
@@ -91,16 +92,16 @@ void
 cgpu_capture_note(CUstream stream, bool per_thread, bool joins)
 {
     CUstream meant = cgpu_stream_meant(stream, per_thread);
-    __atomic_sub_fetch(&cgpu_flow->beginning, 1, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&cgpu_launch_state->beginning, 1, __ATOMIC_SEQ_CST);
     if (joins && !may_join()) {
         return;
     }
-    cgpu_flow_lock();
-    struct cgpu_stream *found = cgpu_stream_own(meant);
+    cgpu_launch_lock();
+    struct cgpu_stream *found = cgpu_stream_ensure_current(meant);
     if (found != NULL && cgpu_captures(meant)) {
         found->captures = 1;
-        cgpu_lane_cut(found);
-        __atomic_store_n(&cgpu_flow->captures, 1, __ATOMIC_RELAXED);
+        cgpu_batch_slot_cut(found);
+        __atomic_store_n(&cgpu_launch_state->captures, 1, __ATOMIC_RELAXED);
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }

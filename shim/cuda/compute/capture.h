@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_CAPTURE_H
 #define CGPU_CUDA_CAPTURE_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /*
  * STREAM begins a capture in the driver call that follows; that call has returned. JOINS: it waits

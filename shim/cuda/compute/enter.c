@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "compute/batch_slot.h"
 #include "compute/enter.h"
-#include "compute/flow.h"
-#include "compute/lane.h"
+#include "compute/launch_state.h"
 #include "compute/monitor.h"
 #include "compute/stream.h"
 #include "entry/thread.h"
@@ -29,7 +29,7 @@ enum verdict {
 };
 
 struct launch {
-    struct cgpu_lane *lane;
+    struct cgpu_batch_slot *slot;
     struct cgpu_gate_gpu *gpu;
     struct cgpu_stream *stream;
     CUstream handle;
@@ -49,45 +49,45 @@ _Static_assert((int)CGPU_LEDGER_WORKS == 512 && (int)CGPU_MAX_THREADS == 8192,
 #define TOO_MANY_PROCESSES                                                                         \
     "512 processes of the container launch already, counted for each GPU; end some"
 
-/* Make CGPU_LANE the calling thread's own lane, if one is free. */
+/* Make CGPU_BATCH_SLOTS the calling thread's own slot, if one is free. */
 static void
-take_lane(void)
+take_slots(void)
 {
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
-    uint64_t now = cgpu_flow_now();
-    cgpu_flow_lock();
-    struct cgpu_lane *lane = cgpu_lane_find(tid);
-    if (lane == NULL) {
+    uint64_t now = cgpu_clock_now();
+    cgpu_launch_lock();
+    struct cgpu_batch_slot *slot = cgpu_batch_slot_find(tid);
+    if (slot == NULL) {
         cgpu_stream_sweep(now);
-        lane = cgpu_lane_find(tid);
+        slot = cgpu_batch_slot_find(tid);
     }
-    if (lane != NULL) {
-        cgpu_stream_drop_lane(lane, tid, now);
-        cgpu_lane = lane;
+    if (slot != NULL) {
+        cgpu_stream_drop_thread(slot, tid, now);
+        cgpu_batch_slots = slot;
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 /*
- * The calling thread's lane for STREAM, or the one that it gives up for STREAM, in turn. NULL:
- * CGPU_MAX_THREADS threads have lanes.
+ * The calling thread's slot for STREAM, or the one that it gives up for STREAM, in turn. NULL:
+ * CGPU_MAX_THREADS threads have slots.
  */
-static struct cgpu_lane *
-lane_for(CUstream stream)
+static struct cgpu_batch_slot *
+slot_for(CUstream stream)
 {
-    if (cgpu_lane->tid == 0) {
-        take_lane();
+    if (cgpu_batch_slots->tid == 0) {
+        take_slots();
     }
-    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
-    lane = lane != NULL ? lane : &cgpu_lane[cgpu_lane->turn % CGPU_THREAD_LANES];
-    return cgpu_lane->tid != 0 ? lane : NULL;
+    struct cgpu_batch_slot *slot = cgpu_batch_slot_of(cgpu_batch_slots, stream);
+    slot = slot != NULL ? slot : &cgpu_batch_slots[cgpu_batch_slots->turn % CGPU_THREAD_SLOTS];
+    return cgpu_batch_slots->tid != 0 ? slot : NULL;
 }
 
 /* This process's work on the GPU. False: there is no room for it. */
 static bool
-claim(struct cgpu_gate_gpu *gpu, uint64_t now)
+claim_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint32_t number = (uint32_t)(gpu - cgpu_flow->gpus);
+    uint32_t number = (uint32_t)(gpu - cgpu_launch_state->gpus);
     struct cgpu_ledger_work *work;
     if (gpu->work == NULL && cgpu_work_claim(cgpu_state->ledger, number, &work) == 0) {
         gpu->work = work;
@@ -101,31 +101,31 @@ claim(struct cgpu_gate_gpu *gpu, uint64_t now)
 /* ---- may it go ---- */
 
 static void
-move_to(struct cgpu_lane *lane, struct cgpu_gate_gpu *gpu)
+set_gpu(struct cgpu_batch_slot *slot, struct cgpu_gate_gpu *gpu)
 {
-    lane->gpu = gpu;
-    lane->gate = (uintptr_t)gpu->gate - (uintptr_t)cgpu_gate_base;
+    slot->gpu = gpu;
+    slot->gate = (uintptr_t)gpu->gate - (uintptr_t)cgpu_gate_base;
 }
 
 /* Until it leaves, the monitor waits for this thread. */
 static void
 let_in(struct launch *launch)
 {
-    struct cgpu_lane *lane = launch->lane;
-    struct cgpu_lane *first = cgpu_lane;
-    bool hot = cgpu_flow->barrier != 0, metered = cgpu_gate_is_metered(launch->word);
+    struct cgpu_batch_slot *slot = launch->slot;
+    struct cgpu_batch_slot *first = cgpu_batch_slots;
+    bool hot = cgpu_launch_state->barrier != 0, metered = cgpu_gate_is_metered(launch->word);
     bool looks = launch->stream->unsure || launch->gpu->pace.probed_ns != 0;
     bool free = hot && !metered && cgpu_stream_all_on(launch->gpu);
-    move_to(lane, launch->gpu);
+    set_gpu(slot, launch->gpu);
     first->context = launch->context;
-    first->streams[lane - first] = launch->handle;
-    first->turn = (uint32_t)(lane - first) + 1;
+    first->streams[slot - first] = launch->handle;
+    first->turn = (uint32_t)(slot - first) + 1;
     if (free) {
-        move_to(first, launch->gpu);
+        set_gpu(first, launch->gpu);
     }
     __atomic_store_n(&first->free, free ? launch->word : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->word, hot && (!metered || !looks) ? launch->word : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->inside, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->word, hot && (!metered || !looks) ? launch->word : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->inside, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Under a metered gate: count the launch, if there is room for it. */
@@ -133,7 +133,7 @@ static bool
 count_launch(struct launch *launch)
 {
     struct cgpu_stream *stream = launch->stream;
-    struct cgpu_lane *lane = launch->lane;
+    struct cgpu_batch_slot *slot = launch->slot;
     uint64_t ns = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
     ns = ns != 0 ? ns : launch->guess_ns;
     bool guessed = ns == 0;
@@ -149,15 +149,15 @@ count_launch(struct launch *launch)
         ns = learnt;
         guessed = false;
     }
-    bool apart = stream->apart != CGPU_APART_NOT;
-    lane->most_ns = (uint32_t)cgpu_enter_most(stream, launch->word);
-    if (lane->stream == stream && (apart || lane->work_ns + ns >= lane->most_ns)) {
-        cgpu_lane_hand_over(lane, launch->now); /* for the hot path to go on */
+    bool stalled = stream->stall != CGPU_STALL_NONE;
+    slot->most_ns = (uint32_t)cgpu_enter_batch_limit(stream, launch->word);
+    if (slot->stream == stream && (stalled || slot->work_ns + ns >= slot->most_ns)) {
+        cgpu_batch_slot_hand_over(slot, launch->now); /* for the hot path to go on */
     }
-    cgpu_lane_join(lane, stream, launch->key, launch->now);
-    cgpu_lane_add(lane, launch->key, lane->work_ns + ns);
+    cgpu_batch_slot_join(slot, stream, launch->key, launch->now);
+    cgpu_batch_slot_add(slot, launch->key, slot->work_ns + ns);
     cgpu_enter_count(stream, ns, guessed, launch->now);
-    __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&cgpu_launch_state->counted, 1, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -173,7 +173,7 @@ admit(struct launch *launch)
         !cgpu_enter_begin(launch->stream, launch->word, launch->now)) {
         verdict = SHUT;
     } else if (!cgpu_gate_is_metered(launch->word)) {
-        cgpu_lane_join(launch->lane, launch->stream, launch->key, launch->now);
+        cgpu_batch_slot_join(launch->slot, launch->stream, launch->key, launch->now);
     } else if (!count_launch(launch)) {
         verdict = FULL;
     }
@@ -192,12 +192,12 @@ wait_for_gate(struct launch *launch)
     uint32_t slept = 0; /* the word under which it last slept */
     /* seq_cst: if the arbiter does not see it, we see that the gate has opened */
     __atomic_add_fetch(&work->waiting, 1, __ATOMIC_SEQ_CST);
-    launch->gpu->outside->ring(launch->gpu);
+    launch->gpu->ops->ring(launch->gpu);
     for (;;) {
-        uint64_t begun = cgpu_flow_now();
-        cgpu_flow_lock();
+        uint64_t begun = cgpu_clock_now();
+        cgpu_launch_lock();
         bool helped = cgpu_monitor_attend(begun);
-        cgpu_flow_unlock();
+        cgpu_launch_unlock();
         const uint32_t *gate = __atomic_load_n(&launch->gpu->gate, __ATOMIC_ACQUIRE);
         uint32_t word = __atomic_load_n(gate, __ATOMIC_ACQUIRE);
         if (cgpu_gate_is_open(word)) {
@@ -205,7 +205,7 @@ wait_for_gate(struct launch *launch)
         }
         if (slept != 0 && word != slept) { /* it was stopped, or had no processor */
             __atomic_add_fetch(&work->missed, 1, __ATOMIC_RELAXED);
-            launch->gpu->outside->ring(launch->gpu);
+            launch->gpu->ops->ring(launch->gpu);
         }
         slept = word;
         struct timespec slice = {0, helped ? (long)CGPU_ENTER_SLICE_NS : (long)CGPU_ENTER_ALONE_NS};
@@ -217,7 +217,7 @@ wait_for_gate(struct launch *launch)
 static void
 wait_for_room(struct launch *launch)
 {
-    uint64_t now = cgpu_flow_now();
+    uint64_t now = cgpu_clock_now();
     uint64_t ns = launch->until > now ? launch->until - now : 0;
     ns = launch->helped ? ns : lesser(ns, CGPU_ENTER_ALONE_NS);
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -233,17 +233,17 @@ wait_for_room(struct launch *launch)
 
 /* One look, under the lock. */
 static enum verdict
-look(struct launch *launch)
+try_enter(struct launch *launch)
 {
     enum verdict verdict = REFUSE;
-    launch->now = cgpu_flow_now();
-    if (launch->lane == NULL) {
+    launch->now = cgpu_clock_now();
+    if (launch->slot == NULL) {
         launch->why = TOO_MANY_THREADS;
-    } else if (!cgpu_stream_meet(launch->handle, launch->context, &launch->stream)) {
+    } else if (!cgpu_stream_ensure(launch->handle, launch->context, &launch->stream)) {
         launch->why = CGPU_STREAM_TOO_MANY;
     } else if (launch->stream == NULL) {
         verdict = GO;
-    } else if (!claim(launch->stream->gpu, launch->now)) {
+    } else if (!claim_work(launch->stream->gpu, launch->now)) {
         launch->why = TOO_MANY_PROCESSES;
     } else {
         launch->gpu = launch->stream->gpu;
@@ -261,20 +261,20 @@ wait_unlocked(struct launch *launch, enum verdict verdict, pthread_mutex_t *held
     if (held != NULL) {
         pthread_mutex_unlock(held);
     }
-    int cancel = cgpu_flow_hold_on();
+    int cancel = cgpu_cancel_disable();
     if (verdict == SHUT) {
         wait_for_gate(launch);
     } else {
         wait_for_room(launch);
     }
-    cgpu_flow_let_be(cancel);
+    cgpu_cancel_restore(cancel);
     if (held != NULL) {
         pthread_mutex_lock(held);
     }
 }
 
 static CUresult
-enter(struct launch *launch, pthread_mutex_t *held)
+enter_or_wait(struct launch *launch, pthread_mutex_t *held)
 {
     static const CUresult results[] = {
         [GO] = CUDA_SUCCESS,
@@ -285,9 +285,9 @@ enter(struct launch *launch, pthread_mutex_t *held)
     enum verdict verdict;
     bool waits;
     do {
-        cgpu_flow_lock();
-        verdict = look(launch);
-        cgpu_flow_unlock();
+        cgpu_launch_lock();
+        verdict = try_enter(launch);
+        cgpu_launch_unlock();
         waits = verdict == SHUT || verdict == FULL;
         if (waits) {
             wait_unlocked(launch, verdict, held);
@@ -302,7 +302,7 @@ enter(struct launch *launch, pthread_mutex_t *held)
 CUresult
 cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
 {
-    struct cgpu_lane *before = cgpu_lane_of(cgpu_lane, stream);
+    struct cgpu_batch_slot *before = cgpu_batch_slot_of(cgpu_batch_slots, stream);
     if (before != NULL) {
         __atomic_store_n(&before->inside, 0, __ATOMIC_RELEASE);
     }
@@ -312,13 +312,13 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *he
     uint32_t depth = cgpu_thread.depth;
     cgpu_thread.depth = 1;
     struct launch launch = {
-        .lane = lane_for(stream),
+        .slot = slot_for(stream),
         .handle = stream,
         .context = cgpu_context_current(),
         .key = key,
         .guess_ns = guess_ns,
     };
-    CUresult status = enter(&launch, held);
+    CUresult status = enter_or_wait(&launch, held);
     cgpu_thread.depth = depth;
     return status;
 }

@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_ENTER_H
 #define CGPU_CUDA_ENTER_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /* The slow path of a launch, see launch.h. HELD: a lock that must not be held while waiting. */
 CUresult cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held);

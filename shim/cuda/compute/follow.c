@@ -5,9 +5,9 @@
  */
 #include "compute/follow.h"
 #include "compute/await.h"
+#include "compute/batch_slot.h"
 #include "compute/capture.h"
-#include "compute/flow.h"
-#include "compute/lane.h"
+#include "compute/launch_state.h"
 #include "compute/marker.h"
 #include "compute/monitor.h"
 #include "compute/stream.h"
@@ -20,25 +20,26 @@ uint64_t
 cgpu_follow_begin(void)
 {
     /* relaxed: only shows whether a check is worth while; this thread sees its own launches */
-    if (!cgpu_state_is_attached() || __atomic_load_n(&cgpu_flow->counted, __ATOMIC_RELAXED) == 0) {
+    if (!cgpu_state_is_attached() ||
+        __atomic_load_n(&cgpu_launch_state->counted, __ATOMIC_RELAXED) == 0) {
         return 0;
     }
     /* relaxed: a hint for the monitor */
-    __atomic_store_n(&cgpu_flow->syncing, 1, __ATOMIC_RELAXED);
-    return cgpu_flow_now();
+    __atomic_store_n(&cgpu_launch_state->syncing, 1, __ATOMIC_RELAXED);
+    return cgpu_clock_now();
 }
 
 void
 cgpu_follow_end(uint64_t begun)
 {
     if (begun != 0) {
-        __atomic_store_n(&cgpu_flow->syncing, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&cgpu_launch_state->syncing, 0, __ATOMIC_RELAXED);
     }
 }
 
 /* Something on GPU has ended. If that was everything, the arbiter should learn it soon. */
 static void
-tell(struct cgpu_gate_gpu *gpu, uint64_t now)
+report_ended(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (!cgpu_monitor_attend(now)) {
         cgpu_drain_finish(gpu, now);
@@ -52,39 +53,40 @@ cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun)
     if (begun == 0) {
         return;
     }
-    uint64_t now = cgpu_flow_now();
-    cgpu_flow_lock();
+    uint64_t now = cgpu_clock_now();
+    cgpu_launch_lock();
     struct cgpu_stream *only =
         handle != NULL ? cgpu_stream_find(handle, cgpu_context_current()) : NULL;
-    const struct cgpu_flow_context *found =
+    const struct cgpu_context_entry *found =
         cgpu_stream_context(only != NULL ? cgpu_stream_owner(only)->handle : context);
     if (found != NULL && found->gpu->work != NULL) {
         uint32_t first = only != NULL ? only->index : 0;
-        uint32_t end = only != NULL ? first + 1 : cgpu_flow->stream_bound;
+        uint32_t end = only != NULL ? first + 1 : cgpu_launch_state->stream_bound;
         for (uint32_t i = first; i < end; i++) {
-            struct cgpu_stream *stream = &cgpu_flow->streams[i];
+            struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
             if (stream->used && cgpu_stream_owner(stream) == found) {
                 cgpu_sync_stream(stream, begun, now);
             }
         }
-        tell(found->gpu, now);
+        report_ended(found->gpu, now);
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 /* Whether all of STREAM has ended; if so, it needs no marker. */
 static bool
 has_ended(struct cgpu_stream *stream)
 {
-    uint64_t launches = cgpu_flight_unmarked(stream).launches;
-    uint64_t asked = cgpu_flow_now();
-    bool foreign = stream->lane != 0 && cgpu_lane != &cgpu_flow->lanes[stream->lane - 1];
+    uint64_t launches = cgpu_batch_sum(stream).launches;
+    uint64_t asked = cgpu_clock_now();
+    bool foreign =
+        stream->slot != 0 && cgpu_batch_slots != &cgpu_launch_state->slots[stream->slot - 1];
     if (stream->handle == NULL || foreign || /* only its own thread can ask */
         !cgpu_marker_has_ended(cgpu_stream_owner(stream), stream->handle) ||
-        cgpu_flight_unmarked(stream).launches != launches) {
+        cgpu_batch_sum(stream).launches != launches) {
         return false;
     }
-    cgpu_sync_stream(stream, asked, cgpu_flow_now());
+    cgpu_sync_stream(stream, asked, cgpu_clock_now());
     return true;
 }
 
@@ -92,10 +94,10 @@ has_ended(struct cgpu_stream *stream)
 static bool
 all_have_ended(const struct cgpu_gate_gpu *gpu)
 {
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+    for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
         if (stream->used && stream->gpu == gpu &&
-            (stream->in_flight != 0 || cgpu_flight_unmarked(stream).launches != 0) &&
+            (stream->in_flight != 0 || cgpu_batch_sum(stream).launches != 0) &&
             !has_ended(stream)) {
             return false;
         }
@@ -109,36 +111,36 @@ cgpu_follow_event(uint64_t begun)
     if (begun == 0) {
         return;
     }
-    cgpu_flow_lock();
-    const struct cgpu_flow_context *found = cgpu_stream_context(cgpu_context_current());
+    cgpu_launch_lock();
+    const struct cgpu_context_entry *found = cgpu_stream_context(cgpu_context_current());
     struct cgpu_gate_gpu *gpu = found != NULL ? found->gpu : NULL;
     if (gpu != NULL && gpu->work != NULL &&
-        __atomic_load_n(&cgpu_flow->beginning, __ATOMIC_SEQ_CST) == 0 &&
+        __atomic_load_n(&cgpu_launch_state->beginning, __ATOMIC_SEQ_CST) == 0 &&
         cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED) {
-        cgpu_flight_harvest(gpu, cgpu_flow_now());
+        cgpu_flight_harvest(gpu, cgpu_clock_now());
         if (all_have_ended(gpu)) {
-            tell(gpu, cgpu_flow_now());
+            report_ended(gpu, cgpu_clock_now());
         }
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 /* Uncounted work may be put into it, so it must be known when the gate closes. */
 static CUresult
-made(CUresult status, const CUstream *out)
+note_created(CUresult status, const CUstream *out)
 {
     if (status != CUDA_SUCCESS || out == NULL) {
         return status;
     }
     CUstream stream = *out;
     CUcontext current = cgpu_context_current();
-    cgpu_flow_lock();
+    cgpu_launch_lock();
     struct cgpu_stream *found = cgpu_stream_find(stream, current);
     if (found != NULL) { /* destroyed behind our back */
         cgpu_stream_detach(found);
     }
-    bool fits = cgpu_stream_meet(stream, current, &found);
-    cgpu_flow_unlock();
+    bool fits = cgpu_stream_ensure(stream, current, &found);
+    cgpu_launch_unlock();
     if (fits) {
         return CUDA_SUCCESS;
     }
@@ -153,15 +155,15 @@ cgpu_follow_stream_going(CUstream stream)
     if (!cgpu_state_is_attached()) {
         return;
     }
-    cgpu_flow_lock();
+    cgpu_launch_lock();
     struct cgpu_stream *found = cgpu_stream_find(stream, cgpu_context_current());
-    if (found != NULL && found->lane == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
-        if (cgpu_flight_wants_marker(found) && found->apart == CGPU_APART_NOT) {
-            cgpu_flight_cut(found, cgpu_flow_now());
+    if (found != NULL && found->slot == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
+        if (cgpu_batch_wants_marker(found) && found->stall == CGPU_STALL_NONE) {
+            cgpu_flight_cut(found, cgpu_clock_now());
         }
         cgpu_stream_detach(found);
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 void
@@ -170,12 +172,12 @@ cgpu_follow_context_going(CUcontext context, bool going)
     if (!cgpu_state_is_attached()) {
         return;
     }
-    cgpu_flow_lock();
-    struct cgpu_flow_context *found = cgpu_stream_context(context);
+    cgpu_launch_lock();
+    struct cgpu_context_entry *found = cgpu_stream_context(context);
     if (found != NULL) {
         found->going = going;
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 void
@@ -184,9 +186,9 @@ cgpu_follow_context_gone(CUcontext context)
     if (!cgpu_state_is_attached()) {
         return;
     }
-    cgpu_lane_forget();
-    cgpu_flow_lock();
-    struct cgpu_flow_context *found = cgpu_stream_context(context);
+    cgpu_batch_slot_forget();
+    cgpu_launch_lock();
+    struct cgpu_context_entry *found = cgpu_stream_context(context);
     if (found != NULL) {
         struct cgpu_gate_gpu *gpu = found->gpu;
         cgpu_stream_drop_context(found);
@@ -194,16 +196,16 @@ cgpu_follow_context_gone(CUcontext context)
             cgpu_drain_is_quiet(gpu);
         }
     }
-    cgpu_flow_unlock();
+    cgpu_launch_unlock();
 }
 
 /* The calling thread changes its current context. */
 static void
-change_to(CUcontext context)
+change_context(CUcontext context)
 {
     /* relaxed: this thread wrote it */
-    if (context != cgpu_lane->context) {
-        cgpu_lane_forget();
+    if (context != cgpu_batch_slots->context) {
+        cgpu_batch_slot_forget();
     }
 }
 

@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_FOLLOW_H
 #define CGPU_CUDA_FOLLOW_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /*
  * A call of the driver that synchronises begins. Returns the time; 0: nothing is metered. Until it

@@ -9,7 +9,7 @@
 #include "compute/launch.h"
 #include "compute/enter.h"
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 #include "entry/thread.h"
 
 enum { STEPS_PER_OCTAVE_BITS = 3 };
@@ -49,52 +49,52 @@ config_stream(const struct cgpu_launch_config *config)
 
 /* Whether the thread may launch into any stream, under the same free gate as last time. */
 static inline bool
-is_free(const struct cgpu_lane *first)
+is_free(const struct cgpu_batch_slot *first)
 {
-    return cgpu_lane_gate(first) == __atomic_load_n(&first->free, __ATOMIC_RELAXED);
+    return cgpu_batch_slot_gate(first) == __atomic_load_n(&first->free, __ATOMIC_RELAXED);
 }
 
 /*
- * Whether everything that the last slow launch found still holds. If so, LANE is inside, and counts
+ * Whether everything that the last slow launch found still holds. If so, SLOT is inside, and counts
  * this launch.
  */
 static inline bool
-goes_on(struct cgpu_lane *lane, uint64_t key, uint64_t guess_ns)
+may_continue(struct cgpu_batch_slot *slot, uint64_t key, uint64_t guess_ns)
 {
-    __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
-    uint32_t word = cgpu_lane_gate(lane);
-    if (word != __atomic_load_n(&lane->word, __ATOMIC_RELAXED) ||
-        __atomic_load_n(&lane->stream->marks, __ATOMIC_RELAXED) != lane->marks) {
+    uint32_t word = cgpu_batch_slot_gate(slot);
+    if (word != __atomic_load_n(&slot->word, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&slot->stream->marks, __ATOMIC_RELAXED) != slot->marks) {
         return false;
     }
     if (__builtin_expect(!cgpu_gate_is_metered(word), 0)) {
         return true;
     }
-    uint64_t ns = cgpu_pace_estimate(&lane->gpu->pace, key);
+    uint64_t ns = cgpu_pace_estimate(&slot->gpu->pace, key);
     ns = ns != 0 ? ns : guess_ns;
-    uint64_t work_ns = lane->work_ns + ns;
-    if (ns == 0 || work_ns >= lane->most_ns) {
+    uint64_t work_ns = slot->work_ns + ns;
+    if (ns == 0 || work_ns >= slot->most_ns) {
         return false;
     }
-    cgpu_lane_add(lane, key, work_ns);
+    cgpu_batch_slot_add(slot, key, work_ns);
     return true;
 }
 
 static inline CUresult
-pass(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
+pass_gate(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
 {
-    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
-    bool goes = lane != NULL && goes_on(lane, key, guess_ns);
+    struct cgpu_batch_slot *slot = cgpu_batch_slot_of(cgpu_batch_slots, stream);
+    bool goes = slot != NULL && may_continue(slot, key, guess_ns);
     return __builtin_expect(goes, 1) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns, held);
 }
 
 static inline void
-leave(struct cgpu_lane *lane)
+leave_gate(struct cgpu_batch_slot *slot)
 {
-    if (__builtin_expect(lane != NULL, 1)) {
+    if (__builtin_expect(slot != NULL, 1)) {
         /* release: the driver has the launch before anyone sees that this thread is out */
-        __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->inside, 0, __ATOMIC_RELEASE);
     }
 }
 
@@ -102,15 +102,16 @@ CUresult
 cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns,
                   pthread_mutex_t *held)
 {
-    return is_free(cgpu_lane) ? CUDA_SUCCESS
-                              : pass(cgpu_stream_meant(stream, per_thread), key, guess_ns, held);
+    return is_free(cgpu_batch_slots)
+               ? CUDA_SUCCESS
+               : pass_gate(cgpu_stream_meant(stream, per_thread), key, guess_ns, held);
 }
 
 void
 cgpu_launch_end(void)
 {
-    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        leave(&cgpu_lane[i]); /* whichever it was */
+    for (int i = 0; i < CGPU_THREAD_SLOTS; i++) {
+        leave_gate(&cgpu_batch_slots[i]); /* whichever it was */
     }
 }
 
@@ -149,17 +150,17 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
             return cgpu_real.name arguments;                                                       \
         }                                                                                          \
         CUstream meant = cgpu_stream_meant(stream, per_thread);                                    \
-        CUresult status = pass(meant, key, 0, NULL);                                               \
+        CUresult status = pass_gate(meant, key, 0, NULL);                                          \
         if (status != CUDA_SUCCESS) {                                                              \
             return status;                                                                         \
         }                                                                                          \
         status = cgpu_real.name arguments;                                                         \
-        leave(cgpu_lane_of(cgpu_lane, meant));                                                     \
+        leave_gate(cgpu_batch_slot_of(cgpu_batch_slots, meant));                                   \
         return status;                                                                             \
     }                                                                                              \
     CUresult name parameters                                                                       \
     {                                                                                              \
-        if (__builtin_expect(is_free(cgpu_lane), 1)) {                                             \
+        if (__builtin_expect(is_free(cgpu_batch_slots), 1)) {                                      \
             JUMP cgpu_real.name arguments;                                                         \
         }                                                                                          \
         JUMP metered_##name arguments;                                                             \

@@ -8,7 +8,7 @@
  * here is under the lock.
  */
 #include "compute/marker.h"
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 #include "compute/stream.h"
 
 enum { REGISTER_DEVICEMAP = 2, EVENT_DISABLE_TIMING = 2, LOST_MOST = 3 };
@@ -20,12 +20,12 @@ struct visit {
 };
 
 static bool
-begin_visit(const struct cgpu_flow_context *context, struct visit *visit)
+begin_visit(const struct cgpu_context_entry *context, struct visit *visit)
 {
     CUcontext current = NULL;
     visit->pushed = false;
     visit->mode = -1;
-    if (cgpu_flow_is_closing() || context->going) {
+    if (cgpu_launch_is_closing() || context->going) {
         return false;
     }
     cgpu_real.cuCtxGetCurrent(&current);
@@ -56,7 +56,8 @@ end_visit(const struct visit *visit)
 static CUstream
 handle_for(const struct cgpu_stream *stream)
 {
-    bool foreign = stream->lane != 0 && cgpu_lane != &cgpu_flow->lanes[stream->lane - 1];
+    bool foreign =
+        stream->slot != 0 && cgpu_batch_slots != &cgpu_launch_state->slots[stream->slot - 1];
     return stream->handle == NULL || foreign ? CU_STREAM_LEGACY_DEFAULT : stream->handle;
 }
 
@@ -80,9 +81,9 @@ cgpu_marker_is_by_legacy(const struct cgpu_stream *stream)
 
 /* Register the words of CONTEXT, which is current, and note their address on the GPU. */
 static bool
-register_words(struct cgpu_flow_context *context)
+register_words(struct cgpu_context_entry *context)
 {
-    uint32_t *page = cgpu_flow->words[context - cgpu_flow->contexts];
+    uint32_t *page = cgpu_launch_state->words[context - cgpu_launch_state->contexts];
     if (CGPU_REAL_HAS(cuMemHostRegister_v2)) {
         cgpu_real.cuMemHostRegister_v2(page, CGPU_MARKER_BYTES, REGISTER_DEVICEMAP);
     }
@@ -90,7 +91,7 @@ register_words(struct cgpu_flow_context *context)
 }
 
 static bool
-write_word(const struct cgpu_flow_context *context, const struct cgpu_stream *stream, uint32_t seq)
+write_word(const struct cgpu_context_entry *context, const struct cgpu_stream *stream, uint32_t seq)
 {
     CUdeviceptr address = context->words + stream->index * sizeof(uint32_t);
     CUresult (*write)(CUstream, CUdeviceptr, uint32_t, unsigned int) =
@@ -111,11 +112,11 @@ record_event(struct cgpu_stream *stream, uint32_t seq)
 }
 
 /* How it was put there. The first marker in a context shows what this driver and device can do. */
-static enum cgpu_marker_means
-put(struct cgpu_flow_context *context, struct cgpu_stream *stream, uint32_t seq)
+static enum cgpu_marker_kind
+put_in_context(struct cgpu_context_entry *context, struct cgpu_stream *stream, uint32_t seq)
 {
-    bool words = context->means == CGPU_MARKER_WORDS ||
-                 (context->means == CGPU_MARKER_NONE && register_words(context));
+    bool words = context->kind == CGPU_MARKER_WORDS ||
+                 (context->kind == CGPU_MARKER_NONE && register_words(context));
     if (words && write_word(context, stream, seq)) {
         return CGPU_MARKER_WORDS;
     }
@@ -123,26 +124,28 @@ put(struct cgpu_flow_context *context, struct cgpu_stream *stream, uint32_t seq)
 }
 
 bool
-cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind)
 {
-    struct cgpu_flow_context *context = cgpu_stream_owner(stream);
+    struct cgpu_context_entry *context = cgpu_stream_owner(stream);
     struct visit visit;
     if (!begin_visit(context, &visit)) {
         return false;
     }
-    *means = cgpu_captures(handle_for(stream)) ? CGPU_MARKER_NONE : put(context, stream, seq);
+    *kind =
+        cgpu_captures(handle_for(stream)) ? CGPU_MARKER_NONE : put_in_context(context, stream, seq);
     end_visit(&visit);
-    if (*means == CGPU_MARKER_NONE) {
+    if (*kind == CGPU_MARKER_NONE) {
         return false;
     }
-    context->means = *means;
+    context->kind = *kind;
     return true;
 }
 
 static bool
 is_written(const struct cgpu_flight *flight)
 {
-    const uint32_t *word = &cgpu_flow->words[flight->stream->context][flight->stream->index];
+    const uint32_t *word =
+        &cgpu_launch_state->words[flight->stream->context][flight->stream->index];
     /* acquire: the work before it has ended. Numbers may wrap around. */
     return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - flight->seq) >= 0;
 }
@@ -151,12 +154,12 @@ bool
 cgpu_marker_is_passed(const struct cgpu_flight *flight)
 {
     const struct cgpu_stream *stream = flight->stream;
-    struct cgpu_flow_context *context = cgpu_stream_owner(stream);
+    struct cgpu_context_entry *context = cgpu_stream_owner(stream);
     bool passed;
-    if (flight->means == CGPU_MARKER_WORDS) {
+    if (flight->kind == CGPU_MARKER_WORDS) {
         passed = is_written(flight);
-    } else if (cgpu_flow_is_closing() || context->going) {
-        passed = cgpu_flow_is_closing(); /* nobody will ask any more */
+    } else if (cgpu_launch_is_closing() || context->going) {
+        passed = cgpu_launch_is_closing(); /* nobody will ask any more */
     } else {
         int mode = cgpu_capture_mode_relax();
         CUevent event = stream->events[flight->seq % CGPU_STREAM_EVENTS];
@@ -168,7 +171,7 @@ cgpu_marker_is_passed(const struct cgpu_flight *flight)
 }
 
 bool
-cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle)
+cgpu_marker_has_ended(const struct cgpu_context_entry *context, CUstream handle)
 {
     struct visit visit;
     if (!begin_visit(context, &visit)) {
@@ -185,16 +188,16 @@ bool
 cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now)
 {
     struct cgpu_stream *stream = flight->stream;
-    struct cgpu_flow_context *context = cgpu_stream_owner(stream);
-    if (stream->lane != 0 || stream->handle == NULL) {
+    struct cgpu_context_entry *context = cgpu_stream_owner(stream);
+    if (stream->slot != 0 || stream->handle == NULL) {
         return false;
     }
-    stream->asked_ns = now;
+    stream->queried_ns = now;
     if (!cgpu_marker_has_ended(context, stream->handle) || cgpu_marker_is_passed(flight)) {
         return false;
     }
-    if (++context->lost >= LOST_MOST && context->means == CGPU_MARKER_WORDS) {
-        context->means = CGPU_MARKER_EVENTS;
+    if (++context->lost >= LOST_MOST && context->kind == CGPU_MARKER_WORDS) {
+        context->kind = CGPU_MARKER_EVENTS;
     }
     return true;
 }

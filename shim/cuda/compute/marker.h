@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_MARKER_H
 #define CGPU_CUDA_MARKER_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /* See cgpu_captures. */
 bool cgpu_marker_captures(const struct cgpu_stream *stream);
@@ -13,10 +13,10 @@ bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 /*
  * Whether the driver reports that all work in HANDLE has ended. A capturing stream is not queried.
  */
-bool cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle);
+bool cgpu_marker_has_ended(const struct cgpu_context_entry *context, CUstream handle);
 
-/* See struct cgpu_gate_outside. */
-bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
+/* See struct cgpu_gate_ops. */
+bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);
 bool cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now);
 

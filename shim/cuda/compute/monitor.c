@@ -21,8 +21,8 @@
 
 #include <linux/membarrier.h>
 
-#include "compute/flow.h"
-#include "compute/lane.h"
+#include "compute/batch_slot.h"
+#include "compute/launch_state.h"
 #include "compute/monitor.h"
 #include "compute/stream.h"
 #include "entry/thread.h"
@@ -39,7 +39,7 @@ static cpu_set_t cpus_at_load;
 /* ---- who arbitrates ---- */
 
 static void
-wake(const uint32_t *gate)
+wake_waiters(const uint32_t *gate)
 {
     cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
 }
@@ -51,19 +51,19 @@ put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
     const uint32_t *before = gpu->gate;
     if (before != gate) {
         __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
-        cgpu_lane_recall(gpu);
+        cgpu_batch_slot_recall(gpu);
     }
     if (before != gate && before != NULL) {
-        wake(before);
+        wake_waiters(before);
     }
 }
 
 static void
-drive(uint32_t *own, enum cgpu_gate state)
+drive_gate(uint32_t *own, enum cgpu_gate state)
 {
     if (*own == 0 || cgpu_gate_state(*own) != state) {
         __atomic_store_n(own, cgpu_gate_next(*own, state) | CGPU_GATE_FALLBACK, __ATOMIC_RELEASE);
-        wake(own);
+        wake_waiters(own);
     }
 }
 
@@ -77,21 +77,21 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 
 /* Use the process's own gate if nobody arbitrates GPU NUMBER; when to look again. */
 static uint64_t
-arbitrated(uint32_t number, uint64_t now)
+select_gate(uint32_t number, uint64_t now)
 {
-    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
+    struct cgpu_gate_gpu *gpu = &cgpu_launch_state->gpus[number];
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[number];
     uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
     bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
                   !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
-    uint32_t *own = &cgpu_flow->own_gates[number];
+    uint32_t *own = &cgpu_launch_state->own_gates[number];
     uint64_t until;
     if (native || !cgpu_fallback_needed(heartbeat, now)) {
         put_in_force(gpu, &limits->gate);
         until = native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
     } else {
         uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
-        drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
+        drive_gate(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
         put_in_force(gpu, own);
         until = lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
     }
@@ -104,21 +104,21 @@ arbitrated(uint32_t number, uint64_t now)
 static uint64_t
 serve_all(struct cgpu_watch *watch, uint64_t now)
 {
-    uint64_t next = now + CGPU_LANE_SWEEP_NS;
+    uint64_t next = now + CGPU_SLOT_SWEEP_NS;
     watch->count = 0;
     for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
-        struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
+        struct cgpu_gate_gpu *gpu = &cgpu_launch_state->gpus[number];
         if (gpu->work == NULL) {
             continue;
         }
         uint32_t before = cgpu_gate_word(gpu);
-        next = lesser(next, arbitrated(number, now));
+        next = lesser(next, select_gate(number, now));
         /* relaxed: a hint */
-        gpu->syncs = __atomic_load_n(&cgpu_flow->syncing, __ATOMIC_RELAXED) != 0;
-        next = lesser(next, cgpu_drain_look(gpu, now));
+        gpu->syncs = __atomic_load_n(&cgpu_launch_state->syncing, __ATOMIC_RELAXED) != 0;
+        next = lesser(next, cgpu_drain_poll(gpu, now));
         cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }
-    if (now - cgpu_flow->swept_ns >= CGPU_LANE_SWEEP_NS) {
+    if (now - cgpu_launch_state->swept_ns >= CGPU_SLOT_SWEEP_NS) {
         cgpu_stream_sweep(now);
     }
     return next;
@@ -131,12 +131,13 @@ wait_until(struct cgpu_watch *watch, uint64_t until)
     uint64_t ahead = (uint64_t)cgpu_state->clock_ahead;
     if (!cgpu_watch_sleep(watch, until + ahead)) {
         watch->count = 1; /* and look at the others now and then */
-        cgpu_watch_sleep(watch, lesser(until, cgpu_flow_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
+        cgpu_watch_sleep(watch,
+                         lesser(until, cgpu_clock_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
     }
 }
 
 static void *
-run(void *unused)
+run_monitor(void *unused)
 {
     struct cgpu_watch watch;
     cgpu_thread.depth = 1; /* whatever the driver calls for us is no launch of the program */
@@ -144,12 +145,12 @@ run(void *unused)
     prctl(PR_SET_TIMERSLACK, 1);
     for (;;) {
         /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
-        __atomic_store_n(&cgpu_flow->busy, 1, __ATOMIC_SEQ_CST);
-        cgpu_flow_lock(); /* whoever creates the thread holds it as long as it needs the thread */
-        bool closing = __atomic_load_n(&cgpu_flow->closing, __ATOMIC_SEQ_CST) != 0;
-        uint64_t next = closing ? 0 : serve_all(&watch, cgpu_flow_now());
-        cgpu_flow_unlock();
-        __atomic_store_n(&cgpu_flow->busy, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&cgpu_launch_state->busy, 1, __ATOMIC_SEQ_CST);
+        cgpu_launch_lock(); /* whoever creates the thread holds it as long as it needs the thread */
+        bool closing = __atomic_load_n(&cgpu_launch_state->closing, __ATOMIC_SEQ_CST) != 0;
+        uint64_t next = closing ? 0 : serve_all(&watch, cgpu_clock_now());
+        cgpu_launch_unlock();
+        __atomic_store_n(&cgpu_launch_state->busy, 0, __ATOMIC_RELEASE);
         if (closing) {
             return unused;
         }
@@ -159,12 +160,12 @@ run(void *unused)
 
 /* Registered after the driver's own, so it is called before them. */
 static void
-stop(void)
+stop_monitor(void)
 {
-    uint64_t begun = cgpu_flow_now();
-    __atomic_store_n(&cgpu_flow->closing, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&cgpu_flow->busy, __ATOMIC_SEQ_CST) != 0 &&
-           cgpu_flow_now() - begun < CGPU_MONITOR_GIVE_UP_NS) {
+    uint64_t begun = cgpu_clock_now();
+    __atomic_store_n(&cgpu_launch_state->closing, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&cgpu_launch_state->busy, __ATOMIC_SEQ_CST) != 0 &&
+           cgpu_clock_now() - begun < CGPU_MONITOR_GIVE_UP_NS) {
         nanosleep(&(struct timespec){.tv_nsec = CGPU_MONITOR_POLL_NS}, NULL);
     }
 }
@@ -180,7 +181,7 @@ cgpu_monitor_setup(void)
  * real-time class. What the kernel or a filter does not grant stays as it is.
  */
 static void
-spread(pthread_t thread)
+use_all_processors(pthread_t thread)
 {
     cpu_set_t cpus;
     pthread_setschedparam(thread, SCHED_OTHER, &(struct sched_param){.sched_priority = 0});
@@ -191,44 +192,44 @@ spread(pthread_t thread)
 }
 
 static bool
-begin(void)
+start_monitor(void)
 {
     static bool stops; /* as inherited by children */
     pthread_t thread;
-    stops = stops || atexit(stop) == 0;
-    cgpu_flow->barrier =
+    stops = stops || atexit(stop_monitor) == 0;
+    cgpu_launch_state->barrier =
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-    bool begun = stops && cgpu_helper_thread_start(run, NULL, &thread) == 0;
+    bool begun = stops && cgpu_helper_thread_start(run_monitor, NULL, &thread) == 0;
     if (begun) {
-        spread(thread);
+        use_all_processors(thread);
         pthread_detach(thread);
     }
     return begun;
 }
 
 static bool
-is_there(uint64_t now)
+ensure_monitor(uint64_t now)
 {
-    bool first = cgpu_flow->tried_ns == 0, closing = cgpu_flow_is_closing();
-    bool due = first || now - cgpu_flow->tried_ns >= CGPU_MONITOR_AGAIN_NS;
-    if (!closing && !cgpu_flow->monitor && due) {
-        cgpu_flow->tried_ns = now;
-        cgpu_flow->monitor = begin();
-        if (!cgpu_flow->monitor && first) {
+    bool first = cgpu_launch_state->tried_ns == 0, closing = cgpu_launch_is_closing();
+    bool due = first || now - cgpu_launch_state->tried_ns >= CGPU_MONITOR_AGAIN_NS;
+    if (!closing && !cgpu_launch_state->monitor && due) {
+        cgpu_launch_state->tried_ns = now;
+        cgpu_launch_state->monitor = start_monitor();
+        if (!cgpu_launch_state->monitor && first) {
             /* every synchronisation should look */
-            __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
+            __atomic_store_n(&cgpu_launch_state->counted, 1, __ATOMIC_RELAXED);
             cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
                           "the GPU is given back late; is there a limit of processes?");
         }
     }
-    return !closing && cgpu_flow->monitor;
+    return !closing && cgpu_launch_state->monitor;
 }
 
 bool
 cgpu_monitor_attend(uint64_t now)
 {
     struct cgpu_watch watch;
-    bool there = is_there(now);
+    bool there = ensure_monitor(now);
     if (!there) {
         serve_all(&watch, now);
     }
@@ -240,9 +241,9 @@ void
 cgpu_monitor_add(uint32_t number, uint64_t now)
 {
     for (uint32_t known = 0; known < CGPU_MAX_GPUS; known++) {
-        if (cgpu_flow->gpus[known].gate != NULL) {
-            wake(cgpu_flow->gpus[known].gate);
+        if (cgpu_launch_state->gpus[known].gate != NULL) {
+            wake_waiters(cgpu_launch_state->gpus[known].gate);
         }
     }
-    arbitrated(number, now);
+    select_gate(number, now);
 }

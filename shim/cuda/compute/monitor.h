@@ -2,7 +2,7 @@
 #ifndef CGPU_CUDA_MONITOR_H
 #define CGPU_CUDA_MONITOR_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 /* When the library is loaded. */
 void cgpu_monitor_setup(void);

@@ -4,31 +4,32 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "compute/flow.h"
-#include "compute/lane.h"
+#include "compute/batch_slot.h"
+#include "compute/launch_state.h"
 #include "compute/stream.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
 
 static uint16_t *
-bucket(CUstream handle)
+bucket_of(CUstream handle)
 {
     uint64_t mixed = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
-    return &cgpu_flow->buckets[mixed >> 56];
+    return &cgpu_launch_state->buckets[mixed >> 56];
 }
 
 /* Of NULL: a free one. */
-static struct cgpu_flow_context *
+static struct cgpu_context_entry *
 entry_of(CUcontext handle)
 {
-    struct cgpu_flow_context *found = NULL;
+    struct cgpu_context_entry *found = NULL;
     for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS && found == NULL; i++) {
-        found = cgpu_flow->contexts[i].handle == handle ? &cgpu_flow->contexts[i] : NULL;
+        found = cgpu_launch_state->contexts[i].handle == handle ? &cgpu_launch_state->contexts[i]
+                                                                : NULL;
     }
     return found;
 }
 
-struct cgpu_flow_context *
+struct cgpu_context_entry *
 cgpu_stream_context(CUcontext context)
 {
     return context != NULL ? entry_of(context) : NULL;
@@ -44,8 +45,9 @@ is_default(CUstream stream)
 static uint32_t
 number_of(CUstream handle)
 {
-    bool has_lane = cgpu_lane->tid != 0;
-    uint32_t own = has_lane ? (uint32_t)(cgpu_lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
+    bool has_lane = cgpu_batch_slots->tid != 0;
+    uint32_t own =
+        has_lane ? (uint32_t)(cgpu_batch_slots - cgpu_launch_state->slots) + 1 : UINT32_MAX;
     return handle == CU_STREAM_PER_THREAD_DEFAULT ? own : 0;
 }
 
@@ -54,9 +56,9 @@ cgpu_stream_find(CUstream handle, CUcontext context)
 {
     uint32_t number = number_of(handle);
     struct cgpu_stream *found = NULL;
-    for (uint32_t i = *bucket(handle); i != 0 && found == NULL;) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i - 1];
-        bool same = stream->handle == handle && stream->lane == number &&
+    for (uint32_t i = *bucket_of(handle); i != 0 && found == NULL;) {
+        struct cgpu_stream *stream = &cgpu_launch_state->streams[i - 1];
+        bool same = stream->handle == handle && stream->slot == number &&
                     (!is_default(handle) || cgpu_stream_owner(stream)->handle == context);
         found = same ? stream : NULL;
         i = stream->next;
@@ -65,24 +67,24 @@ cgpu_stream_find(CUstream handle, CUcontext context)
 }
 
 /*
- * `marks`, `issued` and `stale` are kept: lanes may still read the entry, and markers may be on
+ * `marks`, `issued` and `stale` are kept: slots may still read the entry, and markers may be on
  * their way. `gpu` is kept: code that handles a destroyed stream's last marker still uses the
  * entry. Events go with their context, if not before.
  */
 static void
-reset(struct cgpu_stream *stream)
+reset_entry(struct cgpu_stream *stream)
 {
     for (int i = 0; i < CGPU_STREAM_EVENTS; i++) {
         if (stream->events[i] != NULL && cgpu_stream_owner(stream)->handle != NULL) {
             cgpu_real.cuEventDestroy_v2(stream->events[i]);
         }
     }
-    cgpu_flight_open(stream, 0);
+    cgpu_batch_set_unmarked(stream, 0);
     *stream = (struct cgpu_stream){
         .marks = stream->marks,
         .issued = stream->issued,
         .stale = stream->stale,
-        .born = stream->born + 1,
+        .generation = stream->generation + 1,
         .gpu = stream->gpu,
     };
 }
@@ -91,14 +93,14 @@ static void
 unlink_handle(struct cgpu_stream *stream)
 {
     if (stream->handle != NULL) {
-        uint16_t *link = bucket(stream->handle);
+        uint16_t *link = bucket_of(stream->handle);
         while (*link != stream->index + 1) {
-            link = &cgpu_flow->streams[*link - 1].next;
+            link = &cgpu_launch_state->streams[*link - 1].next;
         }
         *link = stream->next;
         stream->handle = NULL;
-        stream->lane = 0;
-        cgpu_lane_cut(stream); /* the handle may come again as another stream's */
+        stream->slot = 0;
+        cgpu_batch_slot_cut(stream); /* the handle may come again as another stream's */
     }
 }
 
@@ -110,16 +112,16 @@ cgpu_stream_detach(struct cgpu_stream *stream)
 }
 
 void
-cgpu_stream_drop_context(struct cgpu_flow_context *context)
+cgpu_stream_drop_context(struct cgpu_context_entry *context)
 {
-    uint32_t index = (uint32_t)(context - cgpu_flow->contexts);
+    uint32_t index = (uint32_t)(context - cgpu_launch_state->contexts);
     context->handle = NULL;
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+    for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
         if (stream->used && stream->context == index) {
-            cgpu_flight_pass(stream, UINT64_MAX, cgpu_flow_now(), CGPU_SEEN_LATE);
+            cgpu_flight_pass(stream, UINT64_MAX, cgpu_clock_now(), CGPU_SEEN_LATE);
             unlink_handle(stream);
-            reset(stream);
+            reset_entry(stream);
         }
     }
 }
@@ -128,23 +130,24 @@ static struct cgpu_stream *
 free_entry(void)
 {
     uint32_t i = 0;
-    while (i < CGPU_MAX_STREAMS && cgpu_flow->streams[i].used) {
+    while (i < CGPU_MAX_STREAMS && cgpu_launch_state->streams[i].used) {
         i++;
     }
     if (i < CGPU_MAX_STREAMS) {
-        cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
-        cgpu_flow->streams[i].index = (uint16_t)i;
+        cgpu_launch_state->stream_bound =
+            i < cgpu_launch_state->stream_bound ? cgpu_launch_state->stream_bound : i + 1;
+        cgpu_launch_state->streams[i].index = (uint16_t)i;
     }
-    return i < CGPU_MAX_STREAMS ? &cgpu_flow->streams[i] : NULL;
+    return i < CGPU_MAX_STREAMS ? &cgpu_launch_state->streams[i] : NULL;
 }
 
 /* NULL: the table is full. */
 static struct cgpu_stream *
-add(CUstream handle, const struct cgpu_flow_context *context)
+add_stream(CUstream handle, const struct cgpu_context_entry *context)
 {
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) { /* some may be those of threads that have ended */
-        uint64_t now = cgpu_flow_now();
+        uint64_t now = cgpu_clock_now();
         cgpu_stream_sweep(now);
         cgpu_flight_harvest(context->gpu, now);
         stream = free_entry();
@@ -152,11 +155,11 @@ add(CUstream handle, const struct cgpu_flow_context *context)
     if (stream != NULL) {
         stream->used = 1;
         stream->handle = handle;
-        stream->context = (uint32_t)(context - cgpu_flow->contexts);
+        stream->context = (uint32_t)(context - cgpu_launch_state->contexts);
         stream->gpu = context->gpu;
-        stream->lane = number_of(handle);
-        stream->next = *bucket(handle);
-        *bucket(handle) = (uint16_t)(stream->index + 1);
+        stream->slot = number_of(handle);
+        stream->next = *bucket_of(handle);
+        *bucket_of(handle) = (uint16_t)(stream->index + 1);
     }
     return stream;
 }
@@ -164,21 +167,21 @@ add(CUstream handle, const struct cgpu_flow_context *context)
 void
 cgpu_stream_release(struct cgpu_stream *stream)
 {
-    if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_flight_wants_marker(stream)) {
-        reset(stream);
+    if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_batch_wants_marker(stream)) {
+        reset_entry(stream);
     }
 }
 
 /* ---- threads that have ended ---- */
 
 void
-cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now)
+cgpu_stream_drop_thread(struct cgpu_batch_slot *slot, uint32_t tid, uint64_t now)
 {
-    uint32_t number = (uint32_t)(lane - cgpu_flow->lanes) + 1;
-    cgpu_lane_reset(lane, tid, now);
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
-            cgpu_stream_detach(&cgpu_flow->streams[i]);
+    uint32_t number = (uint32_t)(slot - cgpu_launch_state->slots) + 1;
+    cgpu_batch_slot_reset(slot, tid, now);
+    for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
+        if (cgpu_launch_state->streams[i].used && cgpu_launch_state->streams[i].slot == number) {
+            cgpu_stream_detach(&cgpu_launch_state->streams[i]);
         }
     }
 }
@@ -187,17 +190,17 @@ void
 cgpu_stream_sweep(uint64_t now)
 {
     int pid = getpid();
-    cgpu_flow->swept_ns = now;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
-        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+    cgpu_launch_state->swept_ns = now;
+    for (uint32_t i = 0; i < cgpu_launch_state->slot_bound; i += CGPU_THREAD_SLOTS) {
+        struct cgpu_batch_slot *slot = &cgpu_launch_state->slots[i];
         /* a filter may forbid the call; that shows nothing about the thread */
-        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
-            cgpu_stream_drop_lane(lane, 0, now);
+        if (slot->tid != 0 && syscall(SYS_tgkill, pid, slot->tid, 0) != 0 && errno == ESRCH) {
+            cgpu_stream_drop_thread(slot, 0, now);
         }
     }
     for (int32_t i = 0; i < CGPU_MAX_GPUS; i++) {
-        if (cgpu_flow->gpus[i].work != NULL) {
-            cgpu_drain_release(&cgpu_flow->gpus[i], now);
+        if (cgpu_launch_state->gpus[i].work != NULL) {
+            cgpu_drain_release(&cgpu_launch_state->gpus[i], now);
         }
     }
 }
@@ -228,21 +231,21 @@ gpu_of(CUcontext context, CUcontext current)
 }
 
 /* From now on native/gate may look at streams of GPU. NULL: the table is full. */
-static struct cgpu_flow_context *
+static struct cgpu_context_entry *
 add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
 {
-    struct cgpu_flow_context *entry = entry_of(NULL);
+    struct cgpu_context_entry *entry = entry_of(NULL);
     if (entry != NULL) {
-        *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
-        cgpu_lane_recall(NULL); /* it may be the first on its GPU */
+        *entry = (struct cgpu_context_entry){.handle = context, .gpu = gpu};
+        cgpu_batch_slot_recall(NULL); /* it may be the first on its GPU */
         /* Once: threads that wait at the gate read it without the lock. */
-        if (gpu->outside == NULL) {
-            gpu->outside = &cgpu_gate_outside;
-            gpu->streams = cgpu_flow->streams;
-            gpu->stream_bound = &cgpu_flow->stream_bound;
+        if (gpu->ops == NULL) {
+            gpu->ops = &cgpu_gate_ops;
+            gpu->streams = cgpu_launch_state->streams;
+            gpu->stream_bound = &cgpu_launch_state->stream_bound;
         }
         /* what is launched under a free gate can be marked through it */
-        if (add(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
+        if (add_stream(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
             entry->handle = NULL;
             entry = NULL;
         }
@@ -250,38 +253,38 @@ add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
     return entry;
 }
 
-/* The entry of HANDLE, which has none, in OUT; see cgpu_stream_meet. */
+/* The entry of HANDLE, which has none, in OUT; see cgpu_stream_ensure. */
 static bool
-create(CUstream handle, CUcontext current, struct cgpu_stream **out)
+create_entry(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {
     CUcontext context = context_of(handle, current);
-    struct cgpu_flow_context *entry = cgpu_stream_context(context);
+    struct cgpu_context_entry *entry = cgpu_stream_context(context);
     int32_t gpu = entry == NULL && context != NULL ? gpu_of(context, current) : CGPU_NO_GPU;
     bool ours = entry != NULL || gpu >= 0;
     if (entry == NULL && ours) {
-        entry = add_context(context, &cgpu_flow->gpus[gpu]);
+        entry = add_context(context, &cgpu_launch_state->gpus[gpu]);
         *out = entry != NULL ? cgpu_stream_find(handle, current) : NULL;
     }
     if (entry != NULL && *out == NULL) {
-        *out = add(handle, entry);
+        *out = add_stream(handle, entry);
     }
     return *out != NULL || !ours;
 }
 
 bool
-cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out)
+cgpu_stream_ensure(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {
     *out = cgpu_stream_find(handle, current);
     /* there, or of a thread that has launched nothing */
-    return *out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0) ||
-           create(handle, current, out);
+    return *out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_batch_slots->tid == 0) ||
+           create_entry(handle, current, out);
 }
 
 struct cgpu_stream *
-cgpu_stream_own(CUstream handle)
+cgpu_stream_ensure_current(CUstream handle)
 {
     struct cgpu_stream *found;
-    cgpu_stream_meet(handle, cgpu_context_current(), &found);
+    cgpu_stream_ensure(handle, cgpu_context_current(), &found);
     return found;
 }
 
@@ -297,7 +300,7 @@ cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu)
 {
     bool all = true;
     for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS && all; i++) {
-        const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
+        const struct cgpu_context_entry *context = &cgpu_launch_state->contexts[i];
         all = context->handle == NULL || context->gpu == gpu;
     }
     return all;

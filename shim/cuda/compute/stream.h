@@ -2,16 +2,16 @@
 #ifndef CGPU_CUDA_STREAM_H
 #define CGPU_CUDA_STREAM_H
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 _Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_MAX_STREAMS == 8192, "in the sentence");
 #define CGPU_STREAM_TOO_MANY "the process has 512 contexts or 8,192 streams already; destroy some"
 
 /* CONTEXT's entry; NULL: not there. */
-struct cgpu_flow_context *cgpu_stream_context(CUcontext context);
+struct cgpu_context_entry *cgpu_stream_context(CUcontext context);
 
 /* With all its streams: nothing of it is in flight any more. */
-void cgpu_stream_drop_context(struct cgpu_flow_context *context);
+void cgpu_stream_drop_context(struct cgpu_context_entry *context);
 
 /*
  * HANDLE's entry; for a default stream, that of CONTEXT and the calling thread. NULL: there is
@@ -22,9 +22,9 @@ struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context);
  * The same, created if need be. False: there are more contexts or streams than the tables hold.
  * NULL: the driver knows no such stream, or its GPU is not one of the container's.
  */
-bool cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out);
+bool cgpu_stream_ensure(CUstream handle, CUcontext current, struct cgpu_stream **out);
 /* The same in the current context; NULL in all of these cases. */
-struct cgpu_stream *cgpu_stream_own(CUstream handle);
+struct cgpu_stream *cgpu_stream_ensure_current(CUstream handle);
 /*
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is
  * current, so only then does GPU's free gate let launches into every stream.
@@ -34,10 +34,10 @@ bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
 /*
- * LANE's thread has ended, and its default streams are gone; from now on it is TID's. Its work, if
+ * SLOT's thread has ended, and its default streams are gone; from now on it is TID's. Its work, if
  * any, is left to the monitor, which marks what nobody else has marked.
  */
-void cgpu_stream_drop_lane(struct cgpu_lane *lane, uint32_t tid, uint64_t now);
+void cgpu_stream_drop_thread(struct cgpu_batch_slot *slot, uint32_t tid, uint64_t now);
 /* The same for all threads that have ended. */
 void cgpu_stream_sweep(uint64_t now);
 /* Does STREAM, which the calling thread may name, capture? */
@@ -51,10 +51,10 @@ cgpu_context_current(void)
     return current;
 }
 
-static inline struct cgpu_flow_context *
+static inline struct cgpu_context_entry *
 cgpu_stream_owner(const struct cgpu_stream *stream)
 {
-    return &cgpu_flow->contexts[stream->context];
+    return &cgpu_launch_state->contexts[stream->context];
 }
 
 #endif

@@ -110,7 +110,7 @@ bytes_decompressed(const struct cgpu_decompression *list, size_t count)
 
 /* Sizes up to twice as large are one size to the estimates. */
 static CUresult
-begin(enum transfer kind, uint64_t bytes, CUstream stream, bool per_thread)
+begin_transfer(enum transfer kind, uint64_t bytes, CUstream stream, bool per_thread)
 {
     static const char kinds[TRANSFERS];
     uint64_t units = UINT64_C(1) << (63 - __builtin_clzll(bytes));
@@ -122,7 +122,7 @@ begin(enum transfer kind, uint64_t bytes, CUstream stream, bool per_thread)
     CGPU_GUARDED(name, parameters, arguments, {                                                    \
         uint64_t moved = (bytes);                                                                  \
         bool large = moved >= LARGE;                                                               \
-        status = large ? begin(kind, moved, stream, per_thread) : CUDA_SUCCESS;                    \
+        status = large ? begin_transfer(kind, moved, stream, per_thread) : CUDA_SUCCESS;           \
         if (status == CUDA_SUCCESS) {                                                              \
             status = cgpu_real.name arguments;                                                     \
             if (large) {                                                                           \

@@ -4,7 +4,7 @@
 #include "gate/enter.h"
 #include "gate/flight.h"
 #include "gate/sync.h"
-#include "outside.h"
+#include "quiet_ops.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -18,7 +18,7 @@ static uint32_t gate;
 static uint32_t passed; /* markers up to this number, in each stream */
 static int stops;
 static bool blocked;                  /* a thread stays inside a launch */
-static struct cgpu_unmarked in_lanes; /* what threads have launched into streams[0] */
+static struct cgpu_unmarked in_slots; /* what threads have launched into streams[0] */
 
 static bool
 is_passed(const struct cgpu_flight *flight)
@@ -38,8 +38,8 @@ static void
 sum(const struct cgpu_stream *stream, struct cgpu_unmarked *to)
 {
     if (stream == &streams[0]) {
-        to->launches += in_lanes.launches;
-        to->work_ns += in_lanes.work_ns;
+        to->launches += in_slots.launches;
+        to->work_ns += in_slots.work_ns;
     }
 }
 
@@ -48,14 +48,14 @@ begin(void)
 {
     static const uint32_t bound = 2;
     static const struct cgpu_limits_gpu limits;
-    static struct cgpu_gate_outside outside;
+    static struct cgpu_gate_ops ops;
 
-    outside = quiet_outside;
-    outside.is_passed = is_passed;
-    outside.stop = stop;
-    outside.sum = sum;
-    in_lanes = (struct cgpu_unmarked){0};
-    gpu = (struct cgpu_gate_gpu){.outside = &outside,
+    ops = quiet_ops;
+    ops.is_passed = is_passed;
+    ops.stop = stop;
+    ops.sum = sum;
+    in_slots = (struct cgpu_unmarked){0};
+    gpu = (struct cgpu_gate_gpu){.ops = &ops,
                                  .streams = streams,
                                  .stream_bound = &bound,
                                  .work = &work,
@@ -77,7 +77,7 @@ launch(struct cgpu_stream *stream, uint32_t word)
     gate = word;
     CHECK(cgpu_enter_begin(stream, word, SECOND));
     if (cgpu_gate_is_metered(word)) {
-        cgpu_flight_add(stream, &(struct cgpu_unmarked){.work_ns = 1000, .launches = 1, .key = 7});
+        cgpu_batch_add(stream, &(struct cgpu_unmarked){.work_ns = 1000, .launches = 1, .key = 7});
     }
 }
 
@@ -91,15 +91,15 @@ TEST(work_behind_three_markers_is_marked_when_one_is_passed)
     launch(&streams[0], OPEN);
     gate = CGPU_GATE_TURN;
     for (uint64_t i = 1; i <= 3; i++) {
-        cgpu_drain_look(&gpu, SECOND + i);
+        cgpu_drain_poll(&gpu, SECOND + i);
         CHECK(gpu.phase == CGPU_PHASE_DEFERRED && work.certain == 0 && stops == 1);
     }
     passed = 1;
-    cgpu_drain_look(&gpu, SECOND + 4);
+    cgpu_drain_poll(&gpu, SECOND + 4);
     CHECK(gpu.phase == CGPU_PHASE_MARKED && streams[0].in_flight == 3 && stops == 1);
     CHECK(work.active != 0);
     passed = 4;
-    CHECK(cgpu_drain_look(&gpu, SECOND + 5) == UINT64_MAX);
+    CHECK(cgpu_drain_poll(&gpu, SECOND + 5) == UINT64_MAX);
     CHECK(work.active == 0);
 }
 
@@ -108,10 +108,10 @@ TEST(after_a_free_gate_all_streams_are_marked_once)
     begin();
     launch(&streams[0], FREE);
     gate = CGPU_GATE_TURN;
-    cgpu_drain_look(&gpu, SECOND + 1);
+    cgpu_drain_poll(&gpu, SECOND + 1);
     CHECK(gpu.phase == CGPU_PHASE_MARKED && gpu.flights == 2 && work.active != 0);
     passed = 1;
-    cgpu_drain_look(&gpu, SECOND + 2);
+    cgpu_drain_poll(&gpu, SECOND + 2);
     CHECK(gpu.flights == 0 && work.active == 0 && stops == 1);
 }
 
@@ -122,7 +122,7 @@ TEST(a_launch_under_an_open_gate_does_not_hide_those_under_a_free_one)
     launch(&streams[0], OPEN);
     CHECK(gpu.phase == CGPU_PHASE_UNCOUNTED);
     gate = CGPU_GATE_TURN;
-    cgpu_drain_look(&gpu, SECOND + 1);
+    cgpu_drain_poll(&gpu, SECOND + 1);
     CHECK(gpu.flights == 2);
 }
 
@@ -140,15 +140,15 @@ TEST(who_launches_under_a_free_gate_is_not_idle)
 TEST(a_full_table_makes_room_where_nobody_waits_for_a_stream)
 {
     begin();
-    cgpu_apart_go(&streams[0], CGPU_APART_STAYS, SECOND);
+    cgpu_stall_begin(&streams[0], CGPU_STALL_PERSISTENT, SECOND);
     for (int i = 0; i < CGPU_MAX_FLIGHTS; i++) {
         launch(&streams[0], OPEN);
         CHECK(cgpu_flight_cut(&streams[0], SECOND));
     }
-    CHECK(gpu.flights == CGPU_MAX_FLIGHTS && !cgpu_flight_is_busy(&gpu));
+    CHECK(gpu.flights == CGPU_MAX_FLIGHTS && !cgpu_gate_is_busy(&gpu));
     launch(&streams[1], OPEN);
     CHECK(cgpu_flight_cut(&streams[1], SECOND));
-    CHECK(gpu.flights == 2 && cgpu_flight_is_busy(&gpu));
+    CHECK(gpu.flights == 2 && cgpu_gate_is_busy(&gpu));
 }
 
 /* How many looks there are from FROM on for a tenth of a second. */
@@ -158,7 +158,7 @@ looks(uint64_t from)
     int count = 0;
 
     for (uint64_t now = from; now < from + SECOND / 10; count++) {
-        now = cgpu_drain_look(&gpu, now);
+        now = cgpu_drain_poll(&gpu, now);
     }
     return count;
 }
@@ -169,15 +169,15 @@ TEST(a_launch_that_does_not_return_is_looked_for_ever_less_often)
     blocked = true;
     launch(&streams[0], OPEN);
     gate = CGPU_GATE_TURN;
-    CHECK(cgpu_drain_look(&gpu, SECOND) == SECOND + CGPU_DRAIN_BLOCKED_NS);
+    CHECK(cgpu_drain_poll(&gpu, SECOND) == SECOND + CGPU_DRAIN_BLOCKED_NS);
     CHECK(looks(SECOND + 1) < 250);
     blocked = false;
-    cgpu_drain_look(&gpu, 2 * SECOND);
+    cgpu_drain_poll(&gpu, 2 * SECOND);
     CHECK(gpu.phase == CGPU_PHASE_MARKED);
     blocked = true;
     launch(&streams[1], 2 * CGPU_GATE_TURN | CGPU_GATE_OPEN);
     gate = 2 * CGPU_GATE_TURN;
-    CHECK(cgpu_drain_look(&gpu, 3 * SECOND) == 3 * SECOND + CGPU_DRAIN_BLOCKED_NS);
+    CHECK(cgpu_drain_poll(&gpu, 3 * SECOND) == 3 * SECOND + CGPU_DRAIN_BLOCKED_NS);
 }
 
 /* COUNT kernels that are synchronised, each with a rest of NS after it; from when. */
@@ -249,10 +249,10 @@ TEST(who_waits_for_work_and_then_rests_says_so_before_its_end)
 {
     uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
 
-    CHECK(cgpu_drain_look(&gpu, now) == gpu.pace.end_ns - CGPU_REST_EARLY_NS);
+    CHECK(cgpu_drain_poll(&gpu, now) == gpu.pace.end_ns - CGPU_REST_EARLY_NS);
     CHECK(work.idle == 0);
     now += BATCH_NS - CGPU_REST_EARLY_NS;
-    cgpu_drain_look(&gpu, now);
+    cgpu_drain_poll(&gpu, now);
     CHECK(work.idle == CGPU_IDLE_SOON);
     passed += 1;
     cgpu_sync_stream(&streams[0], now, now + CGPU_REST_EARLY_NS);
@@ -267,7 +267,7 @@ TEST(who_is_idle_is_not_taken_to_be_idle_soon)
     passed += 1;
     for (int i = 0; i < 4; i++) {
         now += CGPU_PACE_IDLE_NS;
-        cgpu_drain_look(&gpu, now);
+        cgpu_drain_poll(&gpu, now);
     }
     CHECK(work.idle == CGPU_IDLE_NOW);
 }
@@ -276,7 +276,7 @@ TEST(who_launches_again_does_not_rest_soon)
 {
     uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS) + BATCH_NS - CGPU_REST_EARLY_NS;
 
-    cgpu_drain_look(&gpu, now);
+    cgpu_drain_poll(&gpu, now);
     CHECK(work.idle == CGPU_IDLE_SOON);
     launch_batch(now);
     CHECK(work.idle == 0);
@@ -288,15 +288,15 @@ TEST(nobody_says_that_it_rests_soon_who_may_work_on)
     uint64_t early = BATCH_NS - CGPU_REST_EARLY_NS;
     uint64_t now = wait_for_burst(CGPU_PACE_IDLE_NS / 2);
 
-    cgpu_drain_look(&gpu, now + early);
+    cgpu_drain_poll(&gpu, now + early);
     CHECK(work.idle == 0);
     now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
     gpu.syncs = false;
-    cgpu_drain_look(&gpu, now + early);
+    cgpu_drain_poll(&gpu, now + early);
     CHECK(work.idle == 0);
     now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
     passed = 0;
-    cgpu_drain_look(&gpu, now + early);
+    cgpu_drain_poll(&gpu, now + early);
     CHECK(work.idle == 0);
 }
 
@@ -306,25 +306,25 @@ TEST(nobody_rests_soon_whose_unmarked_work_goes_on)
     uint64_t soon = BATCH_NS - CGPU_REST_EARLY_NS;
     uint64_t now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
 
-    in_lanes = (struct cgpu_unmarked){.work_ns = BATCH_NS, .launches = 1};
-    cgpu_drain_look(&gpu, now + soon);
+    in_slots = (struct cgpu_unmarked){.work_ns = BATCH_NS, .launches = 1};
+    cgpu_drain_poll(&gpu, now + soon);
     CHECK(work.idle == 0);
-    cgpu_drain_look(&gpu, now + soon + BATCH_NS);
+    cgpu_drain_poll(&gpu, now + soon + BATCH_NS);
     CHECK(work.idle == CGPU_IDLE_SOON);
 
     now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
     launch(&streams[0], PRESSED);
     cgpu_enter_count(&streams[0], 0, true, now);
-    cgpu_drain_look(&gpu, now + soon);
+    cgpu_drain_poll(&gpu, now + soon);
     CHECK(work.idle == 0);
 
     now = wait_for_burst(2 * CGPU_PACE_IDLE_NS);
     launch(&streams[0], PRESSED);
     cgpu_enter_count(&streams[0], 1000, true, now);
-    cgpu_drain_look(&gpu, now + soon);
+    cgpu_drain_poll(&gpu, now + soon);
     CHECK(work.idle == 0);
     CHECK(cgpu_flight_cut(&streams[0], now + soon));
-    cgpu_drain_look(&gpu, now + soon);
+    cgpu_drain_poll(&gpu, now + soon);
     CHECK(work.idle == 0);
 }
 
@@ -337,7 +337,7 @@ TEST(rests_behind_a_closed_gate_are_measured_too)
         launch_batch(now);
         gate = CGPU_GATE_TURN;
         passed = streams[0].issued + 1;
-        cgpu_drain_look(&gpu, now);
+        cgpu_drain_poll(&gpu, now);
         cgpu_sync_stream(&streams[0], now, now);
         cgpu_sync_begin_rest(&gpu, now);
         now += CGPU_PACE_IDLE_NS / 4;
@@ -357,7 +357,7 @@ TEST(who_waits_at_the_closed_gate_does_not_rest)
         cgpu_enter_end_rest(&gpu, now); /* the other thread arrives */
         work.waiting = 1;
         passed = streams[0].issued + 1;
-        cgpu_drain_look(&gpu, now);
+        cgpu_drain_poll(&gpu, now);
         cgpu_sync_stream(&streams[0], now, now);
         cgpu_sync_begin_rest(&gpu, now);
         now += 40 * CGPU_PACE_IDLE_NS;

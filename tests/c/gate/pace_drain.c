@@ -26,12 +26,12 @@ turn(uint64_t now, uint64_t ns)
 
     cgpu_pace_mark(&pace, &batch, now);
     while (now < end) {
-        cgpu_pace_look(&pace, now);
-        now = cgpu_pace_drain_look(&pace, closed, now) + LATE_NS;
+        cgpu_pace_note_poll(&pace, now);
+        now = cgpu_pace_drain_poll_at(&pace, closed, now) + LATE_NS;
         looks += 1;
     }
     cgpu_pace_pass(&pace, &batch, now, CGPU_SEEN_AT_ONCE);
-    cgpu_pace_look(&pace, now);
+    cgpu_pace_note_poll(&pace, now);
 }
 
 /* Taken for FIRST_NS at first. What is learnt in the end; TURNS begin SECOND after each other. */

@@ -61,7 +61,7 @@ queue(struct cgpu_pace *pace, uint64_t key, uint64_t launches, uint64_t each, in
         cgpu_pace_mark(pace, &batches[i % 2], now);
         if (i > 0) {
             now += launches * each;
-            cgpu_pace_look(pace, now - US);
+            cgpu_pace_note_poll(pace, now - US);
             cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, CGPU_SEEN_AT_ONCE);
         }
     }
@@ -175,9 +175,9 @@ see_pairs(struct cgpu_pace *pace, uint64_t looked, uint64_t first, enum cgpu_pac
                 .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
             cgpu_pace_mark(pace, &pair[i], now);
         }
-        cgpu_pace_look(pace, now + looked);
+        cgpu_pace_note_poll(pace, now + looked);
         cgpu_pace_pass(pace, &pair[0], now + first, seen);
-        cgpu_pace_look(pace, now + first);
+        cgpu_pace_note_poll(pace, now + first);
         cgpu_pace_pass(pace, &pair[1], now + 200 * US, CGPU_SEEN_AT_ONCE);
     }
 }
@@ -356,8 +356,8 @@ TEST(no_input_breaks_the_bookkeeping)
             CHECK(pace->in_flight != 0 || cgpu_pace_room(pace, odd_number(), odd_number()) == 0);
             break;
         case 3:
-            cgpu_pace_look(pace, odd_number());
-            CHECK(cgpu_pace_drain_look(pace, odd_number(), odd_number()) != 0);
+            cgpu_pace_note_poll(pace, odd_number());
+            CHECK(cgpu_pace_drain_poll_at(pace, odd_number(), odd_number()) != 0);
             break;
         default:
             cgpu_pace_leave(pace, &batch, odd_number());

@@ -19,7 +19,7 @@ probe(uint64_t now, uint64_t lag_ns)
 
     cgpu_pace_mark(&pace, &nothing, now);
     for (uint64_t at = now; at < now + lag_ns; at += 20 * US) {
-        cgpu_pace_look(&pace, at);
+        cgpu_pace_note_poll(&pace, at);
     }
     cgpu_pace_pass(&pace, &nothing, now + lag_ns, CGPU_SEEN_AT_ONCE);
     CHECK(pace.in_flight == 0 && pace.probed_ns == 0);
@@ -77,7 +77,7 @@ TEST(a_probe_that_nobody_looked_for_says_nothing)
 
     pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &nothing, SECOND);
-    cgpu_pace_look(&pace, SECOND);
+    cgpu_pace_note_poll(&pace, SECOND);
     cgpu_pace_pass(&pace, &nothing, SECOND + 5 * MS, CGPU_SEEN_AT_ONCE);
     CHECK(pace.lag_ns == 0 && pace.probed_ns == 0);
 }

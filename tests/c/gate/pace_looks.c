@@ -28,7 +28,7 @@ begin(void)
     pace = (struct cgpu_pace){0};
     batch = mark(1000 * US, 1000 * US);
     cgpu_pace_pass(&pace, &batch, 1530 * US, CGPU_SEEN_AT_ONCE);
-    cgpu_pace_look(&pace, 1530 * US);
+    cgpu_pace_note_poll(&pace, 1530 * US);
     CHECK(cgpu_pace_estimate(&pace, KEY) == 530 * US);
 }
 
@@ -46,7 +46,7 @@ TEST(a_chain_of_batches_teaches_although_each_was_seen_late)
         end += KERNEL_US * US;
         seen = end + i * 37 % 90 * US;
         cgpu_pace_pass(&pace, &batches[(i - 1) % 2], seen, CGPU_SEEN_LATE);
-        cgpu_pace_look(&pace, seen);
+        cgpu_pace_note_poll(&pace, seen);
     }
     CHECK(cgpu_pace_estimate(&pace, KEY) > 490 * US && cgpu_pace_estimate(&pace, KEY) < 510 * US);
 }
@@ -58,9 +58,9 @@ TEST(a_span_that_began_with_a_late_look_lowers_nothing)
     begin();
     first = mark(2000 * US, 2000 * US);
     second = mark(2001 * US, 2001 * US);
-    cgpu_pace_look(&pace, 2850 * US);
+    cgpu_pace_note_poll(&pace, 2850 * US);
     cgpu_pace_pass(&pace, &first, 2900 * US, CGPU_SEEN_LATE); /* it had ended at 2500 */
-    cgpu_pace_look(&pace, 2900 * US);
+    cgpu_pace_note_poll(&pace, 2900 * US);
     cgpu_pace_pass(&pace, &second, 3000 * US, CGPU_SEEN_AT_ONCE);
     mark(3000 * US, 3000 * US); /* what was seen is learnt now */
     CHECK(cgpu_pace_estimate(&pace, KEY) == 530 * US);
@@ -72,11 +72,11 @@ TEST(a_marker_passed_unseen_was_passed_shortly_before_it_was_expected_to_be)
 
     begin();
     batch = mark(2000 * US, 2000 * US);
-    cgpu_pace_look(&pace, 2100 * US);
+    cgpu_pace_note_poll(&pace, 2100 * US);
     cgpu_pace_pass(&pace, &batch, 2900 * US, CGPU_SEEN_LATE);
     CHECK(pace.passed_ns < 2530 * US && pace.passed_ns >= 2500 * US);
     batch = mark(4000 * US, 4000 * US);
-    cgpu_pace_look(&pace, 4800 * US); /* not passed yet then */
+    cgpu_pace_note_poll(&pace, 4800 * US); /* not passed yet then */
     cgpu_pace_pass(&pace, &batch, 4900 * US, CGPU_SEEN_LATE);
     CHECK(pace.passed_ns == 4800 * US);
 }

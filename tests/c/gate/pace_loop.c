@@ -56,7 +56,7 @@ harvest(void)
         cgpu_pace_pass(&pace, &flight->batch, program.now,
                        known ? CGPU_SEEN_AT_ONCE : CGPU_SEEN_LATE);
     }
-    cgpu_pace_look(&pace, program.now);
+    cgpu_pace_note_poll(&pace, program.now);
     program.harvested_ns = program.now;
 }
 

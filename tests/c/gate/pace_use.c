@@ -45,7 +45,7 @@ TEST(work_that_no_longer_counts_as_in_flight_is_use_nevertheless)
     cgpu_pace_mark(pace, &batch, MS);
     cgpu_pace_leave(pace, &batch, 2 * MS);
     CHECK(pace->busy_ns == 100 * US);
-    for (uint64_t times = 0; times < 3; times++) { /* it stood apart, and counts again: use once */
+    for (uint64_t times = 0; times < 3; times++) { /* it was stalled, and counts again: use once */
         cgpu_pace_return(pace, &batch, 3 * MS);
         cgpu_pace_leave(pace, &batch, 4 * MS);
     }
@@ -54,7 +54,7 @@ TEST(work_that_no_longer_counts_as_in_flight_is_use_nevertheless)
     CHECK(pace->busy_ns == 100 * US);
 }
 
-/* Under the soft policy an estimate would be charged for work that stands apart. */
+/* Under the soft policy an estimate would be charged for work that is stalled. */
 TEST(work_that_no_longer_counts_as_in_flight_is_no_use_where_spans_are_counted_sch4)
 {
     struct cgpu_pace *pace = fresh();

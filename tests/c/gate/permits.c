@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "gate/flight.h"
-#include "outside.h"
+#include "quiet_ops.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -26,17 +26,17 @@ wake(struct cgpu_gate_gpu *gpu)
 static void
 begin(void)
 {
-    static struct cgpu_gate_outside outside;
+    static struct cgpu_gate_ops ops;
     static const uint32_t none = 0;
 
-    outside = quiet_outside;
-    outside.wake = wake;
+    ops = quiet_ops;
+    ops.wake = wake;
     sums = (struct cgpu_ledger_gpu){0};
     limits = (struct cgpu_limits_gpu){0};
     queued = woken = 0;
     for (int i = 0; i < PROCESSES; i++) {
         gpus[i] = (struct cgpu_gate_gpu){
-            .outside = &outside, .sums = &sums, .limits = &limits, .stream_bound = &none};
+            .ops = &ops, .sums = &sums, .limits = &limits, .stream_bound = &none};
     }
 }
 
@@ -87,10 +87,10 @@ TEST(who_ends_its_work_gives_its_permit_to_who_queues)
     CHECK(!may(2, MS));
     queued = 1;
     has(0, 10 * US);
-    cgpu_permits_look(&gpus[0], MS);
+    cgpu_permits_renew(&gpus[0], MS);
     CHECK(woken == 0);
     has(0, 0);
-    cgpu_permits_look(&gpus[0], MS);
+    cgpu_permits_renew(&gpus[0], MS);
     CHECK(woken == 1);
     CHECK(!may(0, MS + US)); /* it does not overtake who was woken */
     CHECK(may(2, MS + 2 * US));
@@ -104,7 +104,7 @@ TEST(nobody_gives_a_permit_back_that_nobody_wants)
         has(0, CGPU_PERMIT_WORK_NS);
         CHECK(may(0, now));
         has(0, 0);
-        cgpu_permits_look(&gpus[0], now);
+        cgpu_permits_renew(&gpus[0], now);
     }
     CHECK(sums.freed == 0);
     queued = 0; /* somebody queued, and is gone */
@@ -121,7 +121,7 @@ TEST(a_process_that_shows_no_sign_of_life_loses_its_permit)
     CHECK(!may(2, MS));
     for (uint64_t now = MS; now < MS + CGPU_PERMIT_LEASE_NS; now += MS / 10) {
         has(1, US);
-        cgpu_permits_look(&gpus[1], now);
+        cgpu_permits_renew(&gpus[1], now);
         CHECK(!may(2, now));
     }
     CHECK(may(2, MS + CGPU_PERMIT_LEASE_NS));
@@ -136,7 +136,7 @@ TEST(who_has_queued_for_long_goes_without_one)
     for (uint64_t now = MS; now < MS + CGPU_PERMIT_WAIT_NS; now += MS / 2) {
         for (int i = 0; i < 2; i++) { /* their kernels wait for that of the third */
             has(i, US);
-            cgpu_permits_look(&gpus[i], now);
+            cgpu_permits_renew(&gpus[i], now);
         }
         CHECK(!may(2, now));
     }
@@ -154,7 +154,7 @@ TEST(work_that_does_not_end_may_wait_for_the_next_launch)
     has(0, CGPU_PERMIT_WORK_NS);
     for (uint64_t now = MS; now < MS + CGPU_PERMIT_WAIT_NS; now += MS / 2) {
         has(1, US);
-        cgpu_permits_look(&gpus[1], now);
+        cgpu_permits_renew(&gpus[1], now);
         CHECK(!may(2, now));
         CHECK(!may(0, now) && gpus[0].queued_ns == 0);
     }

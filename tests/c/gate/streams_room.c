@@ -7,7 +7,7 @@
 #include "gate/enter.h"
 #include "gate/flight.h"
 #include "gate/sync.h"
-#include "outside.h"
+#include "quiet_ops.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -24,7 +24,7 @@ static struct cgpu_gate_gpu gpu;
 static struct cgpu_stream streams[STREAMS];
 static struct cgpu_ledger_work work;
 static struct cgpu_ledger_gpu sums;
-static struct cgpu_gate_outside outside;
+static struct cgpu_gate_ops ops;
 static uint32_t gate, bound;
 static uint64_t now, next, end; /* next: look of the helper thread; end: of all launches */
 static uint64_t ends[STREAMS][SEQS];
@@ -34,9 +34,9 @@ struct found {
 };
 
 static bool
-put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind)
 {
-    *means = 0;
+    *kind = 0;
     ends[stream->index][seq % SEQS] = end;
     return true;
 }
@@ -52,15 +52,15 @@ begin(uint32_t count, uint32_t word)
 {
     static const struct cgpu_limits_gpu limits;
 
-    outside = quiet_outside;
-    outside.put_marker = put_marker;
-    outside.is_passed = is_passed;
+    ops = quiet_ops;
+    ops.put_marker = put_marker;
+    ops.is_passed = is_passed;
     gate = word;
     bound = count;
     now = next = end = MS;
     work = (struct cgpu_ledger_work){0};
     sums = (struct cgpu_ledger_gpu){0};
-    gpu = (struct cgpu_gate_gpu){.outside = &outside,
+    gpu = (struct cgpu_gate_gpu){.ops = &ops,
                                  .streams = streams,
                                  .stream_bound = &bound,
                                  .work = &work,
@@ -78,7 +78,7 @@ wait_until(uint64_t until)
 {
     while (next < until) {
         now = next > now ? next : now;
-        next = cgpu_drain_look(&gpu, now);
+        next = cgpu_drain_poll(&gpu, now);
     }
     now = until;
 }
@@ -98,8 +98,7 @@ launch(struct cgpu_stream *stream, uint64_t ns)
         }
         wait_until(until);
     }
-    cgpu_flight_add(stream,
-                    &(struct cgpu_unmarked){.work_ns = estimate, .launches = 1, .key = key});
+    cgpu_batch_add(stream, &(struct cgpu_unmarked){.work_ns = estimate, .launches = 1, .key = key});
     cgpu_enter_count(stream, estimate, false, now);
     end = (end > now ? end : now) + ns;
 }
@@ -109,7 +108,7 @@ static void
 change_turns(void)
 {
     gate = cgpu_gate_next(gate, CGPU_GATE_CLOSED);
-    for (next = now; work.active != 0; next = cgpu_drain_look(&gpu, now)) {
+    for (next = now; work.active != 0; next = cgpu_drain_poll(&gpu, now)) {
         now = next;
     }
     next = now;

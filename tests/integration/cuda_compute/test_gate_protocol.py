@@ -334,7 +334,7 @@ def test_the_processes_of_a_container_share_its_gate(proxied: Proxied, gate: Gat
 def test_a_forked_child_launches_nothing_and_its_parent_goes_on(
     proxied: Proxied, gate: Gate
 ) -> None:
-    """As the driver says; what the parent's lane, gate and monitor were is not the child's."""
+    """As the driver says; the parent's batch slots, gate and monitor are not the child's."""
     program = """
     from lab.calls.gate_calls import *
     kernels = begin()

@@ -1,4 +1,4 @@
-"""Many threads that launch: their lanes, and threads that stay in the driver."""
+"""Many threads that launch: their batch slots, and threads that stay in the driver."""
 
 from __future__ import annotations
 
@@ -249,16 +249,16 @@ def test_a_thread_that_is_cancelled_in_the_driver_is_not_waited_for(
 def test_a_slow_launch_looks_only_at_lanes_that_launched_since_the_last_marker(
     base: Base, tmp_path: Path
 ) -> None:
-    """Pages of lanes, which hold eight threads each, are forbidden: who looks is caught."""
+    """Pages of batch slots, which hold eight threads each, are forbidden: who looks is caught."""
     native = [f"-iquote{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
     flags = (*SHARED, *native)
     preload = str(
-        compile_c(PROGRAMS / "preloaded" / "lane_looks.c", tmp_path / "lane_looks.so", *flags)
+        compile_c(PROGRAMS / "preloaded" / "slot_looks.c", tmp_path / "slot_looks.so", *flags)
     )
     program = (
         CROWD
         + """
-looks = ctypes.CDLL(None).lane_looks
+looks = ctypes.CDLL(None).slot_looks
 address = ctypes.cast(cuda.cuLaunchKernel, c_void_p)
 check(launch(8192))
 crowd(1000)

@@ -39,7 +39,7 @@ IMPORTS = {
     "bcmp", "read", "readlink", "strtoll",
     # The library's own names (own_names.c), when it is loaded.
     "mprotect", "sysconf",
-    # Not while a thread waits at the gate (flow.h).
+    # Not while a thread waits at the gate (launch_state.h).
     "pthread_setcancelstate",
 }  # fmt: skip
 

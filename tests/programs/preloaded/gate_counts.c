@@ -22,7 +22,7 @@ struct counts {
 static __thread struct counts counts;
 static __thread bool launching;
 static __thread uint64_t recalled;
-static uint64_t recalls; /* by other threads, of those that launch: lane.c */
+static uint64_t recalls; /* by other threads, of those that launch: batch_slot.c */
 
 int
 clock_gettime(clockid_t clock, struct timespec *out)

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 #include "entry/shim.h"
 
 enum { THREADS = 6, ROUNDS = 150, LAUNCHES = 200 };
@@ -57,7 +57,7 @@ static void
 beat(void)
 {
     for (uint32_t gpu = 0; gpu < 2; gpu++) {
-        __atomic_store_n(&limits->gpus[gpu].heartbeat_ns, cgpu_flow_now(), __ATOMIC_RELEASE);
+        __atomic_store_n(&limits->gpus[gpu].heartbeat_ns, cgpu_clock_now(), __ATOMIC_RELEASE);
     }
 }
 

@@ -21,13 +21,13 @@ NOT_TRIED = {
     *("CGPU_PACE_SETS", "CGPU_PACE_WAYS", "CGPU_PACE_BATCHES"),
     *("CGPU_FALLBACK_PERIOD_NS", "CGPU_FALLBACK_AFTER_NS", "CGPU_FALLBACK_UNHEARD_NS"),
     # Nor has it threads of the proxy.
-    *("CGPU_ENTER_SLICE_NS", "CGPU_ENTER_ALONE_NS", "CGPU_LANE_PAUSE_NS", "CGPU_LANE_SWEEP_NS"),
+    *("CGPU_ENTER_SLICE_NS", "CGPU_ENTER_ALONE_NS", "CGPU_SLOT_PAUSE_NS", "CGPU_SLOT_SWEEP_NS"),
     *("CGPU_MONITOR_UNWATCHED_NS", "CGPU_MONITOR_AGAIN_NS", "CGPU_MONITOR_POLL_NS"),
     "CGPU_MONITOR_GIVE_UP_NS",
     # Streams that wait for the program, lost markers, threads that do not return: not modelled.
-    *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
+    *("CGPU_STALL_CALL_NS", "CGPU_STALL_BEGINS_NS", "CGPU_STALL_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
     "BLOCKED_PART",
-    *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
+    *("CGPU_STALL_AWAITS_NS", "CGPU_STALL_UNKNOWN_NS", "AWAITS_TIMES"),
     "BESIDE_FALL",  # its processes have one stream each
     # Nor does a process die or stop while others of its container queue.
     *("CGPU_PERMIT_LEASE_NS", "CGPU_PERMIT_LOOK_NS", "CGPU_PERMIT_WAIT_NS"),

@@ -95,5 +95,5 @@ def test_every_folder_with_c_in_it_has_its_rule() -> None:
     ],
 )
 def test_an_include_is_found_however_it_is_written(line: str) -> None:
-    path = ROOT / "shim/cuda/compute/lane.c"
+    path = ROOT / "shim/cuda/compute/batch_slot.c"
     assert [where for _, where in included(path, line)] == ["shim/cuda/memory"]

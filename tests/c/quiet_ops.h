@@ -1,14 +1,14 @@
 /* An environment for the gate's own code, in which nothing happens. */
-#ifndef CGPU_OUTSIDE_H
-#define CGPU_OUTSIDE_H
+#ifndef CGPU_QUIET_OPS_H
+#define CGPU_QUIET_OPS_H
 
 #include "gate/state.h"
 
 static inline bool
-quiet_put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+quiet_put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind)
 {
     (void)stream, (void)seq;
-    *means = 0;
+    *kind = 0;
     return true;
 }
 
@@ -79,16 +79,16 @@ quiet_wake(struct cgpu_gate_gpu *gpu)
     return false;
 }
 
-static const struct cgpu_gate_outside quiet_outside = {
+static const struct cgpu_gate_ops quiet_ops = {
     .put_marker = quiet_put_marker,
     .is_passed = quiet_is_flight,
     .is_lost = quiet_is_lost,
     .release = quiet_stream,
     .sum = quiet_sum,
-    .held = quiet_held,
+    .count_held = quiet_held,
     .cut = quiet_stream,
     .stop = quiet_stop,
-    .awaits = quiet_awaits,
+    .poll_host_calls = quiet_awaits,
     .is_behind_call = quiet_is_behind_call,
     .ring = quiet_ring,
     .wake = quiet_wake,

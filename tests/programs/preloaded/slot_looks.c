@@ -1,5 +1,5 @@
 /*
- * Preloaded: counts the pages of other threads' lanes that a launch looks at, by forbidding them.
+ * Preloaded: counts the pages of other threads' slots that a launch looks at, by forbidding them.
  *
  * The proxy's block of memory is the only one that a fork wipes. Threads that are not counted find
  * the pages open again after a fault of theirs, and nothing else changes for them.
@@ -13,18 +13,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "compute/flow.h"
+#include "compute/launch_state.h"
 
 enum { PAGE = 4096, LINE = 256 };
 
 typedef int launch_function(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, void *, void **, void **);
 
-static struct cgpu_flow *flow;
+static struct cgpu_launch_state *state;
 static __thread int counts;
 static __thread int looks;
 
-static struct cgpu_flow *
+static struct cgpu_launch_state *
 find(void)
 {
     FILE *maps = fopen("/proc/self/smaps", "r");
@@ -37,13 +37,13 @@ find(void)
             end = to;
         }
         found = strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " wf") != NULL &&
-                end - start >= sizeof(struct cgpu_flow);
+                end - start >= sizeof(struct cgpu_launch_state);
     }
     if (!found) {
         abort();
     }
     fclose(maps);
-    return (struct cgpu_flow *)start;
+    return (struct cgpu_launch_state *)start;
 }
 
 static void
@@ -51,19 +51,20 @@ caught(int number, siginfo_t *info, void *unused)
 {
     (void)number, (void)unused;
     uintptr_t page = (uintptr_t)info->si_addr / PAGE * PAGE;
-    if (page < (uintptr_t)flow->lanes || page >= (uintptr_t)(flow->lanes + CGPU_MAX_LANES) ||
+    if (page < (uintptr_t)state->slots ||
+        page >= (uintptr_t)(state->slots + CGPU_MAX_BATCH_SLOTS) ||
         mprotect((void *)page, PAGE, PROT_READ | PROT_WRITE) != 0) {
         abort();
     }
     looks += counts;
 }
 
-/* All pages of lanes but the first, which has the caller's. */
+/* All pages of slots but the first, which has the caller's. */
 static void
 forbid(void)
 {
-    uintptr_t first = (uintptr_t)flow->lanes / PAGE * PAGE + PAGE;
-    uintptr_t end = (uintptr_t)(flow->lanes + flow->lane_bound) / PAGE * PAGE;
+    uintptr_t first = (uintptr_t)state->slots / PAGE * PAGE + PAGE;
+    uintptr_t end = (uintptr_t)(state->slots + state->slot_bound) / PAGE * PAGE;
     if (mprotect((void *)first, end - first, PROT_NONE) != 0) {
         abort();
     }
@@ -71,11 +72,11 @@ forbid(void)
 
 /* How many pages one launch of FUNCTION into STREAM looks at. */
 int
-lane_looks(launch_function *launch, void *function, void *stream)
+slot_looks(launch_function *launch, void *function, void *stream)
 {
-    if (flow == NULL) {
+    if (state == NULL) {
         struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO | SA_NODEFER};
-        flow = find();
+        state = find();
         sigaction(SIGSEGV, &action, NULL);
     }
     forbid();

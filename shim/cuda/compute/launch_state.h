@@ -1,12 +1,12 @@
 /*
- * What flows to the GPUs: threads' lanes, streams, work in flight, gates.
+ * The state of launches: threads' batch slots, streams, work in flight, gates.
  *
  * It is one block of memory that a forked child sees as zeros. One lock covers all of it, taken
  * about once per batch and never by a launch on the hot path. The hot path reads and writes only
- * the thread's own lane and `marks` of its stream. Design: docs/design/gate.md.
+ * the thread's own slot and `marks` of its stream. Design: docs/design/gate.md.
  */
-#ifndef CGPU_CUDA_FLOW_H
-#define CGPU_CUDA_FLOW_H
+#ifndef CGPU_CUDA_LAUNCH_STATE_H
+#define CGPU_CUDA_LAUNCH_STATE_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -20,9 +20,9 @@
 #include "mutex.h"
 
 enum {
-    CGPU_THREAD_LANES = 4,   /* of one thread, side by side: one batch each, for streams by turns */
+    CGPU_THREAD_SLOTS = 4,   /* of one thread, side by side: one batch each, for streams by turns */
     CGPU_MAX_THREADS = 8192, /* that launch */
-    CGPU_MAX_LANES = CGPU_MAX_THREADS * CGPU_THREAD_LANES,
+    CGPU_MAX_BATCH_SLOTS = CGPU_MAX_THREADS * CGPU_THREAD_SLOTS,
     CGPU_MAX_CONTEXTS = 512,
     CGPU_STREAM_BUCKETS = 256,
     CGPU_MAX_CALLS = 1024,
@@ -31,36 +31,37 @@ enum {
 };
 
 /*
- * A thread's batch in one stream; the thread has four, see cgpu_lane_of. The thread writes it, with
- * or without the lock. The monitor revokes `free` and `word`, and takes the sums when the thread is
- * known not to be inside. Only in the first of the four: free, tid, streams, context, turn.
+ * A thread's batch in one stream; the thread has four, see cgpu_batch_slot_of. The thread writes
+ * it, with or without the lock. The monitor revokes `free` and `word`, and takes the sums when the
+ * thread is known not to be inside. Only in the first of the four: free, tid, streams, context,
+ * turn.
  */
-struct cgpu_lane {
+struct cgpu_batch_slot {
     uint64_t gate;   /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
     uint32_t free;   /* free gate word under which it may launch into any stream; 0: none */
     uint32_t word;   /* gate word under which it was let in for this stream; 0: none */
     uint32_t inside; /* 1: between looking at the gate and the end of the launch */
-    uint16_t next;   /* among the lanes of the batch: place + 1 */
+    uint16_t next;   /* among the slots of the batch: place + 1 */
     uint32_t marks;  /* of the stream when the batch began */
     uint32_t tid;    /* 0: free */
     struct cgpu_gate_gpu *gpu;              /* NULL: none as yet */
     struct cgpu_stream *stream;             /* that of the batch; NULL: none */
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
-    CUstream streams[CGPU_THREAD_LANES];    /* of each lane; default ones by their fixed handles */
+    CUstream streams[CGPU_THREAD_SLOTS];    /* of each slot; default ones by their fixed handles */
     CUcontext context;                      /* current when the thread was let in */
-    uint32_t turn;    /* the lane after that of the last slow launch, which is given up next */
+    uint32_t turn;    /* the slot after that of the last slow launch, which is given up next */
     uint32_t most_ns; /* the batch grows up to this before the next slow launch */
 };
 
-_Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");
+_Static_assert(sizeof(struct cgpu_batch_slot) == 128, "two cache lines: neighbours do not disturb");
 
-enum cgpu_marker_means { CGPU_MARKER_NONE, CGPU_MARKER_WORDS, CGPU_MARKER_EVENTS };
+enum cgpu_marker_kind { CGPU_MARKER_NONE, CGPU_MARKER_WORDS, CGPU_MARKER_EVENTS };
 
-struct cgpu_flow_context {
+struct cgpu_context_entry {
     CUcontext handle; /* NULL: free */
     struct cgpu_gate_gpu *gpu;
     uint32_t going; /* being destroyed: not for us any more */
-    uint32_t means;
+    uint32_t kind;
     uint32_t lost; /* markers that were never written */
     CUdeviceptr words;
 };
@@ -74,14 +75,14 @@ struct cgpu_call {
     void *data;
     struct cgpu_stream *stream;
     struct cgpu_gate_gpu *gpu;
-    uint32_t born; /* the stream's */
+    uint32_t generation; /* the stream's */
     uint32_t used;
 };
 
-struct cgpu_flow {
+struct cgpu_launch_state {
     struct cgpu_mutex lock;
     int cancel;          /* the lock holder's cancel state, restored when it unlocks */
-    uint32_t lane_bound; /* no lane from here on was ever taken */
+    uint32_t slot_bound; /* no slot from here on was ever taken */
     uint32_t monitor;    /* 1: there is a helper thread */
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
@@ -96,36 +97,37 @@ struct cgpu_flow {
     uint64_t swept_ns;
     uint64_t tried_ns;                     /* when creating a helper thread was last tried; or 0 */
     uint16_t buckets[CGPU_STREAM_BUCKETS]; /* index + 1 */
-    struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
+    struct cgpu_context_entry contexts[CGPU_MAX_CONTEXTS];
     struct cgpu_call calls[CGPU_MAX_CALLS];
     struct cgpu_stream streams[CGPU_MAX_STREAMS];
     struct cgpu_gate_gpu gpus[CGPU_MAX_GPUS];
     uint32_t own_gates[CGPU_MAX_GPUS]; /* gate words while nobody arbitrates */
-    struct cgpu_lane lanes[CGPU_MAX_LANES] __attribute__((aligned(128)));
+    struct cgpu_batch_slot slots[CGPU_MAX_BATCH_SLOTS] __attribute__((aligned(128)));
     uint32_t words[CGPU_MAX_CONTEXTS][CGPU_MAX_STREAMS] __attribute__((aligned(CGPU_PAGE)));
 };
 
 _Static_assert(CGPU_MARKER_BYTES % CGPU_PAGE == 0, "pages belong to one context");
 _Static_assert(CGPU_MAX_STREAMS < UINT16_MAX, "streams are linked by 16 bits");
-_Static_assert(CGPU_MAX_LANES < UINT16_MAX, "lanes are linked by 16 bits");
+_Static_assert(CGPU_MAX_BATCH_SLOTS < UINT16_MAX, "slots are linked by 16 bits");
 
-extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made, the process attaches to nothing */
-extern const struct cgpu_gate_outside cgpu_gate_outside; /* for native/gate: outside.c */
+extern struct cgpu_launch_state
+    *cgpu_launch_state; /* NULL: could not be made, the process attaches to nothing */
+extern const struct cgpu_gate_ops cgpu_gate_ops; /* for native/gate: gate_ops.c */
 extern const char *cgpu_gate_base; /* the limits page; never NULL, and its first word is not 0 */
-extern struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
-extern __thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec")));
+extern struct cgpu_batch_slot cgpu_no_batch_slots[CGPU_THREAD_SLOTS];
+extern __thread struct cgpu_batch_slot *cgpu_batch_slots __attribute__((tls_model("initial-exec")));
 
 /* When the library is loaded, after the limits were mapped. */
-void cgpu_flow_setup(void);
+void cgpu_launch_state_setup(void);
 
-uint64_t cgpu_flow_now(void); /* CLOCK_MONOTONIC in ns */
+uint64_t cgpu_clock_now(void); /* CLOCK_MONOTONIC in ns */
 
 /*
  * A thread must not be cancelled while it holds the lock or counts as waiting: sleeps and driver
  * calls are cancellation points, and nobody would clean up after such a thread.
  */
 static inline int
-cgpu_flow_hold_on(void)
+cgpu_cancel_disable(void)
 {
     int before;
     return pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before) == 0 ? before
@@ -133,38 +135,38 @@ cgpu_flow_hold_on(void)
 }
 
 static inline void
-cgpu_flow_let_be(int before)
+cgpu_cancel_restore(int before)
 {
     pthread_setcancelstate(before, NULL);
 }
 
 static inline void
-cgpu_flow_lock(void)
+cgpu_launch_lock(void)
 {
-    int before = cgpu_flow_hold_on();
-    cgpu_mutex_lock(&cgpu_flow->lock);
-    cgpu_flow->cancel = before;
+    int before = cgpu_cancel_disable();
+    cgpu_mutex_lock(&cgpu_launch_state->lock);
+    cgpu_launch_state->cancel = before;
 }
 
 static inline void
-cgpu_flow_unlock(void)
+cgpu_launch_unlock(void)
 {
-    int before = cgpu_flow->cancel;
-    cgpu_mutex_unlock(&cgpu_flow->lock);
-    cgpu_flow_let_be(before);
+    int before = cgpu_launch_state->cancel;
+    cgpu_mutex_unlock(&cgpu_launch_state->lock);
+    cgpu_cancel_restore(before);
 }
 
 static inline bool
-cgpu_flow_is_closing(void)
+cgpu_launch_is_closing(void)
 {
-    return __atomic_load_n(&cgpu_flow->closing, __ATOMIC_RELAXED) != 0;
+    return __atomic_load_n(&cgpu_launch_state->closing, __ATOMIC_RELAXED) != 0;
 }
 
-/* The lane for STREAM among those of the thread whose first lane is FIRST; NULL: none yet. */
-static inline struct cgpu_lane *
-cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
+/* The slot for STREAM among those of the thread whose first slot is FIRST; NULL: none yet. */
+static inline struct cgpu_batch_slot *
+cgpu_batch_slot_of(struct cgpu_batch_slot *first, CUstream stream)
 {
-    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+    for (int i = 0; i < CGPU_THREAD_SLOTS; i++) {
         if (first->streams[i] == stream) {
             return &first[i];
         }
@@ -174,18 +176,18 @@ cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
 
 /* One launch more, of KEY, and now WORK_NS. relaxed: the monitor reads it behind its barrier. */
 static inline void
-cgpu_lane_add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
+cgpu_batch_slot_add(struct cgpu_batch_slot *slot, uint64_t key, uint64_t work_ns)
 {
-    __atomic_store_n(&lane->work_ns, work_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->launches, lane->launches + 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->mixed, lane->mixed | (lane->key ^ key), __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->work_ns, work_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->launches, slot->launches + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->mixed, slot->mixed | (slot->key ^ key), __ATOMIC_RELAXED);
 }
 
-/* The gate word in force for a lane. acquire: a thread that is let in sees all that came before. */
+/* The gate word in force for a slot. acquire: a thread that is let in sees all that came before. */
 static inline uint32_t
-cgpu_lane_gate(const struct cgpu_lane *lane)
+cgpu_batch_slot_gate(const struct cgpu_batch_slot *slot)
 {
-    const void *word = cgpu_gate_base + lane->gate;
+    const void *word = cgpu_gate_base + slot->gate;
     return __atomic_load_n((const uint32_t *)word, __ATOMIC_ACQUIRE);
 }
 

@@ -26,9 +26,9 @@ def cgpu_run() -> "NoReturn":
     import gc
 
     gc.disable()  # as in cgpu_node.bootstrap: it finds nothing
-    from cgpu_node import own_code
+    from cgpu_node import code_bundle
 
-    own_code.install_finder("cgpu-run")
+    code_bundle.install_finder("cgpu-run")
     from cgpu_cli.run import main
 
     main()

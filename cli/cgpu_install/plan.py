@@ -15,7 +15,7 @@ from cgpu_install.change import Change, Link, read_content
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
 from cgpu_install.tree import with_path
-from cgpu_node import own_code
+from cgpu_node import code_bundle
 from cgpu_node.trust import check_source
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _find_program(name: str) -> str:
     Raises:
         CgpuError: it is not there, or others could change it.
     """
-    folder = sysconfig.get_path("scripts") if name == SERVER else own_code.find_programs_folder()
+    folder = sysconfig.get_path("scripts") if name == SERVER else code_bundle.find_programs_folder()
     path = os.path.realpath(f"{folder}/{name}")
     try:
         check_source(path)

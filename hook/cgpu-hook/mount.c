@@ -34,7 +34,7 @@ struct mount {
 static const struct cgpu_report report = {NULL, false};
 
 static int
-fail(const char *path)
+report_failure(const char *path)
 {
     cgpu_report_error(&report, "mount of %s: %s", path, strerror(errno));
     return -1;
@@ -42,7 +42,7 @@ fail(const char *path)
 
 /* The next NUL-terminated field of the plan, or NULL at its end. */
 static const char *
-next_field(struct cgpu_document *plan)
+read_field(struct cgpu_document *plan)
 {
     const char *field = plan->bytes;
     const char *nul = memchr(field, '\0', plan->size);
@@ -59,9 +59,9 @@ read_mounts(struct cgpu_document *plan, struct mount *mounts)
 {
     int count = 0;
     const char *kind;
-    while ((kind = next_field(plan)) != NULL) {
-        const char *source = next_field(plan);
-        const char *destination = next_field(plan);
+    while ((kind = read_field(plan)) != NULL) {
+        const char *source = read_field(plan);
+        const char *destination = read_field(plan);
         if (count == MAX_MOUNTS || destination == NULL || destination[0] != '/') {
             return -1;
         }
@@ -71,7 +71,7 @@ read_mounts(struct cgpu_document *plan, struct mount *mounts)
 }
 
 static uint64_t
-attributes(const struct mount *mount)
+make_attributes(const struct mount *mount)
 {
     uint64_t set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     if (strcmp(mount->kind, "rw") != 0) {
@@ -129,39 +129,40 @@ close_tmpfs(const struct mount *mount)
 {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
     bool done = syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr, sizeof attr) == 0;
-    return done ? 0 : fail(mount->destination);
+    return done ? 0 : report_failure(mount->destination);
 }
 
 /* A detached copy of the host's file at mount->source. */
 static int
 clone_source(struct mount *mount)
 {
-    struct mount_attr attr = {.attr_set = attributes(mount), .propagation = 1U << 18 /* private */};
+    struct mount_attr attr = {.attr_set = make_attributes(mount),
+                              .propagation = 1U << 18 /* private */};
     if (is_tmpfs(mount)) {
         mount->tree = make_tmpfs(MOUNT_ATTR_NOEXEC);
-        return mount->tree >= 0 ? 0 : fail(mount->destination);
+        return mount->tree >= 0 ? 0 : report_failure(mount->destination);
     }
     int file = open(mount->source, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0) {
-        return fail(mount->source);
+        return report_failure(mount->source);
     }
     if (!is_trusted(file, mount->kind)) {
         close(file);
         errno = EPERM;
-        return fail(mount->source);
+        return report_failure(mount->source);
     }
     mount->tree =
         (int)syscall(SYS_open_tree, file, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     close(file);
     if (mount->tree < 0 ||
         syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr, sizeof attr) != 0) {
-        return fail(mount->source);
+        return report_failure(mount->source);
     }
     return 0;
 }
 
 static int
-attach(int root, const struct mount *mount)
+attach_mount(int root, const struct mount *mount)
 {
     bool mask = strcmp(mount->kind, "mask") == 0;
     struct stat facts;
@@ -171,7 +172,7 @@ attach(int root, const struct mount *mount)
         return 0;
     }
     if (target < 0 || fstat(target, &facts) != 0) {
-        return fail(mount->destination);
+        return report_failure(mount->destination);
     }
     bool directory = S_ISDIR(facts.st_mode);
     /* An empty directory that nobody can write to hides a directory. */
@@ -180,17 +181,17 @@ attach(int root, const struct mount *mount)
     if ((directory && !mask && !is_tmpfs(mount)) || (!directory && !S_ISREG(facts.st_mode)) ||
         tree < 0) {
         close(target);
-        return fail(mount->destination);
+        return report_failure(mount->destination);
     }
     long done = syscall(SYS_move_mount, tree, "", target, "",
                         MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
     close(target);
-    return done == 0 ? 0 : fail(mount->destination);
+    return done == 0 ? 0 : report_failure(mount->destination);
 }
 
 /* Enter the mount namespace of process PID and return its root file system. */
 static int
-enter(const char *pid, const char *rootfs)
+enter_container(const char *pid, const char *rootfs)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
@@ -200,7 +201,7 @@ enter(const char *pid, const char *rootfs)
     struct stat host, own;
     if (namespace < 0 || own_root < 0 || stat("/", &host) != 0 || fstat(own_root, &own) != 0 ||
         setns(namespace, CLONE_NEWNS) != 0) {
-        return fail("/");
+        return report_failure("/");
     }
     close(namespace);
     if (host.st_dev != own.st_dev || host.st_ino != own.st_ino) {
@@ -208,7 +209,7 @@ enter(const char *pid, const char *rootfs)
     }
     close(own_root);
     int root = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return root < 0 ? fail(rootfs) : root;
+    return root < 0 ? report_failure(rootfs) : root;
 }
 
 int
@@ -227,9 +228,9 @@ cgpu_stage_mount(int argc, char **argv)
             return 1;
         }
     }
-    int root = enter(argv[2], argv[3]);
+    int root = enter_container(argv[2], argv[3]);
     for (int i = 0; root >= 0 && i < count; i++) {
-        if (attach(root, &mounts[i]) != 0) {
+        if (attach_mount(root, &mounts[i]) != 0) {
             return 1;
         }
     }

@@ -47,7 +47,7 @@ remove_container(int containers, const char *id)
  * later.
  */
 static void
-tell_server(int state)
+wake_server(int state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -95,6 +95,6 @@ cgpu_stage_poststop(int argc, char **argv)
         cgpu_report_error(&report, "%s/containers/%s: %s", state_dir, id, strerror(errno));
         return 1;
     }
-    tell_server(state);
+    wake_server(state);
     return 0;
 }

@@ -16,7 +16,7 @@ static const struct cgpu_report report = {NULL, false};
 
 /* Make BYTES the next program's stdin: a memory file, because a pipe might be too small. */
 static bool
-put_on_stdin(const struct cgpu_document *document)
+write_to_stdin(const struct cgpu_document *document)
 {
     int fd = memfd_create("cgpu", MFD_CLOEXEC);
     size_t done = 0;
@@ -40,7 +40,7 @@ become_python(const char *command, int argc, char **argv, const struct cgpu_docu
     if (argc > CGPU_PYTHON_ARGUMENTS) {
         why = "too many arguments";
     }
-    if (why == NULL && !put_on_stdin(input)) {
+    if (why == NULL && !write_to_stdin(input)) {
         why = strerror(errno);
     }
     for (int i = 2; why == NULL && i < argc; i++) {
@@ -56,7 +56,7 @@ become_python(const char *command, int argc, char **argv, const struct cgpu_docu
 
 /* The state directory that the hook's file names, as one of its pairs of --name value, or NULL. */
 static const char *
-state_dir_of(int argc, char **argv)
+find_state_dir(int argc, char **argv)
 {
     for (int i = 2; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--state-dir") == 0) {
@@ -68,7 +68,7 @@ state_dir_of(int argc, char **argv)
 
 /* Whether the container's configuration can name our variables; true if that is not known. */
 static bool
-concerns_us(const struct cgpu_document *state, const char *state_dir)
+is_managed(const struct cgpu_document *state, const char *state_dir)
 {
     char path[PATH_MAX];
     struct cgpu_document config;
@@ -88,7 +88,7 @@ cgpu_stage_prestart(int argc, char **argv)
         cgpu_report_error(&report, "cannot read the container's state");
         return 1;
     }
-    if (!concerns_us(&state, state_dir_of(argc, argv))) {
+    if (!is_managed(&state, find_state_dir(argc, argv))) {
         return 0;
     }
     return become_python("prestart", argc, argv, &state);
@@ -102,7 +102,7 @@ cgpu_stage_precreate(int argc, char **argv)
         cgpu_report_error(&report, "cannot read the container's configuration");
         return 1;
     }
-    if (cgpu_document_needs_python(&config, state_dir_of(argc, argv))) {
+    if (cgpu_document_needs_python(&config, find_state_dir(argc, argv))) {
         return become_python("precreate", argc, argv, &config);
     }
     return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0

@@ -55,7 +55,7 @@ open_file(int parent, const char *name, bool create)
 
 /* As cgpu_rootfs_open; DIRECTORY: what is at the end of PATH. */
 static int
-follow(int root, const char *path, bool create, bool directory)
+open_below(int root, const char *path, bool create, bool directory)
 {
     char copy[PATH_MAX];
     if (strlen(path) >= sizeof copy) {
@@ -82,11 +82,11 @@ follow(int root, const char *path, bool create, bool directory)
 int
 cgpu_rootfs_open(int root, const char *path, bool create)
 {
-    return follow(root, path, create, false);
+    return open_below(root, path, create, false);
 }
 
 int
 cgpu_rootfs_open_directory(int root, const char *path)
 {
-    return follow(root, path, true, true);
+    return open_below(root, path, true, true);
 }

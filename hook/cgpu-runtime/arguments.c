@@ -32,9 +32,9 @@ static const struct option global_options[] = {
     {NULL, NOWHERE},
 };
 
-/* Switches of runc and crun. With one of `informing`, no runtime creates a container. */
+/* Switches of runc and crun. With one of `informational`, no runtime creates a container. */
 static const char *const global_switches[] = {"debug", "systemd-cgroup", NULL};
-static const char *const informing[] = {"help", "h", "version", "v", "V", NULL};
+static const char *const informational[] = {"help", "h", "version", "v", "V", NULL};
 
 static const struct option create_options[] = {
     {"bundle", OFFSET(bundle)},
@@ -56,7 +56,7 @@ static const struct option create_options[] = {
 };
 
 static const struct option *
-find(const struct option *table, const char *name, size_t length)
+find_option(const struct option *table, const char *name, size_t length)
 {
     for (; table->name != NULL; table++) {
         if (strlen(table->name) == length && strncmp(table->name, name, length) == 0) {
@@ -67,7 +67,7 @@ find(const struct option *table, const char *name, size_t length)
 }
 
 static bool
-is_ours(const char *argument)
+is_own_option(const char *argument)
 {
     return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
 }
@@ -77,7 +77,7 @@ static bool
 is_abbreviated(const struct option *option)
 {
     bool is_letter = option->name[1] == '\0';
-    return !is_letter && option->target != EXACT && !is_ours(option->name);
+    return !is_letter && option->target != EXACT && !is_own_option(option->name);
 }
 
 /*
@@ -102,18 +102,18 @@ find_abbreviated(const struct option *table, const char *name, size_t length)
  * argument. Go accepts one dash for two; crun accepts abbreviations, -bVALUE, and -d before that.
  */
 static const struct option *
-match(const struct option *table, const char *argument, const char **value)
+match_option(const struct option *table, const char *argument, const char **value)
 {
     bool is_long = argument[1] == '-';
     const char *name = argument + (is_long ? 2 : 1);
     size_t length = strcspn(name, "=");
-    const struct option *option = is_long && length == 1 ? NULL : find(table, name, length);
+    const struct option *option = is_long && length == 1 ? NULL : find_option(table, name, length);
     *value = name[length] == '=' ? name + length + 1 : NULL;
     if (option == NULL && is_long) {
         option = find_abbreviated(table, name, length);
     } else if (option == NULL && length > 1) {
         name += strspn(name, "d");
-        option = find(table, name, name[0] != '\0');
+        option = find_option(table, name, name[0] != '\0');
         *value = option != NULL && name[1] != '\0' ? name + 1 : NULL;
     }
     return option;
@@ -136,15 +136,15 @@ is_switch(const char *const *names, const char *argument)
 static void
 note_switch(struct cgpu_arguments *out, const char *argument)
 {
-    if (is_switch(informing, argument)) {
-        out->informs = out->informs || !out->obscure;
+    if (is_switch(informational, argument)) {
+        out->is_informational = out->is_informational || !out->has_unknown_options;
     } else if (strchr(argument, '=') == NULL && !is_switch(global_switches, argument)) {
-        out->obscure = true;
+        out->has_unknown_options = true;
     }
 }
 
 static void
-store(struct cgpu_arguments *out, size_t target, const char *value)
+store_value(struct cgpu_arguments *out, size_t target, const char *value)
 {
     if (target != NOWHERE && target != EXACT) {
         *(const char **)((char *)out + target) = value;
@@ -182,12 +182,12 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
         }
         options_end = strcmp(argument, "--") == 0;
         const struct option *option =
-            match(global ? global_options : create_options, argument, &value);
+            match_option(global ? global_options : create_options, argument, &value);
         if (option == NULL && global && !options_end) {
             note_switch(out, argument);
         }
-        helps = helps || (option == NULL && !global && is_switch(informing, argument));
-        bool ours = global && option != NULL && is_ours(argument);
+        helps = helps || (option == NULL && !global && is_switch(informational, argument));
+        bool ours = global && option != NULL && is_own_option(argument);
         if (!ours) {
             out->forwarded[count++] = argument;
         }
@@ -200,8 +200,8 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
                 out->forwarded[count++] = argv[i];
             }
         }
-        store(out, option->target, value);
+        store_value(out, option->target, value);
     }
-    out->informs = out->informs || (helps && out->positionals == 0);
+    out->is_informational = out->is_informational || (helps && out->positionals == 0);
     return NULL;
 }

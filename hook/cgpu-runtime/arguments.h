@@ -13,10 +13,10 @@ struct cgpu_arguments {
     const char *bundle; /* options of create, run and restore; NULL: not given */
     const char *config;
     const char *id;
-    int positionals;     /* how many there are after the subcommand */
-    bool informs;        /* it asks for help or a version: no container is created */
-    bool obscure;        /* a global option is unknown: its value may look like the subcommand */
-    const char *runtime; /* our own options */
+    int positionals;          /* how many there are after the subcommand */
+    bool is_informational;    /* it asks for help or a version: no container is created */
+    bool has_unknown_options; /* its value may look like the subcommand */
+    const char *runtime;      /* our own options */
     const char *state_dir;
     const char *driver_dir;
 };

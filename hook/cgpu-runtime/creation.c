@@ -13,7 +13,7 @@ enum { FAILED = 1 }; /* as runc */
 
 /* Whether something is there: a new file differs from one that was removed in inode or birth. */
 static bool
-look(const char *path, struct statx *out)
+stat_path(const char *path, struct statx *out)
 {
     memset(out, 0, sizeof *out);
     return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, out) == 0 ||
@@ -37,12 +37,20 @@ cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *
         cgpu_report_error(report, "%s", why);
         return -1;
     }
-    cgpu_lowlevel_state(runtime, arguments->root, arguments->id, creation->kept,
-                        sizeof creation->kept);
+    cgpu_lowlevel_state(runtime, arguments->root, arguments->id, creation->runtime_dir,
+                        sizeof creation->runtime_dir);
     snprintf(creation->pid, sizeof creation->pid, "%d", getpid());
-    const char *command[CGPU_PYTHON_ARGUMENTS + 1] = {
-        "edit",        "--config", config,        "--bundle",      bundle,        "--id",
-        arguments->id, "--pid",    creation->pid, "--runtime-dir", creation->kept};
+    const char *command[CGPU_PYTHON_ARGUMENTS + 1] = {"edit",
+                                                      "--config",
+                                                      config,
+                                                      "--bundle",
+                                                      bundle,
+                                                      "--id",
+                                                      arguments->id,
+                                                      "--pid",
+                                                      creation->pid,
+                                                      "--runtime-dir",
+                                                      creation->runtime_dir};
     size_t count = 11;
     if (arguments->state_dir != NULL) {
         command[count++] = "--state-dir";
@@ -57,7 +65,7 @@ cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *
         cgpu_report_error(report, "%s", strncmp(output, "cgpu: ", 6) == 0 ? output + 6 : output);
         return -1;
     }
-    look(creation->kept, &creation->before);
+    stat_path(creation->runtime_dir, &creation->before);
     return 0;
 }
 
@@ -80,7 +88,7 @@ static bool
 is_known(const struct cgpu_creation *creation, int status)
 {
     struct statx now;
-    bool there = look(creation->kept, &now);
+    bool there = stat_path(creation->runtime_dir, &now);
     bool another = cgpu_creation_is_taken(creation) && is_same(&creation->before, &now);
     return there && !(another && status != 0);
 }
@@ -114,7 +122,7 @@ cgpu_creation_end(struct cgpu_creation *creation, int status)
     char message[256];
     struct statx share;
     cgpu_python_wait(&creation->python);
-    if (is_known(creation, status) || !look(creation->share, &share)) {
+    if (is_known(creation, status) || !stat_path(creation->share, &share)) {
         return status;
     }
     pid_t process = status == 0 ? cgpu_lowlevel_process(creation->runtime, arguments) : 0;

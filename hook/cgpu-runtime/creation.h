@@ -18,10 +18,11 @@ struct cgpu_creation {
     const struct cgpu_report *report;
     const char *runtime;
     struct cgpu_python python;
-    char pid[24];            /* the share's owner: this process */
-    char kept[PATH_MAX * 2]; /* where the low-level runtime should keep the container's state */
-    struct statx before;     /* what was at KEPT before the runtime began; no inode: nothing */
-    char share[PATH_MAX];    /* the directory of its share; empty: cgpu is off for it */
+    char pid[24]; /* the share's owner: this process */
+    char runtime_dir[PATH_MAX *
+                     2];  /* where the low-level runtime should keep the container's state */
+    struct statx before;  /* what was at RUNTIME_DIR before the runtime began; no inode: nothing */
+    char share[PATH_MAX]; /* the directory of its share; empty: cgpu is off for it */
 };
 
 /*

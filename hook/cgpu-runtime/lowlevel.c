@@ -55,7 +55,7 @@ cgpu_lowlevel_find(const char *given, char out[PATH_MAX])
 
 /* Which of the two a program is that is called FILE, such as crun-1.14-linux-amd64. */
 static const char *
-name_in(const char *file)
+find_name(const char *file)
 {
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
         if (strstr(file, names[n]) != NULL) {
@@ -77,7 +77,7 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
                  there ? "" : root, id);
         return;
     }
-    const char *name = name_in(strrchr(runtime, '/') + 1);
+    const char *name = find_name(strrchr(runtime, '/') + 1);
     const char *user = getenv("XDG_RUNTIME_DIR");
     bool honoured =
         user != NULL && user[0] != '\0' && (geteuid() != 0 || strcmp(name, "crun") == 0);
@@ -89,8 +89,8 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
  * which the last is the container's id. What it prints goes to OUTPUT. Returns its wait status.
  */
 static int
-run(const char *runtime, const struct cgpu_arguments *arguments, const char *const *command,
-    int output)
+run_command(const char *runtime, const struct cgpu_arguments *arguments, const char *const *command,
+            int output)
 {
     const char *argv[MAX_OPTIONS + 4] = {runtime};
     size_t count = 1;
@@ -129,7 +129,7 @@ cgpu_lowlevel_process(const char *runtime, const struct cgpu_arguments *argument
     struct cgpu_document state;
     pid_t process = 0;
     int output = memfd_create("cgpu", MFD_CLOEXEC);
-    if (output >= 0 && run(runtime, arguments, command, output) == 0 &&
+    if (output >= 0 && run_command(runtime, arguments, command, output) == 0 &&
         lseek(output, 0, SEEK_SET) == 0 && cgpu_state_read(output, &state)) {
         process = cgpu_state_number(&state, "pid");
     }
@@ -141,5 +141,5 @@ void
 cgpu_lowlevel_delete(const char *runtime, const struct cgpu_arguments *arguments)
 {
     const char *command[] = {"delete", "--force", arguments->id, NULL};
-    run(runtime, arguments, command, STDOUT_FILENO);
+    run_command(runtime, arguments, command, STDOUT_FILENO);
 }

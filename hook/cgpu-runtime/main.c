@@ -17,7 +17,7 @@
 #include "document.h"
 #include "lowlevel.h"
 #include "report.h"
-#include "stand_in.h"
+#include "runtime_child.h"
 
 enum { FAILED = 1 }; /* as runc */
 
@@ -44,7 +44,7 @@ is_one_of(const char *const *names, const char *word)
  * reports it.
  */
 static bool
-locate(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])
+find_config(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])
 {
     char folder[PATH_MAX];
     bool named = arguments->bundle != NULL && arguments->bundle[0] != '\0';
@@ -63,13 +63,13 @@ locate(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char confi
            snprintf(config, PATH_MAX, "%s/%s", folder, arguments->config) < PATH_MAX;
 }
 
-/* Whether the container that ARGUMENTS create concerns us: 0 or 1, or -1 if that is not known. */
+/* Whether cgpu manages the container that ARGUMENTS create: 0 or 1, or -1 if that is not known. */
 static int
-concerns_us(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
-            char bundle[PATH_MAX], char config[PATH_MAX])
+is_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+           char bundle[PATH_MAX], char config[PATH_MAX])
 {
     struct cgpu_document document;
-    if (!locate(arguments, bundle, config)) {
+    if (!find_config(arguments, bundle, config)) {
         return 0;
     }
     const char *why = cgpu_document_read(config, &document);
@@ -80,20 +80,20 @@ concerns_us(const struct cgpu_arguments *arguments, const struct cgpu_report *re
         cgpu_report_error(report, "%s: %s", config, why);
         return -1;
     }
-    bool concerned = cgpu_document_needs_python(&document, arguments->state_dir);
+    bool managed = cgpu_document_needs_python(&document, arguments->state_dir);
     free(document.bytes);
-    return concerned;
+    return managed;
 }
 
-/* 0 if the container may be created; changes its configuration if it concerns us. */
+/* 0 if the container may be created; changes its configuration if cgpu manages it. */
 static int
-prepare(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
-        const char *runtime, struct cgpu_creation *creation)
+edit_if_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+                const char *runtime, struct cgpu_creation *creation)
 {
     char bundle[PATH_MAX], config[PATH_MAX];
-    int concerned = concerns_us(arguments, report, bundle, config);
-    return concerned == 1 ? cgpu_creation_edit(creation, arguments, report, runtime, bundle, config)
-                          : concerned;
+    int managed = is_managed(arguments, report, bundle, config);
+    return managed == 1 ? cgpu_creation_edit(creation, arguments, report, runtime, bundle, config)
+                        : managed;
 }
 
 /*
@@ -117,13 +117,13 @@ refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *
             return -1;
         }
         hidden.state_dir = arguments->state_dir;
-        int concerned = concerns_us(&hidden, report, bundle, config);
+        int managed = is_managed(&hidden, report, bundle, config);
         free(hidden.forwarded);
-        if (concerned == 1) {
+        if (managed == 1) {
             cgpu_report_error(report, "an option before %s is not known: write it as OPTION=VALUE",
                               arguments->subcommand);
         }
-        if (concerned != 0) {
+        if (managed != 0) {
             return -1;
         }
     }
@@ -132,16 +132,16 @@ refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *
 
 /* 0 if the low-level runtime may get the command line, -1 after an error message. */
 static int
-check(const struct cgpu_arguments *arguments, const struct cgpu_report *report, const char *runtime,
-      struct cgpu_creation *creation)
+check_command(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+              const char *runtime, struct cgpu_creation *creation)
 {
-    if (arguments->informs) {
+    if (arguments->is_informational) {
         return 0;
     }
     if (is_one_of(creating, arguments->subcommand)) {
-        return prepare(arguments, report, runtime, creation);
+        return edit_if_managed(arguments, report, runtime, creation);
     }
-    bool plain = !arguments->obscure || is_one_of(others, arguments->subcommand);
+    bool plain = !arguments->has_unknown_options || is_one_of(others, arguments->subcommand);
     return plain ? 0 : refuse_hidden(arguments, report);
 }
 
@@ -166,14 +166,14 @@ is_supervised(const struct cgpu_arguments *arguments)
 
 /* Start the low-level runtime, and wait for the outcome if it creates a container of ours. */
 static int
-hand_on(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
-        const char *runtime, struct cgpu_creation *creation)
+start_runtime(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+              const char *runtime, struct cgpu_creation *creation)
 {
-    struct cgpu_stand_in stand_in;
-    bool apart = !is_supervised(arguments) || cgpu_creation_is_taken(creation);
-    if (creation->share[0] != '\0' && apart &&
-        cgpu_stand_in_start(&stand_in, report, runtime, arguments->forwarded) == 0) {
-        cgpu_stand_in_end(cgpu_creation_end(creation, cgpu_stand_in_wait(&stand_in)));
+    struct cgpu_runtime_child child;
+    bool as_child = !is_supervised(arguments) || cgpu_creation_is_taken(creation);
+    if (creation->share[0] != '\0' && as_child &&
+        cgpu_runtime_child_start(&child, report, runtime, arguments->forwarded) == 0) {
+        cgpu_runtime_child_end(cgpu_creation_end(creation, cgpu_runtime_child_wait(&child)));
     }
     cgpu_python_wait(&creation->python); /* or it would be a child of the runtime's */
     execv(runtime, arguments->forwarded);
@@ -195,9 +195,9 @@ main(int argc, char **argv)
         cgpu_report_error(&report, "%s", why);
         return FAILED;
     }
-    if (check(&arguments, &report, runtime, &creation) != 0) {
+    if (check_command(&arguments, &report, runtime, &creation) != 0) {
         return FAILED;
     }
     arguments.forwarded[0] = runtime;
-    return hand_on(&arguments, &report, runtime, &creation);
+    return start_runtime(&arguments, &report, runtime, &creation);
 }

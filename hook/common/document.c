@@ -92,7 +92,7 @@ is_hidden_letter(const char *escape)
 }
 
 bool
-cgpu_document_concerns_us(const struct cgpu_document *document)
+cgpu_document_names_variables(const struct cgpu_document *document)
 {
     const char *at = document->bytes;
     const char *end = document->bytes + document->size;
@@ -109,14 +109,14 @@ cgpu_document_concerns_us(const struct cgpu_document *document)
 }
 
 static bool
-contains(const struct cgpu_document *document, const char *word)
+has_word(const struct cgpu_document *document, const char *word)
 {
     return memmem(document->bytes, document->size, word, strlen(word)) != NULL;
 }
 
 /* Whether the file at PATH names a default size; true if Python has to report what is wrong. */
 static bool
-names_default(const char *path)
+has_default_size(const char *path)
 {
     struct cgpu_document file;
     const char *why = cgpu_document_read(path, &file);
@@ -130,7 +130,7 @@ names_default(const char *path)
 
 /* The state directory of the user who runs us, as in paths.py; returns whether it fits. */
 static bool
-default_folder(char out[PATH_MAX])
+find_default_state(char out[PATH_MAX])
 {
     const char *own = secure_getenv("XDG_RUNTIME_DIR");
     if (geteuid() == 0) {
@@ -143,9 +143,10 @@ default_folder(char out[PATH_MAX])
 }
 
 static bool
-state_folder(const char *given, char out[PATH_MAX])
+find_state(const char *given, char out[PATH_MAX])
 {
-    return given != NULL ? snprintf(out, PATH_MAX, "%s", given) < PATH_MAX : default_folder(out);
+    return given != NULL ? snprintf(out, PATH_MAX, "%s", given) < PATH_MAX
+                         : find_default_state(out);
 }
 
 /* Whether the node's agent has left there (podspecs.py) that a pod named here asks for a GPU. */
@@ -153,7 +154,7 @@ static bool
 asks_for_gpu(const struct cgpu_document *document, const char *state_dir)
 {
     char folder[PATH_MAX], pods[PATH_MAX + 8];
-    if (!state_folder(state_dir, folder)) {
+    if (!find_state(state_dir, folder)) {
         return true;
     }
     snprintf(pods, sizeof pods, "%s/pods", folder);
@@ -163,30 +164,30 @@ asks_for_gpu(const struct cgpu_document *document, const char *state_dir)
     }
     bool found = false;
     for (struct dirent *entry; !found && (entry = readdir(listing)) != NULL;) {
-        found = entry->d_name[0] != '.' && contains(document, entry->d_name);
+        found = entry->d_name[0] != '.' && has_word(document, entry->d_name);
     }
     closedir(listing);
     return found;
 }
 
 static bool
-is_decided(const struct cgpu_document *document, const char *state_dir)
+follows_annotation(const struct cgpu_document *document, const char *state_dir)
 {
     /* Engines write these words themselves, without escapes: in names of annotations and devices,
      * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
-    return contains(document, "\"io.kubernetes.cri") &&
+    return has_word(document, "\"io.kubernetes.cri") &&
            (access(NODE_DECIDES, F_OK) == 0 || errno != ENOENT) &&
-           (contains(document, "cgpu/") || contains(document, "nvidia") ||
-            contains(document, "NVIDIA") || asks_for_gpu(document, state_dir));
+           (has_word(document, "cgpu/") || has_word(document, "nvidia") ||
+            has_word(document, "NVIDIA") || asks_for_gpu(document, state_dir));
 }
 
 static bool
-node_has_default(const char *state_dir)
+node_has_default_size(const char *state_dir)
 {
     char folder[PATH_MAX], changed[PATH_MAX + 16];
     struct stat facts;
-    bool fits = state_folder(state_dir, folder);
-    if (names_default(NODE_CONFIG) || !fits) {
+    bool fits = find_state(state_dir, folder);
+    if (has_default_size(NODE_CONFIG) || !fits) {
         return true;
     }
     /* In /tmp anybody may have created it: then this user has changed nothing. */
@@ -195,12 +196,12 @@ node_has_default(const char *state_dir)
     }
     snprintf(changed, sizeof changed, "%s/rules.json", folder);
     /* Root's changes do not apply to users, whose containers have an account of their own. */
-    return (access(changed, R_OK) == 0 || errno != EACCES) && names_default(changed);
+    return (access(changed, R_OK) == 0 || errno != EACCES) && has_default_size(changed);
 }
 
 bool
 cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir)
 {
-    return cgpu_document_concerns_us(document) || is_decided(document, state_dir) ||
-           node_has_default(state_dir);
+    return cgpu_document_names_variables(document) || follows_annotation(document, state_dir) ||
+           node_has_default_size(state_dir);
 }

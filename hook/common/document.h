@@ -24,7 +24,7 @@ const char *cgpu_document_read(const char *path, struct cgpu_document *out);
  * Whether the document may name one of our variables. JSON can write letters as \uXXXX, so an
  * escaped capital or underscore counts as well. Engines escape only < > &, for which this is false.
  */
-bool cgpu_document_concerns_us(const struct cgpu_document *document);
+bool cgpu_document_names_variables(const struct cgpu_document *document);
 
 #define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
 

@@ -33,7 +33,7 @@ cgpu_state_read(int fd, struct cgpu_document *out)
 
 /* The closing quote of a string that begins (after its opening quote) at AT, or NULL. */
 static const char *
-string_end(const char *at, const char *end)
+find_string_end(const char *at, const char *end)
 {
     for (; at < end && *at != '"'; at++) {
         if (*at == '\\') {
@@ -54,7 +54,7 @@ skip_blanks(const char *at, const char *end)
 
 /* The value of a name that ends at NAME_END (its closing quote), or NULL if that was no name. */
 static const char *
-value_after(const char *name_end, const char *end)
+skip_colon(const char *name_end, const char *end)
 {
     const char *at = skip_blanks(name_end + 1, end);
     return at < end && *at == ':' ? skip_blanks(at + 1, end) : NULL;
@@ -63,7 +63,7 @@ value_after(const char *name_end, const char *end)
 static bool
 copy_plain_string(const char *at, const char *end, char *out, size_t size)
 {
-    const char *close = at < end && *at == '"' ? string_end(at + 1, end) : NULL;
+    const char *close = at < end && *at == '"' ? find_string_end(at + 1, end) : NULL;
     size_t length = close == NULL ? size : (size_t)(close - at - 1);
     if (length >= size || memchr(at + 1, '\\', length) != NULL ||
         memchr(at + 1, '\0', length) != NULL) {
@@ -76,7 +76,7 @@ copy_plain_string(const char *at, const char *end, char *out, size_t size)
 
 /* Where the value of KEY in the outermost object begins, or NULL if KEY is not there just once. */
 static const char *
-find(const struct cgpu_document *state, const char *key)
+find_value(const struct cgpu_document *state, const char *key)
 {
     const char *end = state->bytes + state->size, *found = NULL;
     int depth = 0;
@@ -86,11 +86,11 @@ find(const struct cgpu_document *state, const char *key)
             continue;
         }
         const char *name = at + 1;
-        at = string_end(name, end);
+        at = find_string_end(name, end);
         if (at == NULL) {
             return NULL;
         }
-        const char *value = value_after(at, end);
+        const char *value = skip_colon(at, end);
         if (depth != 1 || value == NULL || strlen(key) != (size_t)(at - name) ||
             memcmp(name, key, strlen(key)) != 0) {
             continue;
@@ -106,14 +106,14 @@ find(const struct cgpu_document *state, const char *key)
 bool
 cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size)
 {
-    const char *value = find(state, key);
+    const char *value = find_value(state, key);
     return value != NULL && copy_plain_string(value, state->bytes + state->size, out, size);
 }
 
 int
 cgpu_state_number(const struct cgpu_document *state, const char *key)
 {
-    const char *at = find(state, key), *end = state->bytes + state->size;
+    const char *at = find_value(state, key), *end = state->bytes + state->size;
     int number = 0;
     for (; at != NULL && at < end && *at >= '0' && *at <= '9'; at++) {
         if (number > (INT_MAX - 9) / 10) {

@@ -1,8 +1,8 @@
 """Starts a module of ours; run as ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
 
 ``-I -S -E`` leave only the standard library on the path: no user's directory, no .pth file, no
-variable. ``own_code`` adds the directories of cgpu itself, and only those. Python compiles this
-file at every start, so everything else is in ``own_code``.
+variable. ``code_bundle`` adds the directories of cgpu itself, and only those. Python compiles this
+file at every start, so everything else is in ``code_bundle``.
 """
 
 import gc
@@ -12,14 +12,14 @@ import sys
 if __name__ == "__main__":
     gc.disable()  # collection takes 0.7 ms of the start, and finds nothing; cgpud enables it
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    from cgpu_node import own_code
+    from cgpu_node import code_bundle
 
-    sys.path[:] = [*sys.path[1:], *own_code.import_path()]
-    own_code.install_finder(sys.argv[1])
+    sys.path[:] = [*sys.path[1:], *code_bundle.import_path()]
+    code_bundle.install_finder(sys.argv[1])
     __import__(sys.argv[1])
     STATUS = sys.modules[sys.argv[1]].main(sys.argv[2:])
     if sys.stdout is not None:  # it may be closed
         sys.stdout.flush()
     if STATUS == 0:  # a refusal loads what other starts do not need
-        own_code.keep_modules()
+        code_bundle.keep_modules()
     os._exit(STATUS)  # the interpreter's own end takes 2 ms and has nothing left to do

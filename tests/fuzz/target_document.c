@@ -65,5 +65,5 @@ fuzz_one(const unsigned char *data, size_t size)
 {
     struct cgpu_document document = {.bytes = (char *)(size_t)data, .size = size};
 
-    FUZZ_CHECK(cgpu_document_concerns_us(&document) || !names_ours(data, size));
+    FUZZ_CHECK(cgpu_document_names_variables(&document) || !names_ours(data, size));
 }

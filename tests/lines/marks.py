@@ -21,7 +21,7 @@ except NameError:
     exec(open({source!r}).read() + {call!r}, {{"__name__": "begin"}})
 """
 # A start keeps code that it compiles itself: let it keep this.
-_COMPILES = "own_code.py"
+_COMPILES = "code_bundle.py"
 _COMPILE = """
 def compile(source, path, *words, _compile=compile, **named):
     folder, _, name = path.rpartition("/")

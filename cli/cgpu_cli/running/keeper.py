@@ -12,7 +12,7 @@ import os
 import time
 
 from cgpu_env.errors import CgpuError
-from cgpu_node import own_code, server
+from cgpu_node import code_bundle, server
 from cgpu_node.shares import record
 from cgpu_node.shares.liveness import is_alive
 from cgpu_node.shares.registry import Registry
@@ -47,7 +47,7 @@ def _keep_session(state_dir: str, directory: str, owner: int, driver_dir: str) -
     _detach_from_caller(owner)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the server may be our child and end first
     server.wake_server(state_dir, driver_dir)
-    own_code.keep_modules()
+    code_bundle.keep_modules()
     poll = select.poll()
     poll.register(_STANDARD_FDS, select.POLLIN)
     poll.poll()

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_node.shares.lowlevel import bundle_of, read_json, to_table
+from cgpu_node.shares.runc_state import bundle_of, read_json, to_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_node.shares.liveness import folder_of, start_time
-from cgpu_node.shares.lowlevel import first_process_of
 from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
 from cgpu_node.shares.mountinfo import Origin, origin_of, read_mounts
+from cgpu_node.shares.runc_state import first_process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

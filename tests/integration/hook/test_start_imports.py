@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_node import bootstrap, own_code
+from cgpu_node import bootstrap, code_bundle
 from lab.runs.opened import opened
 from lab.worlds.hook import World
 
@@ -29,7 +29,7 @@ MOST_OF_OURS = 51
 # Of the world, beside two other containers. Their records are read twice: before the lock is taken,
 # for those whose end only a pass over all processes finds, and under it.
 MOST_READ = 16
-MOST_CODE = 3  # the package of own_code, itself, and the file with all others
+MOST_CODE = 3  # the package of code_bundle, itself, and the file with all others
 
 
 def loaded(*arguments: str | Path) -> list[str]:
@@ -79,20 +79,20 @@ def test_the_editor_opens_each_file_once(tmp_path: Path) -> None:
     assert read.count(str(world.state / "rules.json")) == 1
     assert read.count(str(world.state / "node.json")) == 1
     assert len(read) <= MOST_READ, read
-    package = str(Path(own_code.__file__).parent)
+    package = str(Path(code_bundle.__file__).parent)
     code = [path for path in paths if path.endswith((".pyc", ".start")) and "/cgpu_" in path]
     assert len(code) <= MOST_CODE, code
     assert all(path.startswith(package) for path in code)
 
 
 def test_cgpu_run_loads_only_what_it_uses() -> None:
-    code = f"import sys; sys.path += {own_code.import_path()}; import cgpu_cli.run"
+    code = f"import sys; sys.path += {code_bundle.import_path()}; import cgpu_cli.run"
     check(loaded("-c", code), LAUNCHER)
 
 
 def test_cgpu_run_does_not_look_for_garbage() -> None:
     code = (
-        f"import atexit, gc, sys; sys.path += {own_code.import_path()}\n"
+        f"import atexit, gc, sys; sys.path += {code_bundle.import_path()}\n"
         "atexit.register(lambda: print(gc.isenabled()))\n"
         "sys.argv = ['cgpu-run', '--version']\n"
         "import cgpu_entry; cgpu_entry.cgpu_run()"

@@ -53,7 +53,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "sealed",
             "lockfile",
             "jsontext",
-            "own_code",
+            "code_bundle",
             "bootstrap",
             "installation",
             "exhausted",

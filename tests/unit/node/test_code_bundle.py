@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_node import own_code
+from cgpu_node import code_bundle
 from lab.runs.opened import opened
 
 pytestmark = pytest.mark.unit
@@ -39,8 +39,8 @@ class Place:
         for package in ("cgpu_node", "cgpu_env"):
             (folder / package).mkdir(parents=True)
             (folder / package / "__init__.py").write_text("")
-        for name in ("bootstrap.py", "own_code.py"):
-            shutil.copy(Path(own_code.__file__).with_name(name), folder / "cgpu_node")
+        for name in ("bootstrap.py", "code_bundle.py"):
+            shutil.copy(Path(code_bundle.__file__).with_name(name), folder / "cgpu_node")
         (folder / "cgpu_env" / "program.py").write_text(PROGRAM)
         (folder / "cgpu_env" / "refusal.py").write_text("")
         self.print_word("one")
@@ -52,7 +52,7 @@ class Place:
     @property
     def kept(self) -> Path:
         """The file."""
-        name = Path(own_code.file_of("cgpu_env.program")).name
+        name = Path(code_bundle.file_of("cgpu_env.program")).name
         return self.folder / "cgpu_node" / "__pycache__" / name
 
     def start(self, *arguments: str) -> tuple[str, set[str]]:
@@ -141,10 +141,10 @@ def test_nothing_is_compiled_where_the_file_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     """Each start of somebody else's installation would take a third of a second of a processor."""
-    finder = own_code.Finder("none")
-    monkeypatch.setitem(sys.modules, "cgpu_new", own_code)
+    finder = code_bundle.Finder("none")
+    monkeypatch.setitem(sys.modules, "cgpu_new", code_bundle)
     compiled: list[object] = []
-    monkeypatch.setattr(own_code, "_make_entry", compiled.append)
+    monkeypatch.setattr(code_bundle, "_make_entry", compiled.append)
     refusals = {"access": lambda *_: False, "open": lambda *_: os.close(-1)}
     monkeypatch.setattr(os, reason, refusals[reason])
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-#include "stand_in.h"
+#include "runtime_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,23 +14,23 @@ enum { FAILED = 1 }; /* as runc */
 
 /* CHILD_ACTION: the disposition of SIGCHLD that we inherited. */
 static _Noreturn void
-become(const struct cgpu_stand_in *stand_in, pid_t parent, void (*child_action)(int),
-       const struct cgpu_report *report, const char *program, char **argv)
+exec_runtime(const struct cgpu_runtime_child *runtime, pid_t parent, void (*child_action)(int),
+             const struct cgpu_report *report, const char *program, char **argv)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(FAILED);
     }
     signal(SIGCHLD, child_action);
-    sigprocmask(SIG_SETMASK, &stand_in->before, NULL);
+    sigprocmask(SIG_SETMASK, &runtime->before, NULL);
     execv(program, argv);
     cgpu_report_error(report, "%s: %s", program, strerror(errno));
     _exit(FAILED);
 }
 
 int
-cgpu_stand_in_start(struct cgpu_stand_in *out, const struct cgpu_report *report,
-                    const char *program, char **argv)
+cgpu_runtime_child_start(struct cgpu_runtime_child *out, const struct cgpu_report *report,
+                         const char *program, char **argv)
 {
     sigset_t all;
     pid_t own = getpid();
@@ -40,7 +40,7 @@ cgpu_stand_in_start(struct cgpu_stand_in *out, const struct cgpu_report *report,
     void (*child_action)(int) = signal(SIGCHLD, SIG_DFL);
     out->child = fork();
     if (out->child == 0) {
-        become(out, own, child_action, report, program, argv);
+        exec_runtime(out, own, child_action, report, program, argv);
     }
     if (out->child < 0) {
         signal(SIGCHLD, child_action);
@@ -55,7 +55,7 @@ cgpu_stand_in_start(struct cgpu_stand_in *out, const struct cgpu_report *report,
  * to the whole process group, which the runtime is in.
  */
 static void
-forward(pid_t child, const siginfo_t *info)
+forward_signal(pid_t child, const siginfo_t *info)
 {
     if (info->si_code <= 0) {
         kill(child, info->si_signo);
@@ -80,13 +80,13 @@ release_descriptors(void)
  * continues the whole group.
  */
 static bool
-is_put_aside(int status)
+is_job_stopped(int status)
 {
     return WIFSTOPPED(status) && WSTOPSIG(status) != SIGSTOP;
 }
 
 int
-cgpu_stand_in_wait(const struct cgpu_stand_in *stand_in)
+cgpu_runtime_child_wait(const struct cgpu_runtime_child *runtime)
 {
     sigset_t all;
     siginfo_t info;
@@ -98,23 +98,23 @@ cgpu_stand_in_wait(const struct cgpu_stand_in *stand_in)
         if (changed < 0 && errno != EINTR) {
             return FAILED << 8;
         }
-        if (changed > 0 && changed != stand_in->child) {
-            continue; /* the editor, which has told the server meanwhile */
+        if (changed > 0 && changed != runtime->child) {
+            continue; /* the editor, which has informed the server meanwhile */
         }
         if (changed > 0 && !WIFSTOPPED(status)) {
             return status;
         }
-        if (changed > 0 && is_put_aside(status)) {
+        if (changed > 0 && is_job_stopped(status)) {
             raise(SIGSTOP);
         }
         if (changed == 0 && sigwaitinfo(&all, &info) > 0 && info.si_signo != SIGCHLD) {
-            forward(stand_in->child, &info);
+            forward_signal(runtime->child, &info);
         }
     }
 }
 
 _Noreturn void
-cgpu_stand_in_end(int status)
+cgpu_runtime_child_end(int status)
 {
     if (WIFSIGNALED(status)) {
         const struct rlimit none = {0, 0};

@@ -6,13 +6,12 @@ from cgpu_env.record import NamedTuple
 from cgpu_hook import document
 from cgpu_hook.container import (
     Setting,
-    Unshared,
     admit_container,
     announce_container,
-    draft_container,
     give_back_share,
     rootfs_path,
 )
+from cgpu_hook.modifiers import draft_container
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -58,28 +57,27 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
     def open_rootfs() -> Rootfs:
         return Rootfs(rootfs_path(config, creation.bundle), bundle=creation.bundle)
 
-    planned = draft_container(config, creation.id, open_rootfs, setting)
-    if planned is None:
+    draft = draft_container(config, creation.id, open_rootfs, setting)
+    if draft.plan.request is None:
+        new = draft.edit_config()
+        if new is not config:
+            document.write(creation.config_path, new)
         answer("")
         return
-    if isinstance(planned, Unshared):
-        document.write(creation.config_path, planned.config)
-        answer("")
-        return
-    from cgpu_hook.edit import apply_plan, is_legacy
+    from cgpu_hook.edit import is_legacy
 
-    if is_legacy(planned.config):  # the share is admitted by our prestart hook
+    if is_legacy(draft.config):  # the share is admitted by our prestart hook
         from cgpu_hook.legacy import add_prestart_hook
 
-        document.write(creation.config_path, add_prestart_hook(planned, setting))
-        answer(planned.host_files.share_directory)
+        document.write(creation.config_path, add_prestart_hook(draft))
+        answer(draft.host_files.share_directory)
         return
-    new = apply_plan(planned.config, planned.plan)
-    admit_container(planned, creation.pid, creation.runtime_dir)
+    new = draft.edit_config()
+    admit_container(draft, creation.pid, creation.runtime_dir)
     try:
         document.write(creation.config_path, new)
     except BaseException:
-        give_back_share(planned)
+        give_back_share(draft)
         raise
-    answer(planned.host_files.share_directory)
-    announce_container(planned)
+    answer(draft.host_files.share_directory)
+    announce_container(draft)

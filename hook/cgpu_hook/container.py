@@ -1,16 +1,15 @@
-"""One container at its creation: from its configuration to an admitted share and a changed one."""
+"""One container at its creation: the draft that modifiers add to, and the share that it becomes."""
 
 from __future__ import annotations
 
 import os
 
+import cgpu_shim
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import MEANT, parse_environment, parse_variables, without_size
-from cgpu_hook.plan import Plan, plan_container, plan_share
+from cgpu_env.request import parse_environment
+from cgpu_hook.plan import HostFiles, Plan
 from cgpu_node.paths import ROOT_STATE, open_state, state_path
-from cgpu_node.settings.config import load_config
-from cgpu_node.settings.rules import default_of_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,13 +17,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_env.request import Request
-    from cgpu_hook.plan import HostFiles
     from cgpu_hook.pod import ContainerPod
+    from cgpu_node.decision import AllocationAnnotation
     from cgpu_node.facts.node import Node
     from cgpu_node.image.rootfs import RootfsView
     from cgpu_node.settings.config import Config
-    from cgpu_node.settings.kubernetes import Kubernetes
-    from cgpu_node.shares.record import PodContainer
+
+HOOK = f"{os.path.dirname(os.path.realpath(__file__))}/_bin/cgpu-hook"
+_TOOL = "nvidia-smi"
 
 
 class Setting(NamedTuple):
@@ -43,133 +43,121 @@ class Setting(NamedTuple):
     default_memsize: int | str | None = None
 
 
-class Draft(NamedTuple):
-    """A container for which cgpu is on: its share and its plan, and what they were made from."""
+class Draft:
+    """The creation of a container: what is known of it, and what modifiers have added so far.
 
-    config: dict[str, Any]
-    request: Request
-    plan: Plan
+    Attributes:
+        config: its configuration; a modifier replaces it, and changes nothing inside.
+        id: the container.
+        open_rootfs: opens a view of the image.
+        setting: the paths that the caller gives.
+        settings: the node's.
+        refresh: whether the driver is asked again for facts about the node.
+        pod: its pod; None if Kubernetes did not make it, or pods do not follow allocations here.
+        allocation: what the pod was given, if that names this container.
+        node: the facts about the node; they and ``host_files`` are there where ``request`` is.
+        host_files: files of the host.
+        request: the share that was found; None: no GPU is given.
+        is_capped: whether the container is held to that share, not only given its GPUs.
+        plan: what cgpu does beside what ``config`` has already.
+    """
+
     node: Node
     host_files: HostFiles
-    pod: PodContainer | None = None
+
+    def __init__(  # noqa: PLR0913 (what a draft is made from)
+        self,
+        config: dict[str, Any],
+        name: str,
+        open_rootfs: Callable[[], RootfsView],
+        setting: Setting,
+        settings: Config,
+        *,
+        refresh: bool = False,
+    ) -> None:
+        self.config = config
+        self.id, self.open_rootfs = name, open_rootfs
+        self.setting, self.settings, self.refresh = setting, settings, refresh
+        self.pod: ContainerPod | None = None
+        self.allocation: AllocationAnnotation | None = None
+        self.request: Request | None = None
+        self.is_capped = True
+        self.plan = Plan()
+
+    def edit_config(self) -> dict[str, Any]:
+        """The container's new configuration; the given one itself if nothing is to be changed.
+
+        Raises:
+            CgpuError: as ``apply_plan``.
+        """
+        if not any(self.plan):
+            return self.config
+        from cgpu_hook.edit import apply_plan
+
+        return apply_plan(self.config, self.plan)
 
 
-class Unshared(NamedTuple):
-    """A container that has no share, and whose configuration is changed nevertheless."""
+def load_host(draft: Draft) -> dict[str, Any]:
+    """Find out the facts about the node, and the files of the host that a plan may refer to.
 
-    config: dict[str, Any]
-
-
-def draft_container(
-    config: dict[str, Any], name: str, rootfs: Callable[[], RootfsView], setting: Setting
-) -> Draft | Unshared | None:
-    """Plan the container ``name``; None if nothing is to be done.
-
-    Nothing is changed. If cgpu is off, neither state directory nor driver is needed.
-
-    Raises:
-        CgpuError: the container must not start; one sentence says why.
+    Returns the configuration as no earlier run of the same bundle has edited it.
     """
-    settings, state = load_config(), state_path(setting.state_dir)
-    decides, pod = settings.kubernetes, None
-    if decides is not None:
-        from cgpu_hook.pod import pod_of
-
-        pod = pod_of(config)
-        if pod is not None and pod.namespace not in decides.pass_through:
-            return _draft_pod_container(pod, config, name, rootfs, setting, settings, decides)
-
-    def read_default() -> int | str:
-        if setting.default_memsize is not None:
-            return setting.default_memsize
-        return default_of_new(state, settings.default_memsize)
-
-    variables = variables_of(config)
-    asked = parse_variables(variables, read_default, allow_off=settings.allow_off)
-    if asked is None:
-        if not setting.dry:
-            _warn_administrator(without_size(variables), name)
-        return None
-    from cgpu_node.facts.node import refresh_if_lost
-
-    def make_draft(*, refresh: bool) -> Draft | None:
-        node, here, own = _prepare_node(config, name, setting, settings, refresh=refresh)
-        found = plan_container(own, asked, node, rootfs(), here)
-        request = found.request
-        return Draft(own, request, found, node, here, pod and pod.identity) if request else None
-
-    return refresh_if_lost(make_draft)
-
-
-def _prepare_node(
-    config: dict[str, Any], name: str, setting: Setting, settings: Config, *, refresh: bool
-) -> tuple[Node, HostFiles, dict[str, Any]]:
-    """The node, its files for the container ``name``, and the configuration as nobody edited it."""
     from cgpu_hook.edit import without_earlier_edit
-    from cgpu_hook.layout import host_files
     from cgpu_node.facts.node import load_node
 
+    setting = draft.setting
     state_dir = state_path(setting.state_dir) if setting.dry else open_state(setting.state_dir)
     node = load_node(
-        state_dir, setting.driver_dir, config=settings, refresh=refresh, keep=not setting.dry
+        state_dir,
+        setting.driver_dir,
+        config=draft.settings,
+        refresh=draft.refresh,
+        keep=not setting.dry,
     )
-    here = host_files(name, state_dir, node)
+    files = find_host_files(draft.id, state_dir, node)
     if state_dir == ROOT_STATE:
         from cgpu_node.sealed import seal_proxy
 
         proxies = {
             soname: seal_proxy(proxy, state_dir, make=not setting.dry)
-            for soname, proxy in here.proxies.items()
+            for soname, proxy in files.proxies.items()
         }
-        here = here._replace(proxies=proxies)
-    return node, here, without_earlier_edit(config, node, here)
+        files = files._replace(proxies=proxies)
+    draft.node, draft.host_files = node, files
+    return without_earlier_edit(draft.config, node, files)
 
 
-def _draft_pod_container(  # noqa: PLR0913, PLR0917 (what a draft is made from)
-    pod: ContainerPod,
-    config: dict[str, Any],
-    name: str,
-    rootfs: Callable[[], RootfsView],
-    setting: Setting,
-    settings: Config,
-    kubernetes: Kubernetes,
-) -> Draft | Unshared | None:
-    """Draft the change of a pod's container, which has exactly what the pod's decision grants."""
-    from cgpu_hook import decided
-    from cgpu_hook.edit import apply_plan, is_legacy
-    from cgpu_hook.pod import check_asked, decision_of
-    from cgpu_node.facts.node import refresh_if_lost
-    from cgpu_node.settings.kubernetes import SHARE
+def find_host_files(name: str, state_dir: str, node: Node) -> HostFiles:
+    """The files of this host that a plan for the container ``name`` refers to.
 
-    mode = kubernetes.mode
-    found = None if pod.is_sandbox else decision_of(pod, kubernetes.node)
-    if found is None or pod.container not in found.containers:
-        if not pod.is_sandbox:
-            check_asked(pod, found, state_path(setting.state_dir))
-        bare = decided.without_gpus(config)
-        return None if bare == config else Unshared(bare)
-
-    def make_request(*, refresh: bool) -> tuple[Node, HostFiles, dict[str, Any], Request]:
-        node, here, own = _prepare_node(config, name, setting, settings, refresh=refresh)
-        return node, here, own, decided.request_of(pod, found, mode, node, here.state_dir)
-
-    node, here, config, request = refresh_if_lost(make_request)
-    config = decided.with_variables(config, request.asked.given if request.asked else {})
-    if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
-        return Unshared(config)
-    own = here._replace(proxies=dict(node.libraries)) if mode == SHARE else here
-    planned = plan_share(config, request, variables_of(config), node, rootfs(), own)
-    if mode == SHARE:
-        return Unshared(apply_plan(config, planned.without_limits()))
-    return Draft(config, request, planned, node, here, pod.identity)
+    Raises:
+        CgpuError: cgpu was not built or is not installed completely.
+    """
+    try:
+        proxies = {name: os.path.realpath(cgpu_shim.library(name)) for name in node.libraries}
+    except FileNotFoundError as error:
+        raise CgpuError(f"cgpu is not complete: {error}") from None
+    if not os.access(HOOK, os.X_OK):
+        raise CgpuError(f"cgpu is not complete: {HOOK} is missing")
+    return HostFiles(name, state_dir, proxies, _find_tools(node.driver_dir), HOOK)
 
 
-def _warn_administrator(note: str | None, name: str) -> None:
-    """Warn the node's administrator: engines show what a hook writes only if it fails."""
-    if note is not None:
-        from cgpu_hook.systemlog import WARNING, log
+def _find_tools(driver_dir: str) -> dict[str, str]:
+    """The driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
 
-        log(WARNING, "size_missing", {"container": name, "note": note, "do": MEANT})
+    ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.
+    """
+    candidates = [f"{driver_dir}/bin/{_TOOL}", f"{driver_dir}/{_TOOL}"]
+    parts = driver_dir.split("/")
+    candidates += [
+        "/".join((*parts[:i], "bin", _TOOL))
+        for i in range(len(parts) - 1, 0, -1)
+        if parts[i] in ("lib", "lib64")
+    ]
+    for path in candidates:
+        if os.path.isfile(path):
+            return {f"/usr/bin/{_TOOL}": os.path.realpath(path)}
+    return {}
 
 
 def variables_of(config: dict[str, Any]) -> dict[str, str]:
@@ -179,7 +167,7 @@ def variables_of(config: dict[str, Any]) -> dict[str, str]:
 
 
 def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
-    """Give the container its share, owned by process ``pid`` and then by its runtime.
+    """Give the container its share, if it has one, owned by process ``pid`` and then its runtime.
 
     Raises:
         CgpuError: there is no room for it, or the state directory cannot be written.
@@ -187,18 +175,20 @@ def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     from cgpu_node.shares.liveness import start_time
     from cgpu_node.shares.registry import Owner, Registry
 
-    started = start_time(pid)
+    request, started = draft.plan.request, start_time(pid)
+    if request is None:
+        return
     if started is None:
         raise CgpuError("the container's creator died")
     process = draft.config.get("process") or {}
     Registry(draft.host_files.state_dir).admit(
-        draft.host_files.id,
+        draft.id,
         "container",
-        draft.request,
+        request,
         draft.node,
         Owner(pid, started, runtime_dir),
         [str(argument) for argument in process.get("args") or []],
-        pod=draft.pod,
+        pod=draft.pod and draft.pod.identity,
     )
 
 

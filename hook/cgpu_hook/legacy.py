@@ -15,17 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.container import Draft, Setting
+    from cgpu_hook.container import Draft
 
 _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the driver
 
 
-def add_prestart_hook(draft: Draft, setting: Setting) -> dict[str, Any]:
+def add_prestart_hook(draft: Draft) -> dict[str, Any]:
     """The configuration with our hooks; the vendor's hook gets the GPUs that were granted."""
     config, host_files = draft.config, draft.host_files
     arguments = ["--state-dir", host_files.state_dir]
-    if setting.driver_dir is not None:
-        arguments += ["--driver-dir", setting.driver_dir]
+    if draft.setting.driver_dir is not None:
+        arguments += ["--driver-dir", draft.setting.driver_dir]
     prestart = {
         "path": host_files.hook,
         "args": [os.path.basename(host_files.hook), "prestart", *arguments],

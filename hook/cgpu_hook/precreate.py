@@ -7,15 +7,8 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import (
-    Draft,
-    Setting,
-    Unshared,
-    admit_container,
-    announce_container,
-    draft_container,
-    rootfs_path,
-)
+from cgpu_hook.container import Setting, admit_container, announce_container, rootfs_path
+from cgpu_hook.modifiers import draft_container
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -34,18 +27,16 @@ def edit_stdin(setting: Setting) -> None:
     data = sys.stdin.buffer.read()
     config = document.parse(data, "config.json")
     name, directory = _identify_container(config)
-    planned = draft_container(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
-    if isinstance(planned, Unshared):
-        data = document.pack_config(planned.config, "config.json")
-    elif planned is not None:
-        from cgpu_hook.edit import apply_plan
-
-        data = document.pack_config(apply_plan(planned.config, planned.plan), "config.json")
-        admit_container(planned, os.getppid(), directory)
+    draft = draft_container(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
+    new = draft.edit_config()
+    if new is not config:
+        data = document.pack_config(new, "config.json")
+    if draft.plan.request is not None:
+        admit_container(draft, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-    if isinstance(planned, Draft):
-        announce_container(planned)
+    if draft.plan.request is not None:
+        announce_container(draft)
 
 
 def _identify_container(config: dict[str, Any]) -> tuple[str, str]:

@@ -13,15 +13,13 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import (
-    Draft,
     Setting,
-    Unshared,
     admit_container,
     announce_container,
-    draft_container,
     give_back_share,
     rootfs_path,
 )
+from cgpu_hook.modifiers import draft_container
 from cgpu_hook.plan import SHARE_FILES
 from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
@@ -31,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from cgpu_hook.container import Draft
     from cgpu_hook.plan import Mount
 
 
@@ -45,21 +44,21 @@ def cap_container(setting: Setting) -> None:
     if _is_edited(config, name, setting):
         return
     path = rootfs_path(config, bundle)
-    planned = draft_container(config, name, lambda: _open_rootfs(pid, path), setting)
-    if planned is None:
+    draft = draft_container(config, name, lambda: _open_rootfs(pid, path), setting)
+    if draft.plan.request is None and draft.edit_config() is config:
         return
-    if isinstance(planned, Unshared) or planned.config.get("process") != config.get("process"):
+    if draft.plan.request is None or draft.config.get("process") != config.get("process"):
         raise CgpuError(
             "a hook is too late to follow a pod's decision: the pod's runtime has to be cgpu's"
         )
-    _refuse_withheld(planned)
-    admit_container(planned, pid, None)
+    _refuse_withheld(draft)
+    admit_container(draft, pid, None)
     try:
-        _make_mounts(planned, pid, path)
+        _make_mounts(draft, pid, path)
     except BaseException:
-        give_back_share(planned)
+        give_back_share(draft)
         raise
-    announce_container(planned)
+    announce_container(draft)
 
 
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
@@ -95,28 +94,28 @@ def _open_rootfs(pid: int, path: str) -> Rootfs:
     return Rootfs(root if changed else f"{root}{path}", is_complete=True)
 
 
-def _refuse_withheld(planned: Draft) -> None:
+def _refuse_withheld(draft: Draft) -> None:
     """Refuse withheld devices that the engine has already given: a hook cannot take them away."""
-    linux = planned.config.get("linux") or {}
+    linux = draft.config.get("linux") or {}
     given = {d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)}
-    for node in planned.plan.withheld:
+    for node in draft.plan.withheld:
         if node.container in given:
             raise CgpuError(
                 f"the engine gives the container {node.container}, which is not among its GPUs"
             )
 
 
-def _make_mounts(planned: Draft, pid: int, path: str) -> None:
+def _make_mounts(draft: Draft, pid: int, path: str) -> None:
     from cgpu_hook.edit import bind_devices, check_sources
 
-    nodes = bind_devices(planned.plan.devices)
-    check_sources(planned.plan)
+    nodes = bind_devices(draft.plan.devices)
+    check_sources(draft.plan)
     fields: list[str] = []
-    for mount in (*planned.plan.mounts, *nodes):
+    for mount in (*draft.plan.mounts, *nodes):
         fields += [_mount_kind(mount), mount.source, mount.destination]
-    for mask in planned.plan.masks:
+    for mask in draft.plan.masks:
         fields += ["mask", "/dev/null", mask]
-    arguments = [planned.host_files.hook, "mount", str(pid), path]
+    arguments = [draft.host_files.hook, "mount", str(pid), path]
     if _run_program(arguments, b"".join(os.fsencode(field) + b"\0" for field in fields)) != 0:
         raise CgpuError("the container's mounts could not be made")
 

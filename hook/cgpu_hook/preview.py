@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import without_size
 from cgpu_hook import document
-from cgpu_hook.container import Draft, Setting, draft_container, rootfs_path, variables_of
+from cgpu_hook.container import Setting, rootfs_path, variables_of
+from cgpu_hook.modifiers import draft_container
 from cgpu_hook.plan import Plan
 from cgpu_node.client import send_request
 from cgpu_node.image.rootfs import Rootfs
@@ -19,6 +20,8 @@ from cgpu_node.shares.admission import check_weight
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from cgpu_hook.container import Draft
 
 _NAME = "CONTAINER"
 _UNKNOWN = (
@@ -47,17 +50,17 @@ def preview_plan(
     node_status = root and _ask_status(root)
     size = node_status["node"]["default_memsize"] if node_status else None
     setting = Setting(state_dir or ROOT_STATE, driver_dir, dry=True, default_memsize=size)
-    planned = draft_container(
+    draft = draft_container(
         config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
     )
     notes = (_UNKNOWN,) if root and not node_status else ()
-    if not isinstance(planned, Draft):
+    if draft.plan.request is None:
         warning = without_size(variables_of(config))
         return Plan(notes=(warning, *notes) if warning else notes)
     if not notes:
-        now = {**_read_rules(planned), **_parse_rules(node_status["gpus"] if node_status else [])}
-        check_weight(planned.request, now)
-    return planned.plan._replace(notes=(*planned.plan.notes, *notes))
+        now = {**_read_rules(draft), **_parse_rules(node_status["gpus"] if node_status else [])}
+        check_weight(draft.plan.request, now)
+    return draft.plan._replace(notes=(*draft.plan.notes, *notes))
 
 
 def _ask_status(state_dir: str) -> dict[str, Any] | None:
@@ -72,10 +75,10 @@ def _parse_rules(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
     return {gpu["uuid"]: Rules(**{name: gpu[name] for name in Rules._fields}) for gpu in gpus}
 
 
-def _read_rules(planned: Draft) -> dict[str, Rules]:
+def _read_rules(draft: Draft) -> dict[str, Rules]:
     """Those in the state directory, of GPUs with nobody on them."""
-    node = planned.node
-    changes = rules.read_changes(planned.host_files.state_dir)
+    node = draft.node
+    changes = rules.read_changes(draft.host_files.state_dir)
     defaults = rules.make_defaults(node, node.gpus)
-    uuids = [share.uuid for share in planned.plan.gpus]
+    uuids = [share.uuid for share in draft.plan.gpus]
     return {uuid: rules.resolve(uuid, changes, defaults, inhabited=False) for uuid in uuids}

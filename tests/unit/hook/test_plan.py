@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cgpu_env import CgpuError, EnvError, parse_environment
-from cgpu_env.request import Asked, parse_variables
-from cgpu_hook.plan import HostFiles, Mount, Plan, plan_container
+from cgpu_env.request import Asked, parse_variables, resolve_request
+from cgpu_hook.container import Draft, Setting
+from cgpu_hook.modifiers import add_devices, add_libraries, add_share
+from cgpu_hook.plan import HostFiles, Mount, Plan
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
+from cgpu_node.settings.config import Config
+
+if TYPE_CHECKING:
+    from cgpu_node.image.rootfs import RootfsView
 
 pytestmark = pytest.mark.unit
 
@@ -106,6 +112,18 @@ def asked(config: dict[str, Any]) -> Asked:
     found = parse_variables(parse_environment(config["process"]["env"]), lambda: 0)
     assert found is not None
     return found
+
+
+def plan_container(
+    config: dict[str, Any], asked: Asked, node: Node, rootfs: RootfsView, host_files: HostFiles
+) -> Plan:
+    """The plan that the modifiers make of what a container's variables ask for."""
+    draft = Draft(config, host_files.id, lambda: rootfs, Setting(), Config())
+    draft.node, draft.host_files = node, host_files
+    draft.request = resolve_request(asked, [gpu.as_gpu for gpu in node.gpus])
+    for modifier in (add_share, add_libraries, add_devices):
+        modifier(draft)
+    return draft.plan
 
 
 def decide(

@@ -24,10 +24,10 @@ from test_plan import (
     bind,
     decide,
     placed,
+    plan_container,
 )
 
 from cgpu_env import CgpuError
-from cgpu_hook.plan import plan_container
 from cgpu_node.image import ldcache, loader
 from cgpu_node.image.rootfs import Rootfs
 

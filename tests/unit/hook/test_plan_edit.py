@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError, GpuShare
-from cgpu_env.request import Request
 from cgpu_hook import prestart
-from cgpu_hook.container import Draft
+from cgpu_hook.container import Draft, Setting
 from cgpu_hook.edit import apply_plan, without_earlier_edit
 from cgpu_hook.plan import HostFiles, Mount, Plan
 from cgpu_node import trust
 from cgpu_node.facts.node import DeviceNode, Node
 from cgpu_node.image.rootfs import Rootfs, resolve_path
+from cgpu_node.settings.config import Config
 from cgpu_node.trust import check_source
 from lab.machine.hostile_files import Hostile
 
@@ -96,8 +96,8 @@ def test_rel_6_the_hook_mounts_over_a_name_that_is_no_text(
     given = []
     monkeypatch.setattr(prestart, "_run_program", lambda _, data: given.append(data) or 0)
     plan = plan_of(mounts=(Mount("/etc/hostname", "/opt/\udcff/x"),))
-    node = Node("1", "/d", {}, {}, (), (), 20, overcommit=False)
-    draft = Draft({}, Request((), 1, high_priority=False), plan, node, HOST_FILES)
+    draft = Draft({}, "abc", lambda: Rootfs("/"), Setting(), Config())
+    draft.plan, draft.host_files = plan, HOST_FILES
     prestart._make_mounts(draft, 1, "/")  # noqa: SLF001
     assert given == [b"ro\0/etc/hostname\0/opt/\xff/x\0"]
 

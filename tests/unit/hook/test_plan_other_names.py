@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_plan import DEBIAN, DEV, HOST_FILES, NODE, SIX, asked, bind, placed
+from test_plan import DEBIAN, DEV, HOST_FILES, NODE, SIX, asked, bind, placed, plan_container
 from test_plan_brought import new_cache
 
 import cgpu_shim
 from cgpu_env import CgpuError
-from cgpu_hook.plan import plan_container
 from cgpu_node.image import elf, ldcache
 from cgpu_node.image.rootfs import Rootfs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_hook.layout import host_files
+from cgpu_hook.container import find_host_files
 from cgpu_node.facts.node import Node
 
 pytestmark = pytest.mark.unit
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 def found(driver_dir: Path) -> dict[str, str]:
     node = Node("535.1", str(driver_dir), {}, {}, (), (), 20, overcommit=False)
-    return host_files("abc", "/run/cgpu", node).tools
+    return find_host_files("abc", "/run/cgpu", node).tools
 
 
 @pytest.mark.parametrize(

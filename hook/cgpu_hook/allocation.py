@@ -1,4 +1,4 @@
-"""A container whose share is in its pod's decision; its variables are written, never read."""
+"""Containers of pods that follow allocations: their variables are written, never read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from cgpu_env.request import (
     Request,
 )
 from cgpu_env.values import MIB
-from cgpu_hook.edit import apply_plan, is_vendor_hook
+from cgpu_hook.container import load_host
+from cgpu_hook.edit import apply_plan, is_legacy, is_vendor_hook
 from cgpu_hook.plan import Plan
-from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations, check_spec
+from cgpu_hook.pod import (
+    MEM_IDX,
+    MEM_POD,
+    check_asked,
+    check_generations,
+    check_spec,
+    decision_of,
+)
 from cgpu_node.allocation_annotation import ANNOTATION, CORE_STEP
 from cgpu_node.facts.node import DeviceNode
+from cgpu_node.paths import state_path
 from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
 
 TYPE_CHECKING = False
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from cgpu_hook.container import Draft
     from cgpu_hook.pod import ContainerPod
     from cgpu_node.allocation_annotation import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
@@ -35,6 +45,44 @@ if TYPE_CHECKING:
 _UNIT_MIB = 1024  # of aliyun.com/gpu-mem; a GPU has as many as fit into its memory
 _NO_GPU = "void"
 _DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-container-devices")
+
+
+def withhold_gpus(draft: Draft) -> None:
+    """Take what would give a GPU from a container that its pod's allocation does not name.
+
+    Raises:
+        CgpuError: the pod asks for a part of a GPU for it, or the allocation is not for this pod.
+    """
+    pod, kubernetes = draft.pod, draft.settings.kubernetes
+    if pod is None or kubernetes is None:
+        return
+    found = None if pod.is_sandbox else decision_of(pod, kubernetes.node)
+    if found is not None and pod.container in found.containers:
+        draft.allocation = found
+        return
+    if not pod.is_sandbox:
+        check_asked(pod, found, state_path(draft.setting.state_dir))
+    bare = _without_gpus(draft.config)
+    if bare != draft.config:
+        draft.config = bare
+
+
+def read_allocation(draft: Draft) -> None:
+    """Find the share that the pod's allocation gives the container, and write its variables.
+
+    Raises:
+        CgpuError: as ``request_of``.
+    """
+    pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
+    if pod is None or kubernetes is None or found is None:
+        return
+    config = load_host(draft)
+    request = request_of(pod, found, kubernetes.mode, draft.node, draft.host_files.state_dir)
+    given = request.asked.given if request.asked else {}
+    draft.config = _with_variables(config, given)
+    draft.is_capped = kubernetes.mode != SHARE
+    if draft.is_capped or not is_legacy(draft.config):  # else NVIDIA's hook follows the variable
+        draft.request = request
 
 
 def request_of(
@@ -120,7 +168,7 @@ def _join_numbers(numbers: Any) -> str:  # noqa: ANN401
     return ",".join(map(str, numbers))
 
 
-def with_variables(config: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+def _with_variables(config: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """``config`` with these variables, and without others of theirs that image or pod have set."""
     process = config.get("process") or {}
     others = [entry for entry in process.get("env") or [] if not _is_replaced(entry)]
@@ -133,7 +181,7 @@ def _is_replaced(entry: object) -> bool:
     return name in (DISABLE, NVIDIA_VISIBLE) or name.startswith(PREFIX)
 
 
-def without_gpus(config: dict[str, Any]) -> dict[str, Any]:
+def _without_gpus(config: dict[str, Any]) -> dict[str, Any]:
     """``config`` without what would give a GPU: device nodes, NVIDIA's hooks, what they read.
 
     ``config`` itself where there is nothing of it.
@@ -151,7 +199,7 @@ def without_gpus(config: dict[str, Any]) -> dict[str, Any]:
         config = {**config, "hooks": {**hooks, "prestart": others}}
     env = (config.get("process") or {}).get("env") or []
     if any(isinstance(entry, str) and entry.startswith(f"{NVIDIA_VISIBLE}=") for entry in env):
-        config = with_variables(config, {NVIDIA_VISIBLE: _NO_GPU})
+        config = _with_variables(config, {NVIDIA_VISIBLE: _NO_GPU})
     return config
 
 

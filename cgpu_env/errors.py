@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -9,6 +11,9 @@ if TYPE_CHECKING:
 REFUSED = 2
 LONGEST_VALUE = 60
 LONGEST_PATH = 400
+# These say nothing about a file: the process or the machine has no means left to look.
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_WAIT = "wait until others have ended, or raise the limit of open files; nothing is lost"
 
 
 class CgpuError(Exception):
@@ -55,3 +60,13 @@ def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
     """The error for a ``variable`` with ``value`` (None: not set) where ``allowed`` holds."""
     given = f"{variable}={printable(value)}" if value is not None else f"{variable} is not set"
     return EnvError(f"{given}: {allowed}")
+
+
+def refuse_exhausted(error: OSError, what: str, hint: str = _WAIT) -> None:
+    """Refuse if means to look were missing: what exists must not count as missing.
+
+    Raises:
+        CgpuError: they were; the sentence names ``what`` cannot be seen.
+    """
+    if error.errno in _EXHAUSTED:
+        raise CgpuError(f"cannot see {what}: {error.strerror}", hint=hint) from None

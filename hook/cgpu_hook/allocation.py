@@ -16,7 +16,6 @@ from cgpu_env.request import (
     Request,
 )
 from cgpu_env.values import MIB
-from cgpu_hook.container import load_host
 from cgpu_hook.edit import apply_plan, is_legacy, is_vendor_hook
 from cgpu_hook.plan import Plan
 from cgpu_hook.pod import (
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cgpu_hook.container import Draft
+    from cgpu_hook.plan import Draft
     from cgpu_hook.pod import ContainerPod
     from cgpu_node.allocation_annotation import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
@@ -76,6 +75,8 @@ def read_allocation(draft: Draft) -> None:
     pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
     if pod is None or kubernetes is None or found is None:
         return
+    from cgpu_hook.container import load_host
+
     config = load_host(draft)
     request = request_of(pod, found, kubernetes.mode, draft.node, draft.host_files.state_dir)
     given = request.asked.given if request.asked else {}

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
-from cgpu_hook.container import (
-    Setting,
-    admit_container,
-    announce_container,
-    give_back_share,
-    rootfs_path,
-)
 from cgpu_hook.modifiers import draft_container
+from cgpu_hook.plan import rootfs_path
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cgpu_hook.plan import Setting
 
 
 class Creation(NamedTuple):
@@ -64,6 +60,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
             document.write(creation.config_path, new)
         answer("")
         return
+    from cgpu_hook.container import admit_container, announce_container, give_back_share
     from cgpu_hook.edit import is_legacy
 
     if is_legacy(draft.config):  # the share is admitted by our prestart hook

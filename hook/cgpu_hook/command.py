@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from cgpu_env.errors import CgpuError, printable
-from cgpu_hook.container import Setting
+from cgpu_hook.plan import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

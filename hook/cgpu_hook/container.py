@@ -1,4 +1,4 @@
-"""One container at its creation: the draft that modifiers add to, and the share that it becomes."""
+"""The share of one container: what the node has for it, its admission, and its end."""
 
 from __future__ import annotations
 
@@ -6,95 +6,18 @@ import os
 
 import cgpu_shim
 from cgpu_env.errors import CgpuError
-from cgpu_env.record import NamedTuple
-from cgpu_env.request import parse_environment
-from cgpu_hook.plan import HostFiles, Plan
+from cgpu_hook.plan import HostFiles
 from cgpu_node.paths import ROOT_STATE, open_state, state_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from cgpu_env.request import Request
-    from cgpu_hook.pod import ContainerPod
-    from cgpu_node.decision import AllocationAnnotation
+    from cgpu_hook.plan import Draft
     from cgpu_node.facts.node import Node
-    from cgpu_node.image.rootfs import RootfsView
-    from cgpu_node.settings.config import Config
 
 HOOK = f"{os.path.dirname(os.path.realpath(__file__))}/_bin/cgpu-hook"
 _TOOL = "nvidia-smi"
-
-
-class Setting(NamedTuple):
-    """The paths that the caller gives.
-
-    Attributes:
-        state_dir: None: the default.
-        driver_dir: None: as configured, else searched.
-        dry: whether nothing is written, not even facts that had to be asked of the driver.
-        default_memsize: used if the state directory's files cannot be read; None: read them.
-    """
-
-    state_dir: str | None = None
-    driver_dir: str | None = None
-    dry: bool = False
-    default_memsize: int | str | None = None
-
-
-class Draft:
-    """The creation of a container: what is known of it, and what modifiers have added so far.
-
-    Attributes:
-        config: its configuration; a modifier replaces it, and changes nothing inside.
-        id: the container.
-        open_rootfs: opens a view of the image.
-        setting: the paths that the caller gives.
-        settings: the node's.
-        refresh: whether the driver is asked again for facts about the node.
-        pod: its pod; None if Kubernetes did not make it, or pods do not follow allocations here.
-        allocation: what the pod was given, if that names this container.
-        node: the facts about the node; they and ``host_files`` are there where ``request`` is.
-        host_files: files of the host.
-        request: the share that was found; None: no GPU is given.
-        is_capped: whether the container is held to that share, not only given its GPUs.
-        plan: what cgpu does beside what ``config`` has already.
-    """
-
-    node: Node
-    host_files: HostFiles
-
-    def __init__(  # noqa: PLR0913 (what a draft is made from)
-        self,
-        config: dict[str, Any],
-        name: str,
-        open_rootfs: Callable[[], RootfsView],
-        setting: Setting,
-        settings: Config,
-        *,
-        refresh: bool = False,
-    ) -> None:
-        self.config = config
-        self.id, self.open_rootfs = name, open_rootfs
-        self.setting, self.settings, self.refresh = setting, settings, refresh
-        self.pod: ContainerPod | None = None
-        self.allocation: AllocationAnnotation | None = None
-        self.request: Request | None = None
-        self.is_capped = True
-        self.plan = Plan()
-
-    def edit_config(self) -> dict[str, Any]:
-        """The container's new configuration; the given one itself if nothing is to be changed.
-
-        Raises:
-            CgpuError: as ``apply_plan``.
-        """
-        if not any(self.plan):
-            return self.config
-        from cgpu_hook.edit import apply_plan
-
-        return apply_plan(self.config, self.plan)
 
 
 def load_host(draft: Draft) -> dict[str, Any]:
@@ -160,12 +83,6 @@ def _find_tools(driver_dir: str) -> dict[str, str]:
     return {}
 
 
-def variables_of(config: dict[str, Any]) -> dict[str, str]:
-    """The container's own environment, ``process.env`` of its configuration."""
-    process = config.get("process") or {}
-    return parse_environment(process.get("env") or [])
-
-
 def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     """Give the container its share, if it has one, owned by process ``pid`` and then its runtime.
 
@@ -204,15 +121,3 @@ def give_back_share(draft: Draft) -> None:
     from cgpu_node.shares.registry import Registry
 
     Registry(draft.host_files.state_dir).remove(draft.host_files.id)
-
-
-def rootfs_path(config: dict[str, Any], bundle: str) -> str:
-    """The absolute path of the root file system; in a configuration it may be relative.
-
-    Raises:
-        CgpuError: there is none.
-    """
-    path = (config.get("root") or {}).get("path")
-    if not path or not isinstance(path, str):
-        raise CgpuError("config.json names no root.path")
-    return os.path.join(bundle, path)

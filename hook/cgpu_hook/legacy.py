@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.container import Draft
+    from cgpu_hook.plan import Draft
 
 _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the driver
 

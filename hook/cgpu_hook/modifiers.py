@@ -10,8 +10,7 @@ import os
 from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import MEANT, parse_variables, resolve_request, without_size
-from cgpu_hook.container import Draft, load_host, variables_of
-from cgpu_hook.plan import BASE, HOOK_ENVIRONMENT, SHARE_FILES, Mount
+from cgpu_hook.plan import BASE, HOOK_ENVIRONMENT, SHARE_FILES, Draft, Mount, variables_of
 from cgpu_node.image import libraries
 from cgpu_node.image.loader import LibraryFinder
 from cgpu_node.image.mounted import Mounted, is_bind, is_shared
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from cgpu_hook.container import Setting
-    from cgpu_hook.plan import HostFiles
+    from cgpu_hook.plan import HostFiles, Setting
     from cgpu_node.facts.node import Node
     from cgpu_node.image.rootfs import RootfsView
 
@@ -91,6 +89,8 @@ def read_variables(draft: Draft) -> None:
         if not setting.dry:
             _warn_administrator(without_size(variables), draft.id)
         return
+    from cgpu_hook.container import load_host
+
     config = load_host(draft)
     draft.request = resolve_request(asked, [gpu.as_gpu for gpu in draft.node.gpus])
     if draft.request is not None:

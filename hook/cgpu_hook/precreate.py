@@ -7,13 +7,16 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import Setting, admit_container, announce_container, rootfs_path
+from cgpu_hook.container import admit_container, announce_container
 from cgpu_hook.modifiers import draft_container
+from cgpu_hook.plan import rootfs_path
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from cgpu_hook.plan import Setting
 
 _MARK = "/run/.containerenv"
 

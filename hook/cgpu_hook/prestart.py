@@ -12,15 +12,9 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import (
-    Setting,
-    admit_container,
-    announce_container,
-    give_back_share,
-    rootfs_path,
-)
+from cgpu_hook.container import admit_container, announce_container, give_back_share
 from cgpu_hook.modifiers import draft_container
-from cgpu_hook.plan import SHARE_FILES
+from cgpu_hook.plan import SHARE_FILES, rootfs_path
 from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import open_state
@@ -29,8 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.container import Draft
-    from cgpu_hook.plan import Mount
+    from cgpu_hook.plan import Draft, Mount, Setting
 
 
 def cap_container(setting: Setting) -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import without_size
 from cgpu_hook import document
-from cgpu_hook.container import Setting, rootfs_path, variables_of
 from cgpu_hook.modifiers import draft_container
-from cgpu_hook.plan import Plan
+from cgpu_hook.plan import Plan, Setting, rootfs_path, variables_of
 from cgpu_node.client import send_request
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import ROOT_STATE, check_parent, node_state, state_path
@@ -21,7 +20,7 @@ from cgpu_node.shares.admission import check_weight
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.container import Draft
+    from cgpu_hook.plan import Draft
 
 _NAME = "CONTAINER"
 _UNKNOWN = (

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import CgpuError, printable
-from cgpu_node.exhausted import refuse_exhausted
+from cgpu_env.errors import CgpuError, printable, refuse_exhausted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from fcntl import ioctl
 from sys import byteorder
 
 import cgpu_native
-from cgpu_node.exhausted import refuse_exhausted
+from cgpu_env.errors import refuse_exhausted
 from cgpu_node.shares.mountinfo import origin_of, read_mounts
 from cgpu_node.shares.record import guest_of
 

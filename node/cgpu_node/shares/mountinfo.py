@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from cgpu_env.errors import refuse_exhausted
 from cgpu_env.record import NamedTuple
-from cgpu_node.exhausted import refuse_exhausted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

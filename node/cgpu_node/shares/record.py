@@ -6,11 +6,10 @@ import os
 from os import fsencode
 
 import cgpu_native
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, refuse_exhausted
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
 from cgpu_node import jsontext
-from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False

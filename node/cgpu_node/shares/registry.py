@@ -10,9 +10,8 @@ import os
 from time import monotonic, thread_time
 
 import cgpu_native
-from cgpu_env.errors import CgpuError, printable
+from cgpu_env.errors import CgpuError, printable, refuse_exhausted
 from cgpu_env.request import MEM_DEV
-from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
 from cgpu_node.shares import admission, compute, record

@@ -10,7 +10,7 @@ import pytest
 from cgpu_env import CgpuError
 from cgpu_env.request import MEANT
 from cgpu_hook.bundle import Creation, edit_bundle
-from cgpu_hook.container import Setting
+from cgpu_hook.plan import Setting
 from cgpu_hook.preview import preview_plan
 from lab.worlds.hook import LIBDIR, SIX, World, snapshot
 

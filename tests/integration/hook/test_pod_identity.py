@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import container
+from cgpu_hook import modifiers
 from cgpu_hook.bundle import Creation, edit_bundle
-from cgpu_hook.container import Setting
+from cgpu_hook.plan import Setting
 from cgpu_node.settings.config import load_config
 from lab.worlds.identity import CONTAINERS, NODES, Wanted, wanted
 
@@ -29,7 +29,7 @@ def create(each: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the editor edit a container whose variables ask for something else."""
     world = each.world
     config = load_config(str(world.etc / "cgpu" / "config.toml"))
-    monkeypatch.setattr(container, "load_config", lambda: config)
+    monkeypatch.setattr(modifiers, "load_config", lambda: config)
     env = ["NVIDIA_VISIBLE_DEVICES=all", "ALIYUN_COM_GPU_MEM_CONTAINER=1"]
     world.write_config(env, annotations=each.annotations)
     lives = world.runs / each.id

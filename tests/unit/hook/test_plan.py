@@ -9,9 +9,8 @@ import pytest
 
 from cgpu_env import CgpuError, EnvError, parse_environment
 from cgpu_env.request import Asked, parse_variables, resolve_request
-from cgpu_hook.container import Draft, Setting
 from cgpu_hook.modifiers import add_devices, add_libraries, add_share
-from cgpu_hook.plan import HostFiles, Mount, Plan
+from cgpu_hook.plan import Draft, HostFiles, Mount, Plan, Setting
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 from cgpu_node.settings.config import Config
 

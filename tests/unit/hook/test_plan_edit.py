@@ -12,9 +12,8 @@ import pytest
 
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook import prestart
-from cgpu_hook.container import Draft, Setting
 from cgpu_hook.edit import apply_plan, without_earlier_edit
-from cgpu_hook.plan import HostFiles, Mount, Plan
+from cgpu_hook.plan import Draft, HostFiles, Mount, Plan, Setting
 from cgpu_node import trust
 from cgpu_node.facts.node import DeviceNode, Node
 from cgpu_node.image.rootfs import Rootfs, resolve_path

@@ -56,7 +56,6 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "code_bundle",
             "bootstrap",
             "installation",
-            "exhausted",
             "allocation_annotation",
             "podspecs",
             "exclusive",

@@ -11,13 +11,14 @@ from cgpu_env import CgpuError
 from cgpu_env.errors import printable
 from cgpu_install import entry, running, toml_text
 from cgpu_install.tree import get_value, with_path
+from cgpu_node.facts.engines import config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cgpu_install.machine import Machine
 
-MAIN = "/etc/containerd/config.toml"
+MAIN = config_of("containerd").path
 _SHIM = "io.containerd.runc.v2"
 # Annotations of a pod that its containers' configurations get: the share that it was given, and
 # what published tools read of it. A star matches no slash.

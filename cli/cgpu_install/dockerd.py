@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_install import running
 from cgpu_install.entry import NAME
+from cgpu_node.facts.engines import config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cgpu_install.machine import Machine
 
-FILE = "/etc/docker/daemon.json"
+FILE = config_of("docker").path
 DEFAULT = ("default-runtime",)  # in that file
 RELOAD, RESTART = "systemctl try-reload-or-restart docker", "systemctl restart docker"
 SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload where systemd does not run

@@ -1,4 +1,4 @@
-"""The engines that cgpu can be installed into: one row each. Design: docs/design/cli.md."""
+"""What cgpu can be installed into: engines, hooks, systemd. Design: docs/design/cli.md."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from cgpu_env.errors import format_suggestion, printable
 from cgpu_install import containerd, dockerd, entry, json_text, toml_text
 from cgpu_install.entry import NAME, Default, Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
-from cgpu_install.tree import with_path
+from cgpu_install.tree import get_value, with_path
+from cgpu_node.facts import engines
+from cgpu_node.facts.engines import EngineConfig, config_of
 from cgpu_node.settings.config import CONFIG_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cgpu_install.machine import Machine
+    from cgpu_node.facts.engines import ContainerEngine
 
 RUNTIME, HOOK, SERVER = "cgpu-runtime", "cgpu-hook", "cgpud"
 NVIDIA = "/etc/nvidia-container-runtime/config.toml"
-CRIO = "/etc/crio/crio.conf.d/99-cgpu.conf"
-PODMAN = "/etc/containers/containers.conf.d/cgpu.conf"
+# A list of what to try: with others behind ours, no file of ours would be no cap.
+_NVIDIA = EngineConfig(NVIDIA, "toml", ("nvidia-container-runtime", "runtimes"), (), replaces=True)
 HOOKS = "/usr/share/containers/oci/hooks.d"
 UNITS = "/etc/systemd/system"
 # Where distributions' packages have theirs; a unit of the same name in UNITS goes before it.
@@ -101,6 +104,11 @@ class Engine(NamedTuple):
     notes: Callable[[Machine], Iterable[str]] = lambda _: ()
 
 
+_FORMATS: dict[str, entry.Format] = {"json": json_text, "toml": toml_text}
+_DOCKER_DEFAULT = Default(json_text, lambda _: dockerd.DEFAULT, dockerd.check_default)
+_CONTAINERD_DEFAULT = Default(toml_text, containerd.default_place, containerd.check_default)
+
+
 def read_shipped(name: str) -> str:
     """The text of a file that comes with cgpu."""
     return (resources.files("cgpu_install") / "files" / name).read_text("utf-8")
@@ -111,52 +119,31 @@ def _render_shipped(name: str, program: str) -> str:
     return read_shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
 
 
-def _entry_of(kind: Entry, path: str, program: str, default: Default | None = None) -> File:
-    return File(
-        path, program, partial(entry.add_entry, kind), partial(entry.remove_entry, kind), default
-    )
+def _make_file(config: EngineConfig, machine: Machine, program: str = RUNTIME) -> File:
+    """The file of ``config``, which names a program of cgpu on ``machine``."""
+    kind = _make_entry(config)
+    add, take = partial(entry.add_entry, kind), partial(entry.remove_entry, kind)
+    return File(config.path, machine.program_path(program), add, take)
 
 
-def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
-    form: entry.Format,
-    place: tuple[str, ...],
-    key: tuple[str, ...],
-    name: str,
-    path: str,
-    program: str,
-) -> File:
+def _make_entry(config: EngineConfig) -> Entry:
+    form = _FORMATS[config.format]
+
     def make_value(_: dict[str, Any], program: str) -> object:
-        return _get_value(form.parse(_render_shipped(name, program)), place)
+        if config.shipped:
+            return get_value(form.parse(_render_shipped(config.shipped, program)), config.place)
+        value: object = program if config.program else [program]
+        for key in reversed(config.program):
+            value = {key: value}
+        return value
 
-    return _entry_of(
-        Entry(form, place, key, make_value, whole=partial(_render_shipped, name)), path, program
-    )
-
-
-def _get_value(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
-    for key in place:
-        data = data[key]
-    return data
-
-
-_DOCKER = Entry(json_text, ("runtimes", "cgpu"), ("path",), lambda _, program: {"path": program})
-_DOCKER_DEFAULT = Default(json_text, lambda _: dockerd.DEFAULT, dockerd.check_default)
-_CONTAINERD_DEFAULT = Default(toml_text, containerd.default_place, containerd.check_default)
-_NVIDIA = Entry(
-    toml_text,
-    ("nvidia-container-runtime", "runtimes"),
-    (),
-    lambda _, program: [program],
-    replaces=True,  # a list of what to try: with others behind ours, no file of ours is no cap
-)
-_CRIO = partial(_own_entry, toml_text, ("crio", "runtime", "runtimes", "cgpu"), ("runtime_path",))
-_PODMAN = partial(_own_entry, toml_text, ("engine", "runtimes", "cgpu"), ())
-_OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
+    whole = partial(_render_shipped, config.shipped) if config.shipped else None
+    return Entry(form, config.place, config.program, make_value, config.replaces, whole)
 
 
 def _list_docker_files(machine: Machine) -> list[File]:
-    file = _entry_of(_DOCKER, dockerd.FILE, machine.program_path(RUNTIME), _DOCKER_DEFAULT)
-    return [file._replace(check=dockerd.check_runtimes)]
+    file = _make_file(config_of("docker"), machine)
+    return [file._replace(default=_DOCKER_DEFAULT, check=dockerd.check_runtimes)]
 
 
 def _make_containerd_file(machine: Machine, path: str) -> File:
@@ -166,7 +153,8 @@ def _make_containerd_file(machine: Machine, path: str) -> File:
 
 def _list_hook_files(machine: Machine, *stages: str) -> list[File]:
     names = [f"cgpu-{stage}.json" for stage in stages]
-    return [_OCI_HOOK(name, f"{HOOKS}/{name}", machine.program_path(HOOK)) for name in names]
+    configs = [EngineConfig(f"{HOOKS}/{n}", "json", ("hook",), ("path",), n) for n in names]
+    return [_make_file(config, machine, HOOK) for config in configs]
 
 
 def unit_path(name: str, machine: Machine) -> str:
@@ -199,39 +187,29 @@ def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
     return lambda machine: () if machine.root or machine.has(BOOTED) else (what,)
 
 
+def _make_engine(row: ContainerEngine, config: EngineConfig) -> Engine:
+    engine = Engine(
+        row.name,
+        lambda m: [_make_file(config, m)],
+        lambda m: m.has(*row.paths) or any(map(m.has_program, row.programs)),
+        row.commands,
+    )
+    return engine._replace(**_SPECIAL.get(row.name, {}))
+
+
+# What rows do not tell, as these engines also take a default runtime.
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "docker": {"files": _list_docker_files},
+    "containerd": {
+        "files": lambda m: [_make_containerd_file(m, path) for path in containerd.find_files(m)],
+        "earlier": _make_containerd_file,
+        "notes": containerd.list_notes,
+    },
+}
+
 ENGINES: tuple[Engine, ...] = (
-    Engine(
-        "docker",
-        _list_docker_files,
-        lambda m: m.has(dockerd.FILE) or m.has_program("dockerd"),
-        (dockerd.RELOAD,),
-    ),
-    Engine(
-        "containerd",
-        lambda m: [_make_containerd_file(m, path) for path in containerd.find_files(m)],
-        lambda m: m.has(containerd.MAIN),
-        ("systemctl try-restart containerd",),
-        earlier=_make_containerd_file,
-        notes=containerd.list_notes,
-    ),
-    Engine(
-        "crio",
-        lambda m: [_CRIO("crio-99-cgpu.conf", CRIO, m.program_path(RUNTIME))],
-        lambda m: m.has("/etc/crio") or m.has_program("crio"),
-        ("systemctl try-restart crio",),
-    ),
-    Engine(
-        "podman",
-        lambda m: [_PODMAN("podman-containers.conf", PODMAN, m.program_path(RUNTIME))],
-        lambda m: m.has_program("podman"),
-        (),
-    ),
-    Engine(
-        "nvidia",
-        lambda m: [_entry_of(_NVIDIA, NVIDIA, m.program_path(RUNTIME))],
-        lambda m: m.has(NVIDIA),
-        (),
-    ),
+    *(_make_engine(row, row.config) for row in engines.ENGINES if row.config),
+    Engine("nvidia", lambda m: [_make_file(_NVIDIA, m)], lambda m: m.has(NVIDIA), ()),
     Engine(
         "systemd",
         lambda m: [

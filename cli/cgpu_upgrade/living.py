@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
 from cgpu_env import CgpuError
+from cgpu_node.facts.runc_state import bundle_of
 from cgpu_node.settings import rules
 from cgpu_node.shares.registry import Registry
-from cgpu_node.shares.runc_state import bundle_of
 from cgpu_upgrade.layouts import CONTAINER, own_layouts
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import MAX_GIB, parse_integer
 from cgpu_node import allocation_annotation, jsontext
+from cgpu_node.facts.engines import CRIO_KEYS, ENGINES
 from cgpu_node.podspecs import read_spec, wait_for_spec
 
 TYPE_CHECKING = False
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
     from cgpu_node.allocation_annotation import AllocationAnnotation
     from cgpu_node.shares.record import PodContainer
 
-# What kind of container it is, the pod's UID, namespace and name, and the container's name.
-_CONTAINERD = (
-    "io.kubernetes.cri.container-type",
-    "io.kubernetes.cri.sandbox-uid",
-    "io.kubernetes.cri.sandbox-namespace",
-    "io.kubernetes.cri.sandbox-name",
-    "io.kubernetes.cri.container-name",
-)
-_CRIO = (
-    "io.kubernetes.cri-o.ContainerType",
-    "io.kubernetes.pod.uid",
-    "io.kubernetes.pod.namespace",
-    "io.kubernetes.pod.name",
-    "io.kubernetes.container.name",
-)
-_KEYS = (_CONTAINERD, _CRIO)
 _MANAGER, _PODMAN = "io.container.manager", "libpod"  # whose pods are not Kubernetes'
 _SANDBOX = "sandbox"
 # Two generations of published tools read these: by container's and GPU's index, and by GPU's index.
@@ -82,8 +67,8 @@ def pod_of(config: dict[str, Any]) -> ContainerPod | None:
         CgpuError: an annotation is not a string.
     """
     annotations = config.get("annotations") or {}
-    engines = [keys for keys in _KEYS if keys[0] in annotations]
-    if not engines or (annotations.get(_MANAGER) == _PODMAN and engines == [_CRIO]):
+    engines = [e.pod_keys for e in ENGINES if e.pod_keys and e.pod_keys[0] in annotations]
+    if not engines or (annotations.get(_MANAGER) == _PODMAN and engines == [CRIO_KEYS]):
         return None
     if len(engines) > 1:  # CRI-O passes on what a user writes, and containerd can be configured to
         given = " and ".join(keys[0] for keys in engines)

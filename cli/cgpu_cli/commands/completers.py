@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_node.facts import engines
 from cgpu_node.settings.rules import POLICIES
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 _COMMAND = "cgpu completion targets 2>/dev/null"
 TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND})"}
 # Those of cgpu_install, which takes long to import.
-ENGINE_NAMES = "docker containerd crio podman nvidia systemd metrics podman-hooks crio-hooks"
+_OTHERS = ("nvidia", "systemd", "metrics", "podman-hooks", "crio-hooks")
+ENGINE_NAMES = " ".join((*(row.name for row in engines.ENGINES if row.config), *_OTHERS))
 ENGINES = {"bash": "_cgpu_engines", "zsh": f"({ENGINE_NAMES})", "fish": ENGINE_NAMES}
 _BY_NAME = " ".join(f"policy={name}" for name in POLICIES)
 SETTINGS = {"bash": "_cgpu_settings", "zsh": f"({_BY_NAME})", "fish": _BY_NAME}

@@ -21,6 +21,7 @@ from cgpu_k8s.kubelet.protobuf import decode_text, decode_values
 from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
 from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO
 from cgpu_k8s.objects.fields import get_member
+from cgpu_node.facts.engines import ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -28,15 +29,8 @@ if TYPE_CHECKING:
     from cgpu_k8s.kubelet.runtimes import Runtime
     from cgpu_k8s.objects.fields import Json
 
-# Where each engine listens for its kubelet; of several, the one of the whole distribution first.
-SOCKETS: Mapping[str, tuple[str, ...]] = {
-    CONTAINERD: (
-        "/run/k3s/containerd/containerd.sock",
-        "/run/k0s/containerd.sock",
-        "/run/containerd/containerd.sock",
-    ),
-    CRIO: ("/run/crio/crio.sock",),
-}
+# Where each engine listens for its kubelet, by the name that a kubelet reports.
+SOCKETS = {row.version: row.sockets for row in ENGINES if row.version}
 AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
 _PATIENCE = 5.0
 # Of the request and the answer of the CRI's Status, and of an entry of its map.

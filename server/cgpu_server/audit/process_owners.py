@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from cgpu_node.facts.engines import ENGINES
+from cgpu_node.facts.runc_state import first_process_of
 from cgpu_node.shares.liveness import folder_of, start_time
 from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
 from cgpu_node.shares.mountinfo import Origin, origin_of, read_mounts
-from cgpu_node.shares.runc_state import first_process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Owner, Record
 
 # What engines put before the id in the name of a systemd scope.
-_PREFIXES = ("docker", "cri-containerd", "crio", "libpod", "nerdctl", "runc", "crun")
+_PREFIXES = (*(row.scope for row in ENGINES), "runc", "crun")
 _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most

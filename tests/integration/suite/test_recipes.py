@@ -1,4 +1,4 @@
-"""The recipe "Add a policy" of CONTRIBUTING.md, applied to a copy of the tree."""
+"""Recipes of CONTRIBUTING.md, applied to copies of the tree: a policy, a container engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from cgpu_native import _native
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,10 +61,38 @@ def test_a_server_takes_the_new_policy(served: Served) -> None:
 """
 
 
-@pytest.fixture(name="copy", scope="module")
-def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree with a policy 7, its binding built; the other binaries are those of this tree."""
-    root = tmp_path_factory.mktemp("recipe") / "cgpu"
+ENGINE = """    ContainerEngine(
+        "hull",
+        programs=("hulld",),
+        config=EngineConfig("/etc/hull.toml", "toml", ("runtimes", "cgpu"), ("path",)),
+        commands=("systemctl reload hull",),
+        scope="hull",
+        pod_keys=tuple(f"io.kubernetes.cri.hull/{key}" for key in "kind uid ns pod name".split()),
+        name_keys=("hull/name",),
+    ),
+"""
+GOLDEN = {"one.toml": "debug = true\n", "one.toml.after": """debug = true
+
+[runtimes.cgpu]
+path = "/usr/bin/cgpu-runtime"
+"""}  # fmt: skip
+# What the copy knows of the engine then: how it is installed, a container's name and its pod.
+KNOWN = """
+from cgpu_cli.commands.completers import ENGINE_NAMES
+from cgpu_hook.pod import pod_of
+from cgpu_install.engines import select_engines
+from cgpu_node.facts.engines import KnownContainer
+from cgpu_node.shares.names import _list_names
+from cgpu_server.audit.process_owners import _PREFIXES
+print(ENGINE_NAMES.split()[4], select_engines(["hull"])[0].then, "hull" in _PREFIXES)
+print(next(_list_names(KnownContainer("1", "", {}, {"hull/name": "web"}))))
+keys = {f"io.kubernetes.cri.hull/{part}": part for part in "kind uid ns pod name".split()}
+print(pod_of({"annotations": keys})[:4])
+"""
+
+
+def copy_tree(root: Path) -> None:
+    """Copy this tree to ``root``, with the binaries that it has."""
     listed = subprocess.check_output(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True
     )
@@ -72,6 +102,13 @@ def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(ROOT / name, root / name)
     for name in BUILT:
         (root / name).symlink_to(ROOT / name)
+
+
+@pytest.fixture(name="copy", scope="module")
+def _copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree with a policy 7, its binding built; the other binaries are those of this tree."""
+    root = tmp_path_factory.mktemp("recipe") / "cgpu"
+    copy_tree(root)
     (root / "native/policy/policy_eighths.c").write_text(POLICY)
     for name, parts in ADDED.items():
         text = (root / name).read_text()
@@ -122,4 +159,24 @@ def test_the_copys_own_tests_pass(copy: Path) -> None:
         "tests/unit/server/test_server_rules.py", "tests/unit/cli/test_run_options.py",
         "tests/unit/node/test_node.py", "tests/integration/cli/test_targets.py",
         "tests/integration/server/test_control_tree.py", "tests/c/test_c.py",
+    )  # fmt: skip
+
+
+def test_a_new_engine_is_one_row_and_one_folder(tmp_path: Path) -> None:
+    copy_tree(tmp_path)
+    (tmp_path / "native/cgpu_native/_native.abi3.so").symlink_to(_native.__file__)
+    table = tmp_path / "node/cgpu_node/facts/engines.py"
+    last = '    ContainerEngine("nerdctl"'
+    assert table.read_text().count(last) == 1
+    table.write_text(table.read_text().replace(last, ENGINE + last))
+    golden = tmp_path / "tests/unit/install/golden/hull"
+    golden.mkdir()
+    for name, text in GOLDEN.items():
+        (golden / name).write_text(text)
+    assert run(tmp_path, "-c", KNOWN).splitlines() == [
+        "hull ('systemctl reload hull',) True", "web", "('uid', 'ns', 'pod', 'name')",
+    ]  # fmt: skip
+    run(
+        tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "hull or engines",
+        "tests/unit/install/test_install_golden.py", "tests/unit/node/test_engines.py",
     )  # fmt: skip

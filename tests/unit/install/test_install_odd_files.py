@@ -11,7 +11,8 @@ import pytest
 
 from cgpu_env import CgpuError
 from cgpu_install import containerd, dockerd
-from cgpu_install.engines import CRIO, HOOKS, NVIDIA, PODMAN, SERVICE, UNITS
+from cgpu_install.engines import HOOKS, NVIDIA, SERVICE, UNITS
+from cgpu_node.facts.engines import config_of
 from lab.machine.wired import TARGET, findings, install, made_below, target, uninstall
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.unit
 FILES = {
     "docker": dockerd.FILE,
     "containerd": containerd.MAIN,
-    "crio": CRIO,
-    "podman": PODMAN,
+    "crio": config_of("crio").path,
+    "podman": config_of("podman").path,
     "nvidia": NVIDIA,
     "systemd": f"{UNITS}/{SERVICE}",
     "podman-hooks": f"{HOOKS}/cgpu-precreate.json",

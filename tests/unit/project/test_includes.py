@@ -37,7 +37,7 @@ INCLUDES = {
     "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
     "shim/cuda/entry": ENTRY,
     "shim/cuda/compute": COMPUTE,
-    **dict.fromkeys(("shim/cuda/memory", *KINDS), MEMORY),
+    **dict.fromkeys(("shim/cuda/memory", *sorted(KINDS)), MEMORY),
     "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
     "shim/cuda": {*COMPUTE, *MEMORY, "shim/cuda"},
     "hook/common": {"hook/common"},

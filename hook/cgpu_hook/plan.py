@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cgpu_env.request import GpuShare, Request
     from cgpu_hook.pod import ContainerPod
-    from cgpu_node.decision import AllocationAnnotation
+    from cgpu_node.allocation_annotation import AllocationAnnotation
     from cgpu_node.facts.node import DeviceNode, Node
     from cgpu_node.image.rootfs import RootfsView
     from cgpu_node.settings.config import Config

@@ -35,7 +35,7 @@ def _make_metric(
                 if value is not None:
                     yield (*which, *names), value
 
-    return Metric(f"DCGM_FI_DEV_{name}", "gauge", _LABELS, text, list_samples)
+    return Metric(f"DCGM_FI_DEV_{name}", _LABELS, text, list_samples)
 
 
 def _read_percent(its: GpuUse) -> float | None:

@@ -19,58 +19,49 @@ if TYPE_CHECKING:
     from cgpu_server.state.server_state import ServerState
 
 
-class Guests:
-    """Admits sessions to the registry of ``state``."""
+def admit_guest(state: ServerState, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
+    """Give the asking process a session of its own.
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    Returns:
+        The session's id, and the fields of its ``Request``.
 
-    def admit(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
-        """Give the asking process a session of its own.
-
-        Returns:
-            The session's id, and the fields of its ``Request``.
-
-        Raises:
-            CgpuError: the request is malformed, or does not fit.
-        """
-        variables, command = request.get("variables"), request.get("command")
-        policy = request.get("policy")
-        if not isinstance(variables, dict) or not isinstance(command, list) or not command:
-            raise CgpuError("admit: expected variables and a command")
-        if not all(isinstance(text, str) for text in (*variables.values(), *command)):
-            raise CgpuError("admit: expected strings in variables and command")
-        if policy is not None:
-            policy = rules.check_rule("policy", policy)
-        process = read_process(peer.pid) if peer.pid > 0 else None
-        if process is None:
-            raise CgpuError("admit: your process is not seen from here")
-        if process.uid != peer.uid:  # the id is another process's now, which would own the session
-            raise CgpuError("admit: the process that connected has ended")
-        registry, node = self._state.registry, self._state.known_node()
-        asked = parse_request(variables, [gpu.as_gpu for gpu in node.gpus], has_units=True)
-        if asked is None:
-            raise CgpuError("admit: the variables ask for nothing")
-        name = f"run-{os.urandom(4).hex()}"
-        registry.admit(
-            name,
-            "session",
-            asked,
-            node,
-            Owner(peer.pid, process.start_time, None),
-            command,
-            policy=policy,
-            guest=SessionUser(peer.uid, peer.gid),
-        )
-        self._state.refresh()
-        return {
-            "id": name,
-            "shares": [
-                {"index": share.index, "uuid": share.uuid, "cap_bytes": share.cap_bytes}
-                for share in asked.gpus
-            ],
-            "gpus": asked.gpus,  # as release 0.1 reads them
-            "weight": asked.weight,
-            "high_priority": asked.high_priority,
-            "notes": asked.notes,
-        }
+    Raises:
+        CgpuError: the request is malformed, or does not fit.
+    """
+    variables, command = request.get("variables"), request.get("command")
+    policy = request.get("policy")
+    if not isinstance(variables, dict) or not isinstance(command, list) or not command:
+        raise CgpuError("admit: expected variables and a command")
+    if not all(isinstance(text, str) for text in (*variables.values(), *command)):
+        raise CgpuError("admit: expected strings in variables and command")
+    if policy is not None:
+        policy = rules.check_rule("policy", policy)
+    process = read_process(peer.pid) if peer.pid > 0 else None
+    if process is None:
+        raise CgpuError("admit: your process is not seen from here")
+    if process.uid != peer.uid:  # the id is another process's now, which would own the session
+        raise CgpuError("admit: the process that connected has ended")
+    registry, node = state.registry, state.known_node()
+    asked = parse_request(variables, [gpu.as_gpu for gpu in node.gpus], has_units=True)
+    if asked is None:
+        raise CgpuError("admit: the variables ask for nothing")
+    name = f"run-{os.urandom(4).hex()}"
+    registry.admit(
+        name,
+        "session",
+        asked,
+        node,
+        Owner(peer.pid, process.start_time, None),
+        command,
+        policy=policy,
+        guest=SessionUser(peer.uid, peer.gid),
+    )
+    state.refresh()
+    return {
+        "id": name,
+        "shares": [share._asdict() for share in asked.gpus],
+        "gpus": asked.gpus,  # as release 0.1 reads them
+        "weight": asked.weight,
+        "high_priority": asked.high_priority,
+        "notes": asked.notes,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
@@ -15,7 +16,7 @@ from cgpu_node.shares.names import names_of
 from cgpu_node.view.usage import locate_processes
 from cgpu_server.audit.description import describe_node
 from cgpu_server.control.connections import DESCRIPTOR
-from cgpu_server.control.guests import Guests
+from cgpu_server.control.guests import admit_guest
 from cgpu_server.control.set_request import STRANGER, set_values
 from cgpu_server.tree.nodes import (
     COMMON,
@@ -65,14 +66,13 @@ class Requests:
         self._table: dict[str, Callable[[dict[str, Any], Tree], dict[str, Any]]] = {
             "status": self._answer_status,
             "usage": self._answer_usage,
-            "set": self._answer_set,
+            "set": partial(set_values, state),
             "ls": self._answer_ls,
             "get": self._answer_get,
             "tree": self._open_tree,
             "mounted": self._serve_tree,
             "stop": self._answer_stop,
         }
-        self._guests = Guests(state)
 
     def answer(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
         """The answer.
@@ -82,7 +82,7 @@ class Requests:
         """
         name = request.get("request")
         if name == "admit":
-            return self._guests.admit(request, peer)
+            return admit_guest(self._state, request, peer)
         if name in _MASTERS and not peer.is_trusted:
             raise CgpuError(STRANGER)
         given = request.get("driver_dir")
@@ -170,9 +170,6 @@ class Requests:
         visible = None if tree.is_for_all else {record.id for record in tree.records}
         whole = describe_node(state, self._audit, node, visible)
         return whole._replace(uses=tuple(locate_processes(whole.uses))).as_json()
-
-    def _answer_set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        return set_values(self._state, request, tree)
 
     def _open_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         if self._mounted is None:

@@ -12,7 +12,7 @@ import pytest
 from cgpu_env import CgpuError
 from cgpu_server.control import connections
 from cgpu_server.control.connections import Peer
-from cgpu_server.control.guests import Guests
+from cgpu_server.control.guests import admit_guest
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +27,7 @@ def refusal(peer: Peer) -> str:
 
     state: Any = SimpleNamespace(registry=None, known_node=known_node)
     with pytest.raises(CgpuError) as refused:
-        Guests(state).admit(ASKED, peer)
+        admit_guest(state, ASKED, peer)
     return str(refused.value)
 
 

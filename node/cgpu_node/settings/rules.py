@@ -85,7 +85,6 @@ DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _BROUGHT = "lent_policy"
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
-NODE_KEYS = (DEFAULT_MEMSIZE,)
 _LEAST_PARTS = GIB // LEAST_BYTES  # no GPU of these drivers has less than a GiB
 DEFAULT_ALLOWED = (
     f"0 for none or at least {LEAST_BYTES // MIB}MiB, or a part of each GPU from 1/{_LEAST_PARTS}"
@@ -227,30 +226,31 @@ def write_changes(state_dir: str, changes: Changes) -> None:
     Raises:
         OSError: they cannot be written; the old ones hold.
     """
-    _write_content(state_dir, changes, read_node(state_dir))
+    _write_content(state_dir, changes, read_default(state_dir))
 
 
-def read_node(state_dir: str) -> dict[str, int | str]:
-    """Read the changes of the whole node, by the names of ``NODE_KEYS``."""
+def read_default(state_dir: str) -> int | str | None:
+    """Read the default size that was set, by ``parse_default_size``; None if there is none."""
     try:
-        node = _read_content(state_dir)["node"].items()
-        return {name: value for name, value in node if _is_valid(name, value)}
-    except (TypeError, KeyError, AttributeError):
-        return {}
+        found: int | str = _read_content(state_dir)["node"][DEFAULT_MEMSIZE]
+    except (TypeError, KeyError):
+        return None
+    return found if _is_valid(DEFAULT_MEMSIZE, found) else None
 
 
-def write_node(state_dir: str, wanted: Mapping[str, int | str]) -> None:
-    """Enter checked values of the whole node; the caller holds the registry's lock.
+def write_default(state_dir: str, size: int | str) -> None:
+    """Keep a checked default size; the caller holds the registry's lock.
 
     Raises:
-        OSError: they cannot be written; the old ones hold.
+        OSError: it cannot be written; the old one holds.
     """
-    _write_content(state_dir, read_changes(state_dir), {**read_node(state_dir), **wanted})
+    _write_content(state_dir, read_changes(state_dir), size)
 
 
 def default_memsize(state_dir: str, configured: int | str) -> int | str:
     """Cap of a container that names none, by ``parse_default_size``: changed, or configured."""
-    return read_node(state_dir).get(DEFAULT_MEMSIZE, configured)
+    changed = read_default(state_dir)
+    return configured if changed is None else changed
 
 
 def default_of_new(state_dir: str, configured: int | str) -> int | str:
@@ -259,7 +259,7 @@ def default_of_new(state_dir: str, configured: int | str) -> int | str:
     Raises:
         CgpuError: a default size was set that cannot be read: it would be made without its cap.
     """
-    changed = read_node(state_dir).get(DEFAULT_MEMSIZE)
+    changed = read_default(state_dir)
     if changed is None and _names_default(f"{state_dir}/{FILE}"):
         raise CgpuError(
             f"{state_dir}/{FILE}: {DEFAULT_MEMSIZE} cannot be read: expected what cgpu set wrote",
@@ -296,10 +296,11 @@ def _read_content(state_dir: str) -> dict[str, Any]:
         return {}
 
 
-def _write_content(state_dir: str, changes: Changes, node: dict[str, int | str]) -> None:
+def _write_content(state_dir: str, changes: Changes, default: int | str | None) -> None:
     gpus = {uuid: gpu for uuid, gpu in changes.items() if gpu}
-    version = _WITH_PARTS if any(isinstance(value, str) for value in node.values()) else VERSION
-    content = {"version": version, "gpus": gpus, **({"node": node} if node else {})}
+    version = _WITH_PARTS if isinstance(default, str) else VERSION
+    node = {} if default is None else {"node": {DEFAULT_MEMSIZE: default}}
+    content = {"version": version, "gpus": gpus, **node}
     write_atomically(f"{state_dir}/{FILE}", jsontext.dumps(content).encode())
 
 

@@ -45,14 +45,17 @@ class Notes(NamedTuple):
     excess: tuple[str, ...] = ()
 
 
-def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
+def change_default(registry: Registry, wanted: object) -> None:
     """Change ``default_memsize``, the cap of a container that names none; 0: no cap.
 
     Raises:
         CgpuError: it is no size; nothing was changed.
     """
-    values = {name: _checked_default(name, value) for name, value in wanted.items()}
-    rules.write_node(registry.state_dir, values)
+    size = rules.parse_default_size(wanted)
+    if size is None:
+        what = f"{describe_slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
+        raise CgpuError(f"{rules.DEFAULT_MEMSIZE}={printable(str(wanted))}: {what}")
+    rules.write_default(registry.state_dir, size)
 
 
 def change_gpus(
@@ -237,14 +240,6 @@ def _checked_memory(
             f" {gpu.total_bytes // MIB}MiB free beside the other containers"
         )
     return cap
-
-
-def _checked_default(name: str, wanted: object) -> int | str:
-    size = rules.parse_default_size(wanted)
-    if size is None:
-        what = f"{describe_slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
-        raise CgpuError(f"{name}={printable(str(wanted))}: {what}")
-    return size
 
 
 def _read_held(entry: Record) -> list[int]:

@@ -8,6 +8,7 @@ from cgpu_env import CgpuError
 from cgpu_env.errors import find_nearest, printable
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
+from cgpu_node.shares.change import CONTAINER_KEYS, change_gpus
 from cgpu_node.shares.names import names_of
 from cgpu_server.state import changes
 from cgpu_server.tree.nodes import NODE_SETTINGS
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 STRANGER = "you are neither root nor the owner of the state directory"
 _EACH_HAS = (
-    f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
-    f" {', '.join(changes.CONTAINER_KEYS)}; the {target.NODE} has {', '.join(NODE_SETTINGS)}"
+    f"a GPU has {', '.join(rules.RANGES)}; a container has"
+    f" {', '.join(CONTAINER_KEYS)}; the {target.NODE} has {', '.join(NODE_SETTINGS)}"
 )
 _MEANT = {"memory": "memsize"}  # no letters that are like those of a setting
 _GPU_FIRST = "that is a GPU; name a container by its name, by more of its id, or as GPU/ID"
@@ -57,7 +58,8 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
         gpus = {gpu.uuid: gpu for gpu in state.gpus_of(node)}
         its = _resolve_target(word, values, gpus, tree)
         if its.container is None:
-            return changes.set_gpus(state, living, [gpus[uuid] for uuid in its.uuids], values)
+            chosen = [gpus[uuid] for uuid in its.uuids]
+            return change_gpus(state.registry, living, chosen, values, state.defaults)
         (entry,) = (each for each in living if each.id == its.container)
         new, notes = changes.set_container(state, living, entry, values, *its.uuids)
         return new
@@ -74,16 +76,16 @@ def _resolve_target(
     names = names_of(tree.records)
     could_be_container = "/" in word or target.match_containers(word, names)
     is_every_gpu = word == target.EVERY_GPU and there
-    if values.keys() <= set(changes.GPU_KEYS) and not could_be_container and not is_every_gpu:
+    if values.keys() <= rules.RANGES.keys() and not could_be_container and not is_every_gpu:
         found = target.Target((target.find_gpu(word, there),))
     else:
         found = target.resolve_target(word, there, names)
     if found.container is None:
         hint = _GPU_FIRST if target.match_containers(word, names) else ""
-        _check_keys(word, values, changes.GPU_KEYS, hint)
+        _check_keys(word, values, rules.RANGES, hint)
         _check_owner(tree)
     else:
-        _check_keys(word, values, changes.CONTAINER_KEYS)
+        _check_keys(word, values, CONTAINER_KEYS)
     return found
 
 
@@ -100,7 +102,7 @@ def _check_owner(tree: Tree) -> None:
 
 def _check_names(values: dict[str, Any]) -> None:
     """Refuse a name that nothing has."""
-    known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
+    known = (*rules.RANGES, *CONTAINER_KEYS, *NODE_SETTINGS)
     for name in values:
         if name not in known:
             near = _MEANT.get(name) or find_nearest(name, known)

@@ -9,44 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_env.values import format_misstated_default
 from cgpu_node.settings import rules
-from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
+from cgpu_node.shares.change import change_container
 from cgpu_server.journal import log
 from cgpu_server.state.container_warnings import log_misstated
 
-__all__ = [
-    "CONTAINER_KEYS",
-    "GPU_KEYS",
-    "NODE_KEYS",
-    "notes_on_default",
-    "set_container",
-    "set_gpus",
-    "set_node",
-]
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from cgpu_env import GpuShare
-    from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
     from cgpu_server.state.server_state import ServerState
 
 _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"
-NODE_KEYS, GPU_KEYS = rules.NODE_KEYS, tuple(rules.RANGES)
-
-
-def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
-    """Change some of ``NODE_KEYS``.
-
-    Raises:
-        CgpuError: it cannot be done; one sentence says why.
-    """
-
-    def apply_change(living: list[Record]) -> list[Record]:
-        change_node(state.registry, values)
-        return living
-
-    state.refresh(apply_change)
 
 
 def notes_on_default(state: ServerState) -> tuple[str, ...]:
@@ -56,23 +29,6 @@ def notes_on_default(state: ServerState) -> tuple[str, ...]:
     gpus = node.gpus if node else ()
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus if gpu.total_bytes)
     return format_misstated_default(totals, size)
-
-
-def set_gpus(
-    state: ServerState,
-    living: list[Record],
-    gpus: Sequence[GpuShare | NodeGpu],
-    values: Mapping[str, Any],
-) -> list[Record]:
-    """Change some of the ``GPU_KEYS`` of GPUs, for ``ServerState.refresh``.
-
-    Returns:
-        Who lives, changed.
-
-    Raises:
-        CgpuError: it cannot be done; one sentence says why, and nothing was changed.
-    """
-    return change_gpus(state.registry, living, gpus, values, state.defaults)
 
 
 def set_container(

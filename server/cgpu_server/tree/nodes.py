@@ -18,6 +18,7 @@ from cgpu_node import installation
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, records_on_gpu
+from cgpu_node.shares.change import change_default, change_gpus
 from cgpu_node.shares.names import names_of
 from cgpu_node.view.usage import locate_processes, use_of
 from cgpu_server.state import changes
@@ -300,19 +301,25 @@ def _format_meminfo(_: Tree, folder: Folder) -> str:
     return "\n".join([f"Free: {gpu.free_bytes}", *lines])
 
 
-def _node_setting(name: str) -> TreeFile:
-    return TreeFile(
-        lambda tree, _: str(
-            rules.default_memsize(tree.state.registry.state_dir, tree.state.config.default_memsize)
-        ),
-        lambda tree, _, text: changes.set_node(tree.state, {name: _parse_value(text)}),
-    )
+def _read_default(tree: Tree, _: Folder) -> str:
+    state = tree.state
+    return str(rules.default_memsize(state.registry.state_dir, state.config.default_memsize))
+
+
+def _write_default(tree: Tree, _: Folder, text: str) -> None:
+    def apply_change(living: list[Record]) -> list[Record]:
+        change_default(tree.state.registry, _parse_value(text))
+        return living
+
+    tree.state.refresh(apply_change)
 
 
 def _rule_file(name: str) -> TreeFile:
     def write(tree: Tree, folder: Folder, text: str) -> None:
-        gpus, values = [_require_gpu(folder)], {name: _parse_value(text)}
-        tree.state.refresh(lambda living: changes.set_gpus(tree.state, living, gpus, values))
+        state, gpus, values = tree.state, [_require_gpu(folder)], {name: _parse_value(text)}
+        state.refresh(
+            lambda living: change_gpus(state.registry, living, gpus, values, state.defaults)
+        )
 
     return TreeFile(
         lambda tree, folder: str(getattr(tree.state.rules_of(_require_gpu(folder).uuid), name)),
@@ -343,7 +350,7 @@ def _free_weight(tree: Tree, folder: Folder) -> str:
 
 
 _NODE = {
-    "default_memsize": _node_setting("default_memsize"),
+    "default_memsize": TreeFile(_read_default, _write_default),
     "inst_ctl": TreeFile(_list_instances, _reap_ended),
     "upgrade": TreeFile(_format_releases, _write_upgrade),
     "version": TreeFile(lambda *_: version.VERSION),

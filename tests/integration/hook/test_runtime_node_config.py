@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cgpu_node.shares.registry import Registry
-from lab.shares.changing import change_node
+from lab.shares.changing import change_default
 from lab.worlds import cgpu_run as cgpu_run_world
 from lab.worlds.hook import LIBDIR, RUNTIME, SIX, World
 
@@ -71,7 +71,7 @@ def test_env_4_a_default_size_that_was_changed_caps_the_next_container(
     before = world.config.read_bytes()
     assert create(world, *world.options(world.stub())).returncode == 0
     assert world.config.read_bytes() == before
-    change_node(Registry(str(world.state)), {"default_memsize": size})
+    change_default(Registry(str(world.state)), size)
     assert create(world, *world.options(world.stub())).returncode == 0
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 
@@ -156,7 +156,7 @@ def test_env_4_a_users_own_default_size_caps_the_users_containers(default: int, 
     (bundle / "config.json").write_text(json.dumps(config))
     user.state.mkdir(mode=0o700)
     if default:
-        change_node(Registry(str(user.state)), {"default_memsize": default})
+        change_default(Registry(str(user.state)), default)
     for path in (bundle, bundle / "config.json"):
         os.chown(path, cgpu_run_world.NOBODY, cgpu_run_world.NOBODY)
     for path in (user.state, *user.state.iterdir()):

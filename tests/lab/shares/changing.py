@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cgpu_node.shares.registry import Registry
 
 
-def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
+def change_default(registry: Registry, wanted: object) -> None:
     """``cgpu set node``."""
     with registry.lock(make=True):
-        change.change_node(registry, wanted)
+        change.change_default(registry, wanted)
 
 
 def change_gpus(

@@ -52,5 +52,5 @@ def test_a_default_size_that_a_gpu_cannot_give_is_a_warning(
     assert wrong() == []
     path.write_text("[node]\ndefault_memsize = '17GiB'\n")
     assert wrong() == [("warning", str(17 << 30))]
-    rules.write_node(ground.state_dir, {"default_memsize": 1 << 30})
+    rules.write_default(ground.state_dir, 1 << 30)
     assert wrong() == []

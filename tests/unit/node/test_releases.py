@@ -188,9 +188,9 @@ def test_rules_of_another_version_are_told_apart_from_none(registry: Registry) -
     assert not rules.is_foreign(registry.state_dir)
     rules.write_changes(registry.state_dir, {})
     assert not rules.is_foreign(registry.state_dir)
-    rules.write_node(registry.state_dir, {"default_memsize": 1 << 30})
+    rules.write_default(registry.state_dir, 1 << 30)
     living.check_rules(registry.state_dir, layouts.FIRST)
-    rules.write_node(registry.state_dir, {"default_memsize": "40%"})
+    rules.write_default(registry.state_dir, "40%")
     assert not rules.is_foreign(registry.state_dir)
     living.check_rules(registry.state_dir, layouts.own_layouts())
     with pytest.raises(CgpuError, match="which is of version 2"):

@@ -21,7 +21,7 @@ from cgpu_node.shares.change import Notes
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_node.view.usage import use_of
-from lab.shares.changing import change_container, change_gpus, change_node
+from lab.shares.changing import change_container, change_default, change_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -338,7 +338,7 @@ def test_a_refused_cap_is_repeated_as_it_was_typed(registry: Registry) -> None:
 def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: object) -> None:
     """ENV-4: whoever writes 2 means GiB, and no container could start under two bytes."""
     with pytest.raises(CgpuError) as refusal:
-        change_node(registry, {"default_memsize": value})
+        change_default(registry, value)
     sentence = str(refusal.value)
     assert sentence.startswith(
         f"default_memsize={printable(str(value))}: {FAULTS.get(value, 'expected')}"
@@ -361,26 +361,26 @@ def test_a_default_size_has_the_units_of_a_cap(
     registry: Registry, value: object, size: int | str
 ) -> None:
     """ENV-4: a part is of each GPU, so it stays one until a container comes."""
-    change_node(registry, {"default_memsize": value})
+    change_default(registry, value)
     assert rules.default_memsize(registry.state_dir, 7) == size
 
 
 def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
     """ENV-4, SCH-9: they are kept in one file."""
     admit(registry, "a", 300)
-    change_node(registry, {"default_memsize": 5 * MIB})
+    change_default(registry, 5 * MIB)
     change_gpus(registry, [GPUS[0]], {"policy": 2}, Defaults())
     change_container(registry, "a", {"weight": 3}, Defaults())
     assert rules.default_memsize(registry.state_dir, 7) == 5 * MIB
     assert rules.read_changes(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
-    change_node(registry, {"default_memsize": 0})
+    change_default(registry, 0)
     assert rules.default_memsize(registry.state_dir, 7) == 0
     assert rules.read_changes(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
 
 
 def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry: Registry) -> None:
     with pytest.raises(CgpuError, match="default_memsize=-1: expected 0 for none or at least 1MiB"):
-        change_node(registry, {"default_memsize": -1})
+        change_default(registry, -1)
     path = Path(registry.state_dir, rules.FILE)
     for node in ({"default_memsize": -1}, {"default_memsize": "1"}, {"default_memsize": "4/3"}, 3):
         path.write_text(json.dumps({"version": 1, "gpus": {}, "node": node}))

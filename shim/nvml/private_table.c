@@ -16,16 +16,12 @@ static const uint8_t table_id[16] = NVML_PRIVATE_TABLE_ID;
 static void *table_copy[MOST_SLOTS];
 static const void *table_without_lists; /* the driver's own */
 
-/*
- * The driver's status for DEVICE, asked with no room for entries. This calls the public function,
- * because it is not known how the private ones handle a NULL.
- */
+/* By the public function, because it is not known how the private ones handle a NULL. */
 static enum nvml_return
 probe(struct nvml_device *device, const uint32_t *count)
 {
-    uint32_t none = 0;
-    return cgpu_nvml_real.nvmlDeviceGetComputeRunningProcesses_v3(
-        device, count != NULL ? &none : NULL, NULL);
+    return cgpu_nvml_list_status(cgpu_nvml_real.nvmlDeviceGetComputeRunningProcesses_v3, device,
+                                 count);
 }
 
 static enum nvml_return

@@ -68,45 +68,36 @@ cgpu_nvml_list_none(enum nvml_return status, uint32_t *count)
     return NVML_SUCCESS;
 }
 
-/* The real lists are called with no room for entries: only their status is wanted. */
 enum nvml_return
-cgpu_nvml_compute_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
-                                              struct nvml_process_v1 *),
-                     struct nvml_device *device, uint32_t *count, struct nvml_process_v1 *out)
+cgpu_nvml_list_status(cgpu_nvml_list_function *real, struct nvml_device *device,
+                      const uint32_t *count)
 {
     uint32_t none = 0;
-    enum nvml_return status = real(device, count != NULL ? &none : NULL, NULL);
-    return cgpu_nvml_list(status, device, count, out, sizeof *out);
+    return real(device, count != NULL ? &none : NULL, NULL);
 }
 
 enum nvml_return
-cgpu_nvml_compute_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
-                                              struct nvml_process_v2 *),
-                     struct nvml_device *device, uint32_t *count, struct nvml_process_v2 *out)
+cgpu_nvml_compute_v1(cgpu_nvml_list_function *real, struct nvml_device *device, uint32_t *count,
+                     void *out)
 {
-    uint32_t none = 0;
-    enum nvml_return status = real(device, count != NULL ? &none : NULL, NULL);
-    return cgpu_nvml_list(status, device, count, out, sizeof *out);
+    enum nvml_return status = cgpu_nvml_list_status(real, device, count);
+    return cgpu_nvml_list(status, device, count, out, sizeof(struct nvml_process_v1));
 }
 
 enum nvml_return
-cgpu_nvml_none_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
-                                           struct nvml_process_v1 *),
-                  struct nvml_device *device, uint32_t *count, struct nvml_process_v1 *out)
+cgpu_nvml_compute_v2(cgpu_nvml_list_function *real, struct nvml_device *device, uint32_t *count,
+                     void *out)
 {
-    uint32_t none = 0;
+    enum nvml_return status = cgpu_nvml_list_status(real, device, count);
+    return cgpu_nvml_list(status, device, count, out, sizeof(struct nvml_process_v2));
+}
+
+enum nvml_return
+cgpu_nvml_none(cgpu_nvml_list_function *real, struct nvml_device *device, uint32_t *count,
+               void *out)
+{
     (void)out;
-    return cgpu_nvml_list_none(real(device, count != NULL ? &none : NULL, NULL), count);
-}
-
-enum nvml_return
-cgpu_nvml_none_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
-                                           struct nvml_process_v2 *),
-                  struct nvml_device *device, uint32_t *count, struct nvml_process_v2 *out)
-{
-    uint32_t none = 0;
-    (void)out;
-    return cgpu_nvml_list_none(real(device, count != NULL ? &none : NULL, NULL), count);
+    return cgpu_nvml_list_none(cgpu_nvml_list_status(real, device, count), count);
 }
 
 enum { MODE_COMPUTE = 0, MODE_ALL = 3 };

@@ -102,6 +102,13 @@ enum nvml_return cgpu_nvml_fit(uint32_t *count, const void *out, size_t found);
 
 /* ---- processes.c ---- */
 
+/* A list of processes: the layout of its entries differs from version to version. */
+typedef enum nvml_return cgpu_nvml_list_function(struct nvml_device *, uint32_t *, void *);
+
+/* The status of the real list, which is asked with no room for entries: nothing else is wanted. */
+enum nvml_return cgpu_nvml_list_status(cgpu_nvml_list_function *real, struct nvml_device *device,
+                                       const uint32_t *count);
+
 /*
  * The body of every compute list. The real answer STATUS is returned if it says that there is no
  * list.

@@ -193,9 +193,9 @@ number_of(struct nvml_device *device, int32_t *number)
     return status;
 }
 
-/* Where DEVICE is in the limits; its cap now, and what is held outside the ledger. */
+/* Where DEVICE is in the limits. */
 static enum nvml_return
-find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *outside_bytes)
+find(struct nvml_device *device, uint32_t *gpu)
 {
     int32_t number;
     if (find_limits() == NULL) {
@@ -209,8 +209,6 @@ find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *o
         return NVML_ERROR_NOT_SUPPORTED;
     }
     *gpu = (uint32_t)number - 1;
-    *cap_bytes = cgpu_mapped_limits_cap(limits, *gpu);
-    *outside_bytes = cgpu_mapped_limits_outside(limits, *gpu);
     return NVML_SUCCESS;
 }
 
@@ -218,12 +216,13 @@ enum nvml_return
 cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
 {
     uint32_t gpu;
-    uint64_t outside_bytes;
     size_t count;
-    enum nvml_return status = find(device, &gpu, &view->cap_bytes, &outside_bytes);
+    enum nvml_return status = find(device, &gpu);
     if (status != NVML_SUCCESS) {
         return status;
     }
+    view->cap_bytes = cgpu_mapped_limits_cap(limits, gpu);
+    uint64_t outside_bytes = cgpu_mapped_limits_outside(limits, gpu);
     LEDGER ledger = borrow_ledger();
     /* Of the two calls, only the first distinguishes an unreadable ledger from an unused one. */
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
@@ -253,13 +252,11 @@ enum nvml_return
 cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *scratch)
 {
     uint32_t gpu;
-    uint64_t cap_bytes;
-    uint64_t outside_bytes;
     size_t count;
     if (scratch == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
-    enum nvml_return status = find(device, &gpu, &cap_bytes, &outside_bytes);
+    enum nvml_return status = find(device, &gpu);
     if (status != NVML_SUCCESS) {
         return status;
     }

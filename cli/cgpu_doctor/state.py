@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError, parse_environment
@@ -15,6 +15,7 @@ from cgpu_node import client, installation
 from cgpu_node import server as wakeup
 from cgpu_node.paths import check_parent, check_state, default_state_dir
 from cgpu_node.shares import record
+from cgpu_node.shares.mountinfo import list_mounts
 from cgpu_node.shares.registry import Registry
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _CALM_SECONDS = 5  # longer than an admission takes, or a server that looks once
 _LEAST_BYTES = 1 << 20
 _LOOK = "cgpu get"  # starts a server where none runs, which clears up
 _SHOWN = 5
-_MOUNTS, _LIMITS = "/proc/self/mountinfo", "/limits"
+_OWN, _LIMITS = "/proc/self", b"/limits"
 _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 
@@ -142,7 +143,7 @@ def check_shares(ground: Ground) -> Iterator[Finding]:
 def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
     """A process of each container that has variables of a share, and none."""
     at = ground.machine.resolve_path
-    seen = {None, _read_namespace(at("/proc/self"))}
+    seen = {None, _read_namespace(at(_OWN))}
     for pid in sorted(int(name) for name in _list_names(at("/proc")) if name.isdecimal()):
         folder = at(f"/proc/{pid}")
         namespace = _read_namespace(folder)
@@ -155,8 +156,7 @@ def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
 
 def _has_limits(folder: str) -> bool:
     """Return whether a process sees limits, in the path of a container or of a session."""
-    mounts = _read_mountinfo(f"{folder}/mountinfo")
-    return any(mount.root.endswith(_LIMITS) and mount.point.endswith(_LIMITS) for mount in mounts)
+    return any(mount.point.endswith(_LIMITS) for mount in list_mounts(folder, _LIMITS))
 
 
 def _read_namespace(folder: str) -> str | None:
@@ -241,31 +241,10 @@ def _find_trees(ground: Ground) -> list[str]:
 
     Any user can mount something of that kind, anywhere in a folder of theirs.
     """
-    ours = f"user_id={os.geteuid()}"
-    mounts = _read_mountinfo(ground.machine.resolve_path(_MOUNTS))
-    points = [m.point for m in mounts if m.kind == _TREE and ours in m.options.split(",")]
-    return list(dict.fromkeys(points))
-
-
-class _Mount(NamedTuple):
-    """A mount in proc_pid_mountinfo(5), octal escapes and all."""
-
-    device: str
-    root: str
-    point: str
-    kind: str
-    options: str
-
-
-def _read_mountinfo(path: str) -> list[_Mount]:
-    """The mounts that somebody sees; paths need not be text."""
-    try:
-        with open(path, errors="replace", newline="\n") as file:
-            halves = [line.rstrip("\n").partition(" - ") for line in file]
-    except OSError:
-        return []
-    lines = [(own.split(" "), kind.split(" ")) for own, _, kind in halves]
-    return [_Mount(own[2], own[3], own[4], kind[0], kind[2]) for own, kind in lines]
+    ours = b"user_id=%d" % os.geteuid()
+    mounts = list_mounts(ground.machine.resolve_path(_OWN))
+    points = [m.point for m in mounts if m.kind == _TREE and ours in m.options]
+    return [os.fsdecode(point) for point in dict.fromkeys(points)]
 
 
 def _is_answering(point: str) -> bool | None:
@@ -306,12 +285,12 @@ def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
         facts = os.stat(ground.state_dir)
     except OSError:
         return
-    device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-    for mount in _read_mountinfo(ground.machine.resolve_path(_MOUNTS)):
-        point = mount.point
+    device = b"%d:%d" % (os.major(facts.st_dev), os.minor(facts.st_dev))
+    for mount in list_mounts(ground.machine.resolve_path(_OWN)):
+        point = os.fsdecode(mount.point)
         # A mount is named by its path in its own file system.
-        head, found, name = mount.root.partition("/containers/")
-        if found and mount.device == device and ground.state_dir.endswith(head):
+        head, found, name = os.fsdecode(mount.origin.path).partition("/containers/")
+        if found and mount.origin.device == device and ground.state_dir.endswith(head):
             yield point, name.partition("/")[0]
         elif point.startswith(f"{folder}/"):
             yield point, point.removeprefix(f"{folder}/").partition("/")[0]

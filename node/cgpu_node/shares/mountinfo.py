@@ -26,11 +26,22 @@ class Origin(NamedTuple):
 
 
 class MountInfo(NamedTuple):
-    """One line: the mount's number, what is mounted, and where."""
+    """One line: the mount's number, what is mounted, where, and the rest of the line."""
 
     number: bytes
     origin: Origin
     point: bytes
+    rest: bytes
+
+    @property
+    def kind(self) -> str:
+        """Its kind of file system."""
+        return os.fsdecode(self.rest.partition(b" - ")[2].split(b" ")[0])
+
+    @property
+    def options(self) -> list[bytes]:
+        """The options of that file system."""
+        return self.rest.rstrip().rpartition(b" ")[2].split(b",")
 
 
 def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
@@ -50,13 +61,17 @@ def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Moun
                 if time.thread_time() > until:
                     yield None
                     return
-                number, _, device, root, point, _ = line.split(b" ", 5)
+                number, _, device, root, point, rest = line.split(b" ", 5)
                 if root.endswith(ending):
-                    yield MountInfo(
-                        number, Origin(device, _unescape_path(root)), _unescape_path(point)
-                    )
+                    origin = Origin(device, _unescape_path(root))
+                    yield MountInfo(number, origin, _unescape_path(point), rest)
     except OSError as error:  # it ended meanwhile, or belongs to another user
         refuse_exhausted(error, "who lives")
+
+
+def list_mounts(folder: str, ending: bytes = b"") -> list[MountInfo]:
+    """All that ``read_mounts`` yields, however long that takes."""
+    return [each for each in read_mounts(folder, float("inf"), ending) if each is not None]
 
 
 def origin_of(directory: str) -> Origin | None:

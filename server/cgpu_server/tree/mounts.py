@@ -11,13 +11,10 @@ import contextlib
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_native import system
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from cgpu_node.shares.mountinfo import list_mounts
 
 KIND = "fuse.cgpu_km"
 _SOURCE = "cgpu_km"
@@ -55,7 +52,7 @@ def mount_tree(path: str, device: int | None = None) -> int:
             return _mount_as_user(path)
         opened = open_device() if device is None else device
         try:
-            attach_device(opened, path)
+            _attach_device(opened, path)
         except BaseException:
             if device is None:
                 os.close(opened)
@@ -65,12 +62,7 @@ def mount_tree(path: str, device: int | None = None) -> int:
     return opened
 
 
-def attach_device(device: int, path: str) -> None:
-    """Mount the file system of ``device`` at the folder ``path``, as root.
-
-    Raises:
-        OSError: it is not allowed.
-    """
+def _attach_device(device: int, path: str) -> None:
     uid, gid = os.geteuid(), os.getegid()
     data = f"fd={device},rootmode=40000,user_id={uid},group_id={gid}"
     system.mount(_SOURCE, path, KIND, _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data)
@@ -91,14 +83,9 @@ def unmount_tree(path: str) -> None:
                 subprocess.run(words, check=False, timeout=_PATIENCE)
 
 
-def _find_mounted() -> Iterator[str]:
-    """The paths where a tree of ours is mounted."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            fields, _, source = line.partition(b" - ")
-            if source.split(b" ")[0] == KIND.encode():  # other users' mounts need not be text
-                path = fields.split(b" ")[4]
-                yield os.fsdecode(path.decode("unicode_escape").encode("latin-1"))
+def _find_mounted() -> list[str]:
+    """The paths where a tree of ours is mounted; other users' need not be text."""
+    return [os.fsdecode(each.point) for each in list_mounts("/proc/self") if each.kind == KIND]
 
 
 def _prepare_folder(path: str) -> None:

@@ -17,6 +17,12 @@ NATIVE_POLICY: int = lib.CGPU_POLICY_NATIVE
 WHOLE_PPM: int = lib.CGPU_WHOLE_PPM
 
 
+def initial_gate(policy: int) -> int:
+    """The gate word of limits that no arbiter has seen: open for good only under policy 5."""
+    state = lib.CGPU_GATE_FREE if policy == NATIVE_POLICY else lib.CGPU_GATE_CLOSED
+    return int(lib.CGPU_GATE_TURN | state)
+
+
 class Entitlement(NamedTuple):
     """The entitlement of one container of a GPU. Parts in millionths of the GPU's time."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import cgpu_native
 from cgpu_env.record import NamedTuple
-from cgpu_native import gate, policies
+from cgpu_native import policies
 from cgpu_node.shares.admission import records_on_gpu
 
 TYPE_CHECKING = False
@@ -47,11 +47,6 @@ def divide_time(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str,
         found[record.id] = ComputeShare(share, 0 if share == policies.WHOLE_PPM else offset, limit)
         offset += share
     return found
-
-
-def initial_gate(policy: int) -> int:
-    """The gate word of limits that no arbiter has seen: open for good only under policy 5."""
-    return gate.make_first_word(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
 
 
 def write_parts(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare]]) -> None:

@@ -12,6 +12,7 @@ from time import monotonic, thread_time
 import cgpu_native
 from cgpu_env.errors import CgpuError, printable, refuse_exhausted
 from cgpu_env.request import MEM_DEV
+from cgpu_native import policies
 from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
 from cgpu_node.shares import admission, compute, record
@@ -363,7 +364,7 @@ def _pack_limits(
             cap_bytes=share.cap_bytes,
             total_bytes=facts[share.uuid].total_bytes,
             context_bytes=facts[share.uuid].context_bytes,
-            gate=compute.initial_gate(table[share.uuid].policy),
+            gate=policies.initial_gate(table[share.uuid].policy),
             **parts[share.uuid][entry.id]._asdict(),
         )
         for share in entry.gpus

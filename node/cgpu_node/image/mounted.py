@@ -57,8 +57,7 @@ class Mounted:
 
     def get_kind(self, path: str) -> str | None:
         """As ``RootfsView.get_kind``, also for a mounted file."""
-        point, view, below = self._find_view(path)
-        self._refuse_opaque(point)
+        point, view, below = self._find_visible(path)
         found = None if view is None else view.get_kind(below)
         if below == "/" and point:
             return "directory" if view is None else found or "file"
@@ -66,14 +65,12 @@ class Mounted:
 
     def list_names(self, path: str) -> list[str]:
         """As ``RootfsView.list_names``, without mount points that the runtime will create."""
-        point, view, below = self._find_view(path)
-        self._refuse_opaque(point)
+        _, view, below = self._find_visible(path)
         return [] if view is None else view.list_names(below)
 
     def list_folders(self, path: str) -> list[str]:
         """As ``RootfsView.list_folders``, without mount points that the runtime will create."""
-        point, view, below = self._find_view(path)
-        self._refuse_opaque(point)
+        _, view, below = self._find_visible(path)
         return [] if view is None else view.list_folders(below)
 
     def read_link(self, path: str) -> str:
@@ -97,14 +94,12 @@ class Mounted:
 
     def read(self, path: str, most: int) -> bytes | None:
         """As ``RootfsView.read``."""
-        point, view, below = self._find_view(path)
-        self._refuse_opaque(point)
+        _, view, below = self._find_visible(path)
         return None if view is None else view.read(below, most)
 
     def read_part(self, path: str, start: int, most: int) -> bytes:
         """As ``RootfsView.read_part``."""
-        point, view, below = self._find_view(path)
-        self._refuse_opaque(point)
+        _, view, below = self._find_visible(path)
         return b"" if view is None else view.read_part(below, start, most)
 
     def on_host(self, source: str) -> RootfsView:
@@ -119,13 +114,15 @@ class Mounted:
             point = os.path.dirname(point)
         return "", self._image, path
 
-    def _refuse_opaque(self, point: str) -> None:
+    def _find_visible(self, path: str) -> tuple[str, RootfsView | None, str]:
+        point, view, below = self._find_view(path)
         if point in self._opaque:
             raise CgpuError(
                 f"the mount of {printable(self._opaque[point])} at {printable(point)} may contain"
                 " a driver, but its files cannot be seen: mount a directory there, or mount it"
                 " elsewhere"
             )
+        return point, view, below
 
 
 def is_bind(mount: dict[str, Any]) -> bool:

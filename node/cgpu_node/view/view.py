@@ -271,54 +271,35 @@ def parse_usage(answer: Mapping[str, Any]) -> Usage:
     Raises:
         KeyError, TypeError: it is no such answer.
     """
-    gpus = tuple(
-        GpuTotals(
-            **{
-                **_select_known(GpuTotals, _rename_memory(each, "total_bytes")),
-                "others": _parse_others(each.get("others")),
-            }
-        )
-        for each in answer["gpus"]
-    )
-    uses = tuple(
-        Use(
-            **{
-                **_select_known(Use, each),
-                "command": tuple(each["command"]),
-                "gpus": tuple(map(_parse_use, each["gpus"])),
-            }
-        )
-        for each in answer["containers"]
-    )
+    gpus = tuple(map(_parse_totals, answer["gpus"]))
+    uses = tuple(map(_parse_use, answer["containers"]))
     return Usage(answer["driver_version"], answer["driver_dir"], gpus, uses, tuple(answer["notes"]))
 
 
-def _select_known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this release knows: another one may tell more."""
-    return {name: fields[name] for name in kind._fields if name in fields}
+def _parse_totals(fields: Mapping[str, Any]) -> GpuTotals:
+    others = fields.get("others")
+    parsed = None if others is None else Others(**_select_known(Others, others, "cap_bytes"))
+    return GpuTotals(**{**_select_known(GpuTotals, fields, "total_bytes"), "others": parsed})
 
 
-def _parse_others(fields: Mapping[str, Any] | None) -> Others | None:
-    return (
-        None
-        if fields is None
-        else Others(**_select_known(Others, _rename_memory(fields, "cap_bytes")))
-    )
+def _parse_use(fields: Mapping[str, Any]) -> Use:
+    own = {"command": tuple(fields["command"]), "gpus": tuple(map(_parse_gpu, fields["gpus"]))}
+    return Use(**{**_select_known(Use, fields), **own})
 
 
-def _rename_memory(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the fields with ``name``, which a server of release 0.1 calls ``memory_bytes``."""
-    return fields if name in fields else {**fields, name: fields["memory_bytes"]}
-
-
-def _parse_use(fields: Mapping[str, Any]) -> GpuUse:
+def _parse_gpu(fields: Mapping[str, Any]) -> GpuUse:
     is_seen = fields["limit_percent"] is not None
-    return GpuUse(
-        **{
-            **_select_known(GpuUse, _rename_memory(fields, "cap_bytes")),
-            "processes": tuple(
-                Holding(**_select_known(Holding, each)) for each in fields["processes"]
-            ),
-            "compute": Compute(**_select_known(Compute, fields)) if is_seen else None,
-        }
-    )
+    own = {
+        "processes": tuple(Holding(**_select_known(Holding, each)) for each in fields["processes"]),
+        "compute": Compute(**_select_known(Compute, fields)) if is_seen else None,
+    }
+    return GpuUse(**{**_select_known(GpuUse, fields, "cap_bytes"), **own})
+
+
+def _select_known(kind: type[Any], fields: Mapping[str, Any], memory: str = "") -> dict[str, Any]:
+    """The fields that this release knows: another one may tell more.
+
+    ``memory``: the field that a server of release 0.1 calls ``memory_bytes``.
+    """
+    found = {name: fields[name] for name in kind._fields if name in fields}
+    return found if memory in (*found, "") else {**found, memory: fields["memory_bytes"]}

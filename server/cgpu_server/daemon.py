@@ -17,7 +17,7 @@ from cgpu_node.settings import rules
 from cgpu_server.control.connections import Control
 from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
-from cgpu_server.service import is_service, say_alive, say_ready
+from cgpu_server.service import is_service, notify_systemd
 from cgpu_server.state.account import AccountKeeper
 from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_server.state.libraries import OpenLibraries
@@ -77,7 +77,7 @@ class Daemon:
         if rules.is_foreign(self._state.registry.state_dir):
             log.warning("rules_foreign", path=rules.FILE, do="set again what cgpu set had changed")
         self._servers = [self._control.listen(each) for each in self._lock.listeners]
-        say_ready()
+        notify_systemd(b"READY=1")
         self._loop = asyncio.get_running_loop()
         # A service cannot mount; its root outside does (tree/mounter.py).
         if self._tree and not is_service():
@@ -135,7 +135,7 @@ class Daemon:
             future.cancel()
 
     def _refresh(self) -> None:
-        say_alive()
+        notify_systemd(b"WATCHDOG=1")
         log.flush()
         state = self._state
         if not self._lock.is_held():

@@ -22,17 +22,8 @@ def is_service() -> bool:
     return "NOTIFY_SOCKET" in os.environ
 
 
-def say_ready() -> None:
-    """Tell systemd, if it started us, that we serve."""
-    _notify_systemd(b"READY=1")
-
-
-def say_alive() -> None:
-    """Tell systemd, if it started us, that we are not hung."""
-    _notify_systemd(b"WATCHDOG=1")
-
-
-def _notify_systemd(what: bytes) -> None:
+def notify_systemd(what: bytes) -> None:
+    """Tell systemd, if it started us: ``READY=1``, we serve; ``WATCHDOG=1``, we are not hung."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):

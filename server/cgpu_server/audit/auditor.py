@@ -20,6 +20,7 @@ from cgpu_env.logline import locate_error
 from cgpu_env.values import MIB
 from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
+from cgpu_node.view.usage import usage_of, use_of
 from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import find_interface
@@ -42,9 +43,11 @@ from cgpu_server.journal import log
 from cgpu_server.state.limits import charge_outside, limits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from cgpu_node.facts.node import Node
     from cgpu_node.shares.record import Record
+    from cgpu_node.view.view import Usage, Use
     from cgpu_server.audit.verdict import LedgerAccount
     from cgpu_server.state.server_state import ServerState
 
@@ -95,6 +98,20 @@ class Audit:
             probe.interrupt()
         self._thread.join(_NAP_SECONDS)
 
+    def describe(
+        self, node: Node | None, visible: Collection[str] | None = None, others: Iterable[Use] = ()
+    ) -> Usage:
+        """Describe the containers of the node, without the host's process ids.
+
+        Args:
+            node: the facts about it; None: the driver does not answer.
+            visible: the ids of the containers that are shown one by one; None: all.
+            others: containers without a record.
+        """
+        uses = [*self.utilisation.add_estimates(map(use_of, self._state.records)), *others]
+        whole = usage_of(node, uses, self._state.rules_of, visible, self.last.utilisation)
+        return whole.with_foreign(self.last.foreign_bytes)
+
     def _run(self) -> None:
         due = time.monotonic()
         while not self._ended.is_set():
@@ -121,9 +138,8 @@ class Audit:
             self._probe.close()
         self._before, self._reported, self._owners = {}, {}, OwnerTracker()
         self.last, self._lost = EMPTY, LostGpus(self._state)
-        for record in self._state.records if lift else ():
-            for number, gpu in enumerate(limits_of(record)[0]):
-                charge_outside(record, number, gpu, 0)
+        for key, _, gpu in _list_limits(self._state.records if lift else ()):
+            charge_outside(key, gpu, 0)
 
     def _try_audit(self) -> None:
         try:
@@ -159,11 +175,7 @@ class Audit:
         memory, because the program allocated at that moment.
         """
         records = self._state.records
-        charged = {
-            (record.directory, number): gpu.outside_bytes
-            for record in records
-            for number, gpu in enumerate(limits_of(record)[0])
-        }
+        charged = {key: gpu.outside_bytes for key, _, gpu in _list_limits(records)}
         found = self._compare_once(records, gpus_to_ask(self.last, records))
         most = {key: verdict.outside_bytes for key, verdict in found.items()}
         for _ in range(_READINGS - 1):
@@ -176,24 +188,18 @@ class Audit:
                 for key in found.keys() & again.keys()
             }
             most = {key: max(most[key], again[key].outside_bytes) for key in found}
-        for record in records:
-            for number, gpu in enumerate(limits_of(record)[0]):
-                key = record.directory, number
-                if key in found:
-                    # the server before us may have charged what is still there
-                    before = self._before.get(key, Verdict(gpu.outside_bytes))
-                    verdict = intersect_verdicts(before, found[key])
-                    least = verdict.outside_bytes
-                    outside = max(least, min(gpu.outside_bytes, most[key]))
-                    verdict = verdict._replace(outside_bytes=outside)
-                    if charge_outside(record, number, gpu, verdict.outside_bytes):
-                        self._log_change(record, gpu, verdict)
-                    self._act_on_findings(
-                        record, key, gpu, self._excuse_findings(record, key, gpu, verdict)
-                    )
-        self._before = {**self._before, **found}
+        for key, record, gpu in _list_limits(records):
+            if key in found:
+                # the server before us may have charged what is still there
+                before = self._before.get(key, Verdict(gpu.outside_bytes))
+                verdict = intersect_verdicts(before, found[key])
+                outside = max(verdict.outside_bytes, min(gpu.outside_bytes, most[key]))
+                if charge_outside(key, gpu, outside):
+                    _log_change(record, gpu, outside)
+                self._act_on_findings(record, key, gpu, verdict)
         living = {record.directory for record in records}
-        self._before = {key: each for key, each in self._before.items() if key[0] in living}
+        known = {**self._before, **found}
+        self._before = {key: each for key, each in known.items() if key[0] in living}
 
     def _compare_once(
         self, records: Sequence[Record], asked: Collection[str] | None = None
@@ -212,7 +218,9 @@ class Audit:
         accounts = {
             key: merge_larger(before[key], after[key]) for key in before.keys() & after.keys()
         }
-        owners = self._owners_of(readings.values(), records)
+        holders = {pid for reading in readings.values() for pid in reading.holders}
+        self._strangers &= holders
+        owners = self._owners.find_owners(holders, records)
         readable, foreign, verdicts = {}, {}, {}
         for uuid, reading in readings.items():
             here = [
@@ -222,9 +230,9 @@ class Audit:
                 if gpu.uuid == uuid and (record.directory, number) in accounts
             ]
             readable[uuid] = None not in reading.holders.values()
-            if not readable[uuid]:
-                self._log_blind(uuid)
-            elif uuid not in self._state.exclusive:
+            if not readable[uuid] and self.last.readable.get(uuid, True):
+                log.warning("audit_blind", gpu=uuid, do="nothing: caps hold for all that use cgpu")
+            if readable[uuid] and uuid not in self._state.exclusive:
                 foreign[uuid] = self._sum_foreign(uuid, reading, owners)
                 verdicts.update(_judge_gpu(here, reading, accounts, owners, foreign[uuid]))
         busy = {u: r.utilisation for u, r in readings.items() if r.utilisation is not None}
@@ -234,7 +242,8 @@ class Audit:
             else utilisation_by_container(readings, owners, records)
         )
         used = {uuid: reading.used_bytes for uuid, reading in readings.items()}
-        self.last = Snapshot(readable, foreign, self._count_bypasses(accounts), busy, shares, used)
+        bypasses = {key: self.last.bypasses.get(key, 0) for key in accounts}
+        self.last = Snapshot(readable, foreign, bypasses, busy, shares, used)
         return verdicts
 
     def _open_probe(self) -> DriverProbe:
@@ -245,14 +254,6 @@ class Audit:
                 self._probe.close()
             self._probe = DriverProbe(folder)
         return self._probe
-
-    def _owners_of(
-        self, readings: Iterable[Reading], records: Sequence[Record]
-    ) -> dict[int, tuple[HostProcess, Record | None]]:
-        """The processes that hold memory, with their containers."""
-        holders = {pid for reading in readings for pid in reading.holders}
-        self._strangers &= holders
-        return self._owners.find_owners(holders, records)
 
     def _sum_foreign(
         self, uuid: str, reading: Reading, owners: dict[int, tuple[HostProcess, Record | None]]
@@ -272,20 +273,6 @@ class Audit:
             program = _read_program(pid) if process else "-"
             log.info("memory_foreign", gpu=uuid, pid=pid, program=program, bytes=used)
         self._strangers.add(pid)
-
-    def _log_blind(self, uuid: str) -> None:
-        if self.last.readable.get(uuid, True):
-            log.warning("audit_blind", gpu=uuid, do="nothing: caps hold for all that use cgpu")
-
-    def _count_bypasses(self, tenants: Iterable[Tenant]) -> dict[Tenant, int]:
-        return {key: self.last.bypasses.get(key, 0) for key in tenants}
-
-    def _log_change(self, record: Record, gpu: cgpu_native.LimitsGpu, verdict: Verdict) -> None:
-        now, before = verdict.outside_bytes, gpu.outside_bytes
-        if now and abs(now - before) < _WORTH_LOGGING:
-            return
-        if now != before:
-            log.info("memory_outside", container=record.id, gpu=gpu.uuid, bytes=now)
 
     def _excuse_findings(
         self, record: Record, key: Tenant, gpu: cgpu_native.LimitsGpu, verdict: Verdict
@@ -316,6 +303,7 @@ class Audit:
     def _act_on_findings(
         self, record: Record, key: Tenant, gpu: cgpu_native.LimitsGpu, verdict: Verdict
     ) -> None:
+        verdict = self._excuse_findings(record, key, gpu, verdict)
         found = {finding.pids for finding in verdict.findings}
         self._reported = {k: n for k, n in self._reported.items() if k[0] != key or k[1] in found}
         for finding in verdict.findings:
@@ -377,16 +365,28 @@ def _judge_gpu(
         ]
     known = sum(sum_explained(theirs, accounts[key]) for key, theirs in held.items())
     unexplained = max(0, reading.used_bytes - foreign_bytes - known)
-    contexts = {
-        (record.directory, number): gpu.context_bytes
-        for record in {record for record, _ in here}
-        for number, gpu in enumerate(limits_of(record)[0])
-    }
+    having = _list_limits({record for record, _ in here})
+    contexts = {key: gpu.context_bytes for key, _, gpu in having}
     return {
         key: judge_container(theirs, accounts[key], contexts[key], unexplained)
         for key, theirs in held.items()
         if key in contexts
     }
+
+
+def _list_limits(
+    records: Iterable[Record],
+) -> Iterator[tuple[Tenant, Record, cgpu_native.LimitsGpu]]:
+    """Each container on each of its GPUs, with its limits there."""
+    for record in records:
+        for number, gpu in enumerate(limits_of(record)):
+            yield (record.directory, number), record, gpu
+
+
+def _log_change(record: Record, gpu: cgpu_native.LimitsGpu, now: int) -> None:
+    is_slight = abs(now - gpu.outside_bytes) < _WORTH_LOGGING
+    if now != gpu.outside_bytes and not (now and is_slight):
+        log.info("memory_outside", container=record.id, gpu=gpu.uuid, bytes=now)
 
 
 def _read_program(pid: int) -> str:

@@ -37,7 +37,7 @@ class LostGpus:
         now = {gpu.index: gpu for gpu in lost}
         known = self._list_known()
         if now.keys() != known.keys():
-            node = self._state.refresh_node()
+            node = self._state.known_node(refresh=True)
             uuids = {gpu.index: gpu.uuid for gpu in node.gpus}
             for index in sorted(now.keys() - known.keys()):
                 uuid = uuids.get(index) or now[index].uuid

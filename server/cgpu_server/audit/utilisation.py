@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cgpu_server.state.limits import is_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import Compute, GpuUse, Use
@@ -39,10 +39,6 @@ class Utilisation:
         self._counted_at: float | None = None
         self._estimated_ns: dict[Tenant, int] = {}
         self.busy_ns: dict[str, int] = {}
-
-    def read_percents(self) -> Mapping[str, int]:
-        """Return how busy each GPU was in the audit's last snapshot, by UUID."""
-        return self._snapshot().utilisation
 
     def count(self, records: Iterable[Record]) -> None:
         """Add the time since the last call, and forget containers that are gone."""

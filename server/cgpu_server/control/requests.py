@@ -14,7 +14,6 @@ from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.names import names_of
 from cgpu_node.view.usage import locate_processes
-from cgpu_server.audit.description import describe_node
 from cgpu_server.control.connections import DESCRIPTOR
 from cgpu_server.control.guests import admit_guest
 from cgpu_server.control.set_request import STRANGER, set_values
@@ -153,7 +152,7 @@ class Requests:
                 }
             )
         visible = {record.id for record in tree.records}
-        shown_one_by_one = describe_node(state, self._audit, state.find_node(), visible).uses
+        shown_one_by_one = self._audit.describe(state.find_node(), visible).uses
         size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
         return {
             "pid": os.getpid(),
@@ -168,7 +167,7 @@ class Requests:
         state.refresh()
         node = state.known_node()
         visible = None if tree.is_for_all else {record.id for record in tree.records}
-        whole = describe_node(state, self._audit, node, visible)
+        whole = self._audit.describe(node, visible)
         return whole._replace(uses=tuple(locate_processes(whole.uses))).as_json()
 
     def _open_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:

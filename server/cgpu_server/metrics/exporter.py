@@ -14,9 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cgpu_env.version import VERSION
 from cgpu_node.shares.record import pod_of
-from cgpu_server.audit.description import describe_node
 from cgpu_server.journal import log
 from cgpu_server.metrics.dcgm import DCGM
 from cgpu_server.metrics.table import METRICS, MetricsView
@@ -42,7 +40,6 @@ class Collector:
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, int], tuple[int, int]] = {}
         self._pods: dict[str, PodContainer] = {}
-        self._version = VERSION
 
     def collect(self) -> Iterator[Family]:
         """The table's families with their samples."""
@@ -60,14 +57,13 @@ class Collector:
         state, audit = self._state, self._audit
         node = state.find_node()
         others = describe_whole_gpus(state.exclusive, node, audit.last)
-        usage = describe_node(state, audit, node, others=others.values())
+        usage = audit.describe(node, others=others.values())
         return MetricsView(
             usage=usage,
             is_readable=node is not None,
             refused=self._count_refused(usage.uses),
             figures=state.arbiters.read_figures(),
             refresh_age=time.monotonic() - state.refreshed_at,
-            version=self._version,
             audit=audit.last,
             busy_ns=audit.utilisation.busy_ns,
             pods={**self._find_pods(usage.uses), **{use.id: pod for pod, use in others.items()}},

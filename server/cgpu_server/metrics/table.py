@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cgpu_env.version import VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -43,7 +45,6 @@ class MetricsView(NamedTuple):
         refused: requests for memory that did not fit, by directory and the GPU's number.
         figures: of each arbitration, by UUID.
         refresh_age: seconds since the server last read who is alive.
-        version: of cgpu.
         audit: its last snapshot.
         busy_ns: for how long each GPU was busy, by UUID.
         pods: which container of which pod it is, by the container's id.
@@ -55,7 +56,6 @@ class MetricsView(NamedTuple):
     refused: Mapping[tuple[str, int], int]
     figures: Mapping[str, Figures]
     refresh_age: float
-    version: str
     audit: Snapshot
     busy_ns: Mapping[str, int]
     pods: Mapping[str, PodContainer]
@@ -179,7 +179,7 @@ def _list_marks(view: MetricsView) -> Iterable[Sample]:
 METRICS: tuple[Metric, ...] = (
     Metric(
         *("cgpu_build_info", ("version",), "Always 1; which cgpu serves."),
-        lambda view: [((view.version,), 1)],
+        lambda _: [((VERSION,), 1)],
     ),
     _node_metric(
         "look_age_seconds",

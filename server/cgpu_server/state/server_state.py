@@ -132,22 +132,16 @@ class ServerState:
             return self.known_node()
         return None
 
-    def known_node(self) -> Node:
+    def known_node(self, *, refresh: bool = False) -> Node:
         """The same, by the configuration in force: the file may be wrong now.
+
+        ``refresh``: ask the driver again, which may hang.
 
         Raises:
             CgpuError: the driver does not answer.
         """
-        return load_node(self.registry.state_dir, self.driver_dir, config=self.config)
-
-    def refresh_node(self) -> Node:
-        """The facts, asked of the driver again, which may hang.
-
-        Raises:
-            CgpuError: it does not answer.
-        """
-        state_dir = self.registry.state_dir
-        return load_node(state_dir, self.driver_dir, config=self.config, refresh=True)
+        state_dir, config = self.registry.state_dir, self.config
+        return load_node(state_dir, self.driver_dir, config=config, refresh=refresh)
 
     def list_gpus(self) -> list[GpuShare | NodeGpu]:
         """The GPUs that have a UUID; if the driver does not answer, those that containers have."""

@@ -46,13 +46,13 @@ def test_a_charge_falls_to_the_most_that_any_reading_found(
     def compare(*_: Any) -> dict[tuple[str, int], Verdict]:
         return {KEY: verdict(next(readings))}
 
-    def charge(_record: Any, _number: int, _gpu: Any, outside: int) -> bool:
+    def charge(_key: tuple[str, int], _gpu: Any, outside: int) -> bool:
         written.append(outside)
         return True
 
     monkeypatch.setattr(auditor, "_READINGS", len(found))
     monkeypatch.setattr(auditor, "_PAUSE_SECONDS", (0, 0))
-    monkeypatch.setattr(auditor, "limits_of", lambda _: [[gpu]])
+    monkeypatch.setattr(auditor, "limits_of", lambda _: [gpu])
     monkeypatch.setattr(auditor, "charge_outside", charge)
     monkeypatch.setattr(audit, "_compare_once", compare)
     audit._audit_once()  # noqa: SLF001 (its thread would do it after seconds)

@@ -24,7 +24,7 @@ from cgpu_node.shares.record import Owner, PodContainer, Record, pack_pod
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
-from cgpu_server.audit import description
+from cgpu_server.audit import auditor
 from cgpu_server.audit.snapshot import Snapshot
 from cgpu_server.metrics import exporter
 from cgpu_server.metrics.dcgm import DCGM
@@ -34,7 +34,7 @@ from cgpu_server.serve import metrics_address
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-    from cgpu_server.audit.auditor import Audit
+    from cgpu_server.audit.utilisation import Utilisation
     from cgpu_server.state.server_state import ServerState
 
 pytestmark = pytest.mark.unit
@@ -130,23 +130,23 @@ class World:
             ),
         )
 
-    def audit(self) -> Audit:
+    def audit(self) -> auditor.Audit:
         tenant = str(self.folder), 0
         last = Snapshot({UUID: True}, {UUID: 5}, {tenant: 2}, {UUID: 75}, {})
         last = last._replace(used_bytes={UUID: 5000} if self.is_read else {})
-        utilisation = SimpleNamespace(
-            add_estimates=list,
-            read_percents=lambda: last.utilisation,
-            busy_ns={UUID: 2_500_000_000},
+        audit = auditor.Audit(self.state())
+        audit.last = last
+        audit.utilisation = cast(
+            "Utilisation", SimpleNamespace(add_estimates=list, busy_ns={UUID: 2_500_000_000})
         )
-        return cast("Audit", SimpleNamespace(last=last, utilisation=utilisation))
+        return audit
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "a")
     world.folder.mkdir()
-    monkeypatch.setattr(description, "use_of", world.use)
+    monkeypatch.setattr(auditor, "use_of", world.use)
     return world
 
 

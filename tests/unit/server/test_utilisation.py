@@ -77,7 +77,7 @@ class World:
 
     def usage(self) -> Usage:
         uses = self.utilisation.add_estimates(map(use_of, self.records))
-        return usage_of(NODE, uses, lambda _: Rules(), None, self.utilisation.read_percents())
+        return usage_of(NODE, uses, lambda _: Rules(), None, self.snapshot.utilisation)
 
     def compute(self, name: str, number: int = 0) -> Compute:
         (use,) = (each for each in self.usage().uses if each.id == name)

@@ -21,7 +21,7 @@ from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import CONFIG_PATH, load_config
+from cgpu_node.settings.config import CONFIG_PATH, find_unknown_gpus, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def check_driver(ground: Ground) -> Iterator[Finding]:
         what, _, mend = format_lost_gpu(gpu.as_gpu).partition("; ")
         yield Finding("error", what, str(gpu.index), f"{mend}; then: cgpu probe")
     yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
-    for name in rules.find_unknown_gpus(node, node.gpus):
+    for name in find_unknown_gpus(node.config, node.gpus):
         what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
         yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
     yield from _check_default_size(ground, node)

@@ -14,6 +14,7 @@ from cgpu_node.client import send_request
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import ROOT_STATE, check_parent, node_state, state_path
 from cgpu_node.settings import rules
+from cgpu_node.settings.config import make_defaults
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.admission import check_weight
 
@@ -78,6 +79,6 @@ def _read_rules(draft: Draft) -> dict[str, Rules]:
     """Those in the state directory, of GPUs with nobody on them."""
     node = draft.node
     changes = rules.read_changes(draft.host_files.state_dir)
-    defaults = rules.make_defaults(node, node.gpus)
+    defaults = make_defaults(node.config, node.gpus)
     uuids = [share.uuid for share in draft.plan.gpus]
     return {uuid: rules.resolve(uuid, changes, defaults, inhabited=False) for uuid in uuids}

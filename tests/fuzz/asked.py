@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cgpu_native.arbitration import Arbitration
 
 _GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 15 << 30, 1 << 20, ())
-_NODE = Node("535.0", "/nowhere", {}, {}, (_GPU,), (), 20, 0, False)  # noqa: FBT003
+_NODE = Node("535.0", "/nowhere", {}, {}, (_GPU,), ())
 
 
 class _Arbitration:

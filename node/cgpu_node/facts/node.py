@@ -13,15 +13,11 @@ from cgpu_env.errors import CgpuError, printable
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
-from cgpu_node.settings.config import CONFIG_PATH, is_closed, load_config
-from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
+from cgpu_node.settings.config import CONFIG_PATH, Config, is_closed, load_config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any, Protocol, TypeVar
-
-    from cgpu_node.settings.config import Config
 
     Made_co = TypeVar("Made_co", covariant=True)
 
@@ -78,12 +74,8 @@ class Node(NamedTuple):
         companions: SONAME -> real file, of what these two load by name.
         gpus: in the order of their indices, with those that are lost.
         device_nodes: those that every container with a GPU needs.
-        max_inst: containers on a GPU, and the sum of their weights.
-        overcommit: whether caps on a GPU may add up to more than its memory.
+        config: the configuration.
         notes: what could not be found out, one sentence each.
-        policy: compute policy of a GPU unless another one was chosen for it.
-        prio_ratio: percent of a GPU's time for high-priority containers, in the same way.
-        gpu: the settings of single GPUs that differ, by index or UUID (``Config.gpu``).
         cuda_order: UUIDs of the GPUs as CUDA numbers them by default; empty: not known.
     """
 
@@ -93,12 +85,8 @@ class Node(NamedTuple):
     companions: dict[str, str]
     gpus: tuple[NodeGpu, ...]
     device_nodes: tuple[DeviceNode, ...]
-    max_inst: int
-    overcommit: bool
+    config: Config = Config()
     notes: tuple[str, ...] = ()
-    policy: int = DEFAULT_POLICY
-    prio_ratio: int = DEFAULT_PRIO_RATIO
-    gpu: Mapping[str, Mapping[str, int]] = {}
     cuda_order: tuple[str, ...] = ()
 
     @property
@@ -257,11 +245,7 @@ def _parse_node(facts: dict[str, Any], config: Config) -> Node:
         companions=facts["companions"],
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
         device_nodes=_device_nodes(facts["device_nodes"]),
-        max_inst=config.max_inst,
-        overcommit=config.overcommit,
+        config=config,
         notes=tuple(facts["notes"]),
-        policy=config.policy,
-        prio_ratio=config.prio_ratio,
-        gpu=config.gpu,
         cuda_order=tuple(facts["cuda_order"]),
     )

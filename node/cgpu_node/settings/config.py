@@ -42,6 +42,8 @@ from cgpu_node.settings.rules import (
     DEFAULT_POLICY,
     DEFAULT_PRIO_RATIO,
     RANGES,
+    Defaults,
+    Rules,
     format_allowed,
     parse_default_size,
     value_of,
@@ -51,9 +53,21 @@ from cgpu_node.trust import check_source
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from typing import Any, Protocol
 
     from cgpu_node.settings.kubernetes import Kubernetes
+
+    class GpuIdentity(Protocol):
+        """A GPU of the node, or of a request."""
+
+        @property
+        def index(self) -> int:
+            """On this node."""
+
+        @property
+        def uuid(self) -> str:
+            """As the driver writes it."""
+
 
 CONFIG_PATH = "/etc/cgpu/config.toml"
 KUBERNETES = "kubernetes.json"  # beside it; hook/common/document.c looks for it too
@@ -150,6 +164,27 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     }
     values: dict[str, Any] = {"kubernetes": setting, "gpu": gpus, **own}
     return config._replace(**values)
+
+
+def make_defaults(config: Config, gpus: Iterable[GpuIdentity]) -> Defaults:
+    """The rules of these GPUs until they are changed; a UUID goes before an index."""
+    common = Rules(config.policy, config.max_inst, config.prio_ratio)
+    own = {}
+    for gpu in gpus if config.gpu else ():
+        by_index, by_uuid = (config.gpu.get(name, {}) for name in _config_names(gpu))
+        own[gpu.uuid] = common._replace(**{**by_index, **by_uuid})
+    return Defaults(common, own)
+
+
+def _config_names(gpu: GpuIdentity) -> tuple[str, str]:
+    """Return the names of a GPU in the configuration."""
+    return str(gpu.index), gpu.uuid.lower()
+
+
+def find_unknown_gpus(config: Config, gpus: Iterable[GpuIdentity]) -> list[str]:
+    """The GPUs of the configuration that the node does not have."""
+    names = {name for gpu in gpus for name in _config_names(gpu)}
+    return [name for name in config.gpu if name not in names]
 
 
 def identify_config(path: str = CONFIG_PATH) -> tuple[object, ...]:

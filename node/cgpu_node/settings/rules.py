@@ -27,40 +27,10 @@ from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any, Protocol, TypeGuard
+    from collections.abc import Mapping
+    from typing import Any, TypeGuard
 
     Changes = dict[str, dict[str, int]]
-
-    class Configured(Protocol):
-        """The configuration, or a node that was made with it."""
-
-        @property
-        def policy(self) -> int:
-            """Of each GPU."""
-
-        @property
-        def max_inst(self) -> int:
-            """Likewise."""
-
-        @property
-        def prio_ratio(self) -> int:
-            """Likewise."""
-
-        @property
-        def gpu(self) -> Mapping[str, Mapping[str, int]]:
-            """Rules of single GPUs, which precede the common ones, by index or UUID."""
-
-    class GpuIdentity(Protocol):
-        """A GPU of the node, or of a request."""
-
-        @property
-        def index(self) -> int:
-            """On this node."""
-
-        @property
-        def uuid(self) -> str:
-            """As the driver writes it."""
 
 
 FILE = "rules.json"
@@ -188,27 +158,6 @@ def parse_default_size(value: object) -> int | str | None:
     if not given.whole or not given.part:
         return given.part
     return None if given.part > given.whole else str(value).strip(BLANKS)
-
-
-def make_defaults(source: Configured, gpus: Iterable[GpuIdentity]) -> Defaults:
-    """The rules of these GPUs until they are changed; a UUID goes before an index."""
-    common = Rules(source.policy, source.max_inst, source.prio_ratio)
-    own = {}
-    for gpu in gpus if source.gpu else ():
-        by_index, by_uuid = (source.gpu.get(name, {}) for name in _config_names(gpu))
-        own[gpu.uuid] = common._replace(**{**by_index, **by_uuid})
-    return Defaults(common, own)
-
-
-def _config_names(gpu: GpuIdentity) -> tuple[str, str]:
-    """Return the names of a GPU in the configuration."""
-    return str(gpu.index), gpu.uuid.lower()
-
-
-def find_unknown_gpus(source: Configured, gpus: Iterable[GpuIdentity]) -> list[str]:
-    """The GPUs of the configuration that the node does not have."""
-    names = {name for gpu in gpus for name in _config_names(gpu)}
-    return [name for name in source.gpu if name not in names]
 
 
 def read_changes(state_dir: str) -> Changes:

@@ -48,7 +48,7 @@ def check_request(
         most = rules[share.uuid].max_inst
         _check_count(share, beside, most, asked)
         _check_free_weight(request, share, beside, most)
-        if not node.overcommit:
+        if not node.config.overcommit:
             _check_memory(share, beside, node, asked)
 
 

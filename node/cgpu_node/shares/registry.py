@@ -15,6 +15,7 @@ from cgpu_env.request import MEM_DEV
 from cgpu_native import policies
 from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
+from cgpu_node.settings.config import make_defaults
 from cgpu_node.shares import admission, compute, record
 from cgpu_node.shares.admission import AdmissionError
 from cgpu_node.shares.liveness import (
@@ -149,7 +150,10 @@ class Registry:
         A guest brings none: containers that come later would be under it.
         """
         uuids = [share.uuid for share in request.gpus]
-        changes, defaults = rules.read_changes(self.state_dir), rules.make_defaults(node, node.gpus)
+        changes, defaults = (
+            rules.read_changes(self.state_dir),
+            make_defaults(node.config, node.gpus),
+        )
         empty = [uuid for uuid in uuids if not admission.records_on_gpu(living, uuid)]
         now = {u: rules.resolve(u, changes, defaults, inhabited=u not in empty) for u in uuids}
         admission.check_request(request, living, node, now)

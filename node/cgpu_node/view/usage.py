@@ -11,7 +11,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_node.facts.node import Node, load_node
 from cgpu_node.paths import open_state
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import Config, load_config
+from cgpu_node.settings.config import Config, load_config, make_defaults
 from cgpu_node.shares.admission import free_weight, records_on_gpu, still_promised
 from cgpu_node.shares.names import name_of
 from cgpu_node.shares.registry import Registry
@@ -38,7 +38,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     state = open_state(state_dir)
     records = Registry(state).list_records()
     node = _load_node_leniently(state, driver_dir)
-    changes, defaults = rules.read_changes(state), rules.make_defaults(node, node.gpus)
+    changes, defaults = rules.read_changes(state), make_defaults(node.config, node.gpus)
 
     def rules_of(uuid: str) -> Rules:
         return rules.resolve(uuid, changes, defaults, inhabited=bool(records_on_gpu(records, uuid)))

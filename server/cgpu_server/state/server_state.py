@@ -11,7 +11,13 @@ from cgpu_env import CgpuError
 from cgpu_node import exclusive
 from cgpu_node.facts.node import driver_folder, load_node, read_facts
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import CONFIG_PATH, Config, identify_config, load_config
+from cgpu_node.settings.config import (
+    CONFIG_PATH,
+    Config,
+    identify_config,
+    load_config,
+    make_defaults,
+)
 from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters, Demand
 
@@ -194,9 +200,7 @@ class ServerState:
         followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:
             self._followed = followed
-            self.defaults = rules.make_defaults(
-                self.config, self.list_gpus() if self.config.gpu else ()
-            )
+            self.defaults = make_defaults(self.config, self.list_gpus() if self.config.gpu else ())
 
     def _read_configuration(self) -> None:
         """Read the configuration if it is new; the previous one stays in force if it is wrong."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from cgpu_env import GpuShare, Request
 from cgpu_env.request import Asked
 from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.config import Config
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
 
@@ -19,7 +20,15 @@ SIX, NINE = TOTAL * 6 // 15, TOTAL * 9 // 15
 
 def make_node(*, max_inst: int = 20, overcommit: bool = False) -> Node:
     gpus = [NodeGpu(i, uuid, "Tesla T4", TOTAL, 100 * MIB, ()) for i, uuid in enumerate(UUIDS)]
-    return Node("535.0", "/nowhere", {}, {}, tuple(gpus), (), max_inst, overcommit)
+    return Node(
+        "535.0",
+        "/nowhere",
+        {},
+        {},
+        tuple(gpus),
+        (),
+        Config(max_inst=max_inst, overcommit=overcommit),
+    )
 
 
 def ask(*sizes: int, weight: int = 1, first: int = 0) -> Request:

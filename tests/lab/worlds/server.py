@@ -29,8 +29,6 @@ NODE = Node(
     {},
     tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS)),
     (),
-    20,
-    overcommit=False,
 )
 
 

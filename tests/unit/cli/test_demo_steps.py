@@ -173,7 +173,7 @@ def test_a_gpu_that_others_share_is_refused_with_who_they_are(tmp_path: Path) ->
     """CLI-9: all of it is promised, so a step would fail."""
     registry = Registry(str(tmp_path))
     node_gpu = NodeGpu(GPU.index, GPU.uuid, "Tesla T4", TOTAL, 0, ())
-    node = Node("1", "/", {}, {}, (node_gpu,), (), 20, overcommit=False)
+    node = Node("1", "/", {}, {}, (node_gpu,), ())
     others.refuse_shared(str(tmp_path), GPU)
     request = Request((GpuShare(0, GPU.uuid, CAPS[9] << 20),), 1, high_priority=False)
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)

@@ -56,7 +56,7 @@ CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
 def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     """A container on both GPUs that holds 100 MiB of the second, and an idle session."""
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
-    node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, overcommit=False)
+    node = Node("535.0", "/nowhere", {}, {}, gpus, ())
     monkeypatch.setattr("cgpu_node.view.usage.load_node", lambda *_, **__: node)
     names._find_name.cache_clear()  # noqa: SLF001
     registry = Registry(str(tmp_path))

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.unit
 MIB = 1 << 20
 UUIDS = [f"GPU-{i}0000000-1111-2222-3333-444444444444" for i in range(3)]
 GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
-NODE = Node("535.0", "/nowhere", {}, {}, GPUS, (), 20, overcommit=False)
+NODE = Node("535.0", "/nowhere", {}, {}, GPUS, ())
 
 
 def held(gpu: int, percent: float | None, *processes: Holding) -> GpuUse:

@@ -17,7 +17,7 @@ UUIDS = [
     "GPU-33333333-1111-2222-3333-444444444444",
 ]
 GPUS = tuple(NodeGpu(i, uuid, "T4", 1 << 34, 0, ()) for i, uuid in enumerate(UUIDS))
-NODE = Node("1", "/nowhere", {}, {}, GPUS, (), 20, overcommit=False)
+NODE = Node("1", "/nowhere", {}, {}, GPUS, ())
 UNLIKE = NODE._replace(cuda_order=(UUIDS[2], UUIDS[0], UUIDS[3], UUIDS[1]))
 
 

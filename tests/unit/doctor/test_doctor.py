@@ -138,7 +138,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     monkeypatch.setattr(driver, "compute_modes", lambda _: {GPU.uuid: 0})
 
     def answer(**different: object) -> None:
-        good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, overcommit=False)
+        good = Node("550.1", "/x", libraries, {}, (GPU,), ())
         monkeypatch.setattr(driver, "_probe_driver", lambda _: good._replace(**different))
 
     answer()

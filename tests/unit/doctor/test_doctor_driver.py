@@ -49,7 +49,7 @@ def test_a_compute_mode_that_the_driver_does_not_report_is_not_in_order(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, modes: dict[str, int], levels: list[str]
 ) -> None:
     gpus = (NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ()),)
-    node = Node("1", "/x", {}, {}, gpus, (), 20, overcommit=False)
+    node = Node("1", "/x", {}, {}, gpus, ())
     monkeypatch.setattr(driver, "_probe_driver", lambda _: node)
     monkeypatch.setattr(driver, "compute_modes", lambda _: modes)
     assert [found.level for found in driver.check_compute_mode(ground)] == levels

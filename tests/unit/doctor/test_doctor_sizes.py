@@ -39,7 +39,7 @@ def test_a_default_size_that_a_gpu_cannot_give_is_a_warning(
     """The configured one, and what ``cgpu set`` has put in its place."""
     libraries = dict.fromkeys(driver.PROXIED, "/x")
     gpu = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, ())
-    node = Node("1", "/x", libraries, {}, (gpu,), (), 20, overcommit=False)
+    node = Node("1", "/x", libraries, {}, (gpu,), ())
     monkeypatch.setattr(driver, "_probe_driver", lambda _: node)
     ground = Ground(Machine(str(tmp_path)), str(tmp_path), None)
 

@@ -100,8 +100,6 @@ NODE = Node(
     {JIT: "/usr/lib/drv/jit.so.535.1"},
     (gpu(0), gpu(1)),
     (DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),),
-    20,
-    overcommit=False,
 )
 DEBIAN_IMAGE = {f"{DEBIAN}/libc.so.6": "", "/usr/bin/env": "", "/lib": "-> usr/lib"}
 

@@ -123,7 +123,7 @@ def test_a_missing_device_is_refused() -> None:
 
 
 def test_an_earlier_edit_is_undone_only_where_our_hook_is() -> None:
-    node = Node("1", "/d", {"a": "/d/a"}, {}, (), (), 20, overcommit=False)
+    node = Node("1", "/d", {"a": "/d/a"}, {}, (), ())
     ours = [
         {"destination": "/dev/cgpu/limits", "source": "/run/cgpu/containers/old/limits"},
         {"destination": "/dev/cgpu/real/a", "source": "/d/a"},

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 def found(driver_dir: Path) -> dict[str, str]:
-    node = Node("535.1", str(driver_dir), {}, {}, (), (), 20, overcommit=False)
+    node = Node("535.1", str(driver_dir), {}, {}, (), ())
     return find_host_files("abc", "/run/cgpu", node).tools
 
 

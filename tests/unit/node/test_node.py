@@ -16,7 +16,7 @@ from cgpu_env import CgpuError
 from cgpu_node.facts import driver
 from cgpu_node.facts.node import DeviceNode
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import Config, load_config
+from cgpu_node.settings.config import Config, find_unknown_gpus, load_config, make_defaults
 from lab.driver.fake_probe import MIB, UUID, FakeDriver, fake_driver, load
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def test_a_proxy_is_not_taken_for_a_driver(fake: FakeDriver) -> None:
 def test_the_configuration_decides_over_the_defaults(fake: FakeDriver) -> None:
     """CLI-8."""
     defaults = load(fake)
-    assert (defaults.max_inst, defaults.overcommit) == (20, False)
+    assert (defaults.config.max_inst, defaults.config.overcommit) == (20, False)
     text = f"""
 [node]
 max_inst = 25
@@ -244,9 +244,9 @@ prio_ratio = 99
 library_dir = "{fake.folder}"
 """
     node = load(fake, text, driver_dir=None)
-    assert (node.max_inst, node.overcommit) == (25, True)
-    assert (defaults.policy, defaults.prio_ratio) == (6, 80)
-    assert (node.policy, node.prio_ratio) == (2, 99)
+    assert (node.config.max_inst, node.config.overcommit) == (25, True)
+    assert (defaults.config.policy, defaults.config.prio_ratio) == (6, 80)
+    assert (node.config.policy, node.config.prio_ratio) == (2, 99)
     assert node.driver_dir == str(fake.folder)
 
 
@@ -282,13 +282,13 @@ prio_ratio = 50
 """
     node = load(fake, text)
     gpus = [node.gpus[0]._replace(index=i, uuid=f"{uuid[:-1]}{i}".lower()) for i in range(3)]
-    defaults = rules.make_defaults(node, gpus)
+    defaults = make_defaults(node.config, gpus)
     assert [defaults.for_gpu(gpu.uuid) for gpu in gpus] == [
         rules.Rules(3, 10, 80),
         rules.Rules(5, 20, 50),
         rules.Rules(2, 20, 80),
     ]
-    assert rules.find_unknown_gpus(node, gpus) == ["7"]
+    assert find_unknown_gpus(node.config, gpus) == ["7"]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class World:
         self.config, self.cap, self.is_alone = Config(), 1000, False
         self.is_read = True  # what the driver reports of a GPU's memory
         gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
-        self.node: Node | None = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
+        self.node: Node | None = Node("535.0", "/nowhere", {}, {}, (gpu,), ())
 
     def use(self, record: Record) -> Use:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003

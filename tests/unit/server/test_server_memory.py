@@ -33,7 +33,7 @@ GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate
 
 def admit(registry: Registry, name: str, *caps: int) -> Path:
     """A container with these caps, in MiB, on the first GPUs."""
-    node = Node("1", "/", {}, {}, GPUS, (), 20, overcommit=False)
+    node = Node("1", "/", {}, {}, GPUS, ())
     shares = tuple(GpuShare(i, UUIDS[i], cap * MIB) for i, cap in enumerate(caps))
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     request = Request(shares, 1, high_priority=False)

@@ -12,6 +12,7 @@ import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
+from cgpu_node.settings.config import Config
 from cgpu_node.settings.rules import POLICIES, Defaults, Rules
 from cgpu_node.shares import target
 from cgpu_node.shares.liveness import start_time
@@ -38,8 +39,7 @@ def admit(
     *,
     high: bool = False,
 ) -> Path:
-    node = Node("1", "/", {}, {}, GPUS, (), defaults.common.max_inst, overcommit=False)
-    node = node._replace(policy=defaults.common.policy, prio_ratio=defaults.common.prio_ratio)
+    node = Node("1", "/", {}, {}, GPUS, (), Config(**defaults.common._asdict()))
     request = Request(tuple(GpuShare(i, UUIDS[i], MIB) for i in gpus), weight, high)
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     return Path(registry.admit(name, "container", request, node, owner, ["true"], policy=policy))

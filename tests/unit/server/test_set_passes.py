@@ -37,7 +37,7 @@ pytestmark = pytest.mark.unit
 
 MIB = 1 << 20
 GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 1000 * MIB, 0, ())
-NODE = Node("1", "/", {}, {}, (GPU,), (), 20, overcommit=False)
+NODE = Node("1", "/", {}, {}, (GPU,), ())
 
 
 class World:

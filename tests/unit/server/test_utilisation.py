@@ -34,7 +34,7 @@ MIB = 1 << 20
 NS = 1_000_000_000
 UUIDS = [f"GPU-{i}0000000-1111-2222-3333-444444444444" for i in range(2)]
 GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
-NODE = Node("535.0", "/nowhere", {}, {}, GPUS, (), 20, overcommit=False)
+NODE = Node("535.0", "/nowhere", {}, {}, GPUS, ())
 
 
 class World:

@@ -147,7 +147,7 @@ class ContainerLookup:
 
     def find(self, process: HostProcess) -> Record | None:
         """The container or session of a process; None for a process of the host."""
-        found = find_container_id(parse_groups(_read_lines(process.pid, "cgroup")), self._homes)
+        found = find_container_id(_read_groups(process.pid), self._homes)
         if found is not None:
             return self._records.get(found)
         return self._find_by_mounts(process) or self._find_session(process)
@@ -244,7 +244,7 @@ def _home_of(record: Record) -> set[Group]:
     first = (owner.runtime_dir and first_process_of(owner.runtime_dir)) or owner[:2]
     if start_time(first[0]) != first[1]:
         return set()
-    return find_home_groups(parse_groups(_read_lines(first[0], "cgroup")), record.id)
+    return find_home_groups(_read_groups(first[0]), record.id)
 
 
 def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
@@ -320,11 +320,11 @@ def _read_ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _read_lines(pid: int, name: str) -> list[str]:
+def _read_groups(pid: int) -> list[Group]:
     try:
         # Paths need not be text, and only a line feed ends a line.
-        with open(f"{folder_of(pid)}/{name}", errors="replace", newline="\n") as file:
-            return file.readlines()
+        with open(f"{folder_of(pid)}/cgroup", errors="replace", newline="\n") as file:
+            return [*parse_groups(file)]
     except OSError:  # it ended meanwhile, or is another user's
         return []
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
-from cgpu_native.files import create_ledger, cut_ledger, open_file, read_file
+from cgpu_native.errors import FormatError, NativeError
+from cgpu_native.files import create_ledger, cut_ledger, open_file
 from cgpu_native.limits import (
     LIMITS_VERSION,
     MAX_GPUS,
     MISSTATED,
-    Head,
     Limits,
     LimitsGpu,
     pack_limits,
@@ -21,12 +20,12 @@ from cgpu_native.uuids import uuid_bytes, uuid_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgpu_native.amend import amend_limits, set_bytes, set_cap
-    from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, LedgerProcess, Look, is_costly
+    from cgpu_native.ledger import LEDGER_VERSION, Ledger, LedgerProcess, is_costly
 else:
     # Not needed to start a container: imported at first use.
     _LATER = {
         "amend": ("amend_limits", "set_bytes", "set_cap"),
-        "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "LedgerProcess", "Look", "is_costly"),
+        "ledger": ("LEDGER_VERSION", "Ledger", "LedgerProcess", "is_costly"),
     }
 
     def __getattr__(name):  # noqa: ANN001, ANN202
@@ -37,28 +36,22 @@ else:
 
 
 __all__ = [
-    "ANY_GPU",
     "LEDGER_VERSION",
     "LIMITS_VERSION",
     "MAX_GPUS",
     "MISSTATED",
     "FormatError",
-    "FullError",
-    "Head",
     "Ledger",
     "LedgerProcess",
     "Limits",
     "LimitsGpu",
-    "Look",
     "NativeError",
-    "OverCapError",
     "amend_limits",
     "create_ledger",
     "cut_ledger",
     "is_costly",
     "open_file",
     "pack_limits",
-    "read_file",
     "read_head",
     "read_limits",
     "set_bytes",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-MAX_TENANTS: int = lib.CGPU_MAX_TENANTS
-
 
 class Figures(NamedTuple):
     """Counters of an arbitration since its start."""
@@ -74,8 +72,7 @@ class Arbitration:
 
         Raises:
             FormatError: if a file is not of this release.
-            FullError: if there are ``MAX_TENANTS`` containers already.
-            NativeError: if ``number`` or ``weight`` is out of range.
+            NativeError: if ``number`` or ``weight`` is out of range, or no more containers fit.
             OSError: if a file cannot be opened or mapped.
         """
         key = ffi.new("uint32_t *")

@@ -18,24 +18,16 @@ class NativeError(Exception):
         self.status = status
 
 
-class OverCapError(NativeError):
-    """The request does not fit under the cap; nothing was charged."""
-
-
-class FullError(NativeError):
-    """Every process slot of the ledger is taken."""
-
-
 class FormatError(NativeError):
     """Not a file of ours, or another release's."""
 
 
-_KINDS: dict[int, tuple[type[NativeError], str]] = {
-    lib.CGPU_EOVERCAP: (OverCapError, "the request does not fit under the cap"),
-    lib.CGPU_EFULL: (FullError, "no free process slot in the ledger"),
-    lib.CGPU_EFORMAT: (FormatError, "wrong magic, version or size: not written by this release"),
-    lib.CGPU_EINVAL: (NativeError, "an argument is out of range"),
-    lib.CGPU_ENOTFOUND: (NativeError, "no such entry"),
+_SENTENCES = {
+    lib.CGPU_EOVERCAP: "the request does not fit under the cap",
+    lib.CGPU_EFULL: "no free process slot in the ledger",
+    lib.CGPU_EFORMAT: "wrong magic, version or size: not written by this release",
+    lib.CGPU_EINVAL: "an argument is out of range",
+    lib.CGPU_ENOTFOUND: "no such entry",
 }
 
 
@@ -51,5 +43,5 @@ def check_status(status: int, what: str) -> None:
     if status == lib.CGPU_EIO:
         found = ffi.errno
         raise OSError(found, LEASED if found == errno.EAGAIN else os.strerror(found), what)
-    kind, text = _KINDS.get(status, (NativeError, f"status {status}"))
-    raise kind(status, f"{what}: {text}")
+    kind = FormatError if status == lib.CGPU_EFORMAT else NativeError
+    raise kind(status, f"{what}: {_SENTENCES.get(status, f'status {status}')}")

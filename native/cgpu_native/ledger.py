@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ANY_GPU: int = lib.CGPU_MAX_GPUS
-SLOTS: int = lib.CGPU_LEDGER_SLOTS
 LEDGER_VERSION: int = lib.CGPU_LEDGER_VERSION
 
 
@@ -90,7 +89,7 @@ _MOST_RESTS = 256  # each holds a descriptor
 
 
 class Ledger:
-    """One process's attachment to a ledger, or an observer; GPUs by their number in the limits."""
+    """An observer of a ledger; GPUs go by their number in the limits."""
 
     def __init__(
         self,
@@ -102,20 +101,6 @@ class Ledger:
         self._recalled = 0  # until when it rests, as all looks of this process know
 
     @classmethod
-    def attach(cls, path: os.PathLike[str] | str, pid: int | None = None) -> Self:
-        """Take a slot for this process (or for ``pid``, which is only a label).
-
-        Raises:
-            FullError: if all slots are taken by living processes.
-            FormatError: if the file is no ledger of this release.
-            OSError: if it cannot be opened or mapped.
-        """
-        return cls(
-            _open_ledger(lib.cgpu_ledger_attach, path, os.getpid() if pid is None else pid),
-            str(path),
-        )
-
-    @classmethod
     def observe(cls, path: os.PathLike[str] | str) -> Self:
         """Look at a ledger without a slot and without believing what is in it.
 
@@ -123,31 +108,13 @@ class Ledger:
             FormatError: if the file is no ledger of this release.
             OSError: if it cannot be opened; ``BlockingIOError`` under a lease.
         """
-        ledger = cls(_open_ledger(lib.cgpu_ledger_observe, path), str(path))
+        out = ffi.new("struct cgpu_ledger **")
+        status = lib.cgpu_ledger_observe(os.fsencode(path), out)
+        check_status(status, f"open ledger {os.fspath(path)}")
+        ledger = cls(out[0], str(path))
         if _RESTS:
             ledger._recall_rest()
         return ledger
-
-    def charge(self, gpu: int, cap: int, size: int) -> int:
-        """Charge ``size`` bytes, and return them.
-
-        Raises:
-            OverCapError: if ``size`` does not fit under ``cap``; nothing is charged.
-        """
-        charged = ffi.new("uint64_t *")
-        status = lib.cgpu_ledger_charge(self._handle, gpu, cap, size, charged)
-        check_status(status, f"charge {size} bytes on GPU {gpu}")
-        return int(charged[0])
-
-    def release(self, gpu: int, size: int) -> None:
-        """Give ``size`` bytes of this process back.
-
-        Raises:
-            NativeError: if the process holds less; nothing is changed.
-        """
-        check_status(
-            lib.cgpu_ledger_release(self._handle, gpu, size), f"release {size} bytes on GPU {gpu}"
-        )
 
     def read_used(self, gpu: int) -> int:
         """Return the bytes held by all living processes."""
@@ -158,10 +125,6 @@ class Ledger:
     def read_total(self, gpu: int) -> int:
         """Return the sum that charges are compared with: ``read_used``, unless tampered with."""
         return int(lib.cgpu_ledger_total(self._handle, gpu))
-
-    def read_own(self, gpu: int) -> int:
-        """Return the bytes held by this process."""
-        return int(lib.cgpu_ledger_own(self._handle, gpu))
 
     def read_refused(self, gpu: int) -> int:
         """Return how many requests were refused since the ledger was made."""
@@ -214,12 +177,12 @@ class Ledger:
             _RESTS[_identify_file(fd)] = _Rest(until, fd)
 
     def close(self) -> None:
-        """Give back the slot with all its charges; further calls find nothing attached."""
+        """Look no more; further calls find nothing."""
         lib.cgpu_ledger_detach(self._handle)
         self._handle = ffi.NULL
 
     def __enter__(self) -> Self:
-        """Return the attachment itself."""
+        """Return the observer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -249,9 +212,3 @@ def _is_past(until: int) -> bool:
 def _identify_file(path: os.PathLike[str] | str | int) -> tuple[int, int]:
     facts = os.stat(path)  # noqa: PTH116 - the start path
     return facts.st_dev, facts.st_ino
-
-
-def _open_ledger(function: Any, path: os.PathLike[str] | str, *arguments: int) -> Any:  # noqa: ANN401
-    out = ffi.new("struct cgpu_ledger **")
-    check_status(function(os.fsencode(path), *arguments, out), f"open ledger {os.fspath(path)}")
-    return out[0]

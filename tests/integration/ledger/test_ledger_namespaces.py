@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
+from lab.shares.attached import AttachedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +25,11 @@ pytestmark = pytest.mark.integration
 CAP = 1 << 30
 HOLDER = """
 import os, signal, sys
-import cgpu_native
-ledger = cgpu_native.Ledger.attach(sys.argv[1])
-ledger.charge(0, int(sys.argv[2]), int(sys.argv[3]))
+from cgpu_native._native import ffi, lib
+ledger = ffi.new("struct cgpu_ledger **")
+assert lib.cgpu_ledger_attach(os.fsencode(sys.argv[1]), os.getpid(), ledger) == 0
+cap, size = map(int, sys.argv[2:])
+assert lib.cgpu_ledger_charge(ledger[0], 0, cap, size, ffi.new("uint64_t *")) == 0
 print(os.getpid(), flush=True)
 signal.pause()
 """
@@ -87,9 +90,9 @@ def test_a_process_that_reaches_the_file_under_another_name_shares_the_account(
     script = f'mount --bind {path} {other} && exec "$@"'
     namespaces = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh")
     process, _ = hold(str(other), 600, *namespaces)
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         assert ledger.read_used(0) == 600
-        with pytest.raises(cgpu_native.OverCapError):
+        with pytest.raises(cgpu_native.NativeError, match="does not fit under the cap"):
             ledger.charge(0, 1000, 401)
         kill(process)
         ledger.charge(0, 1000, 1000)  # the dead one's bytes are there at once
@@ -105,7 +108,7 @@ def ledger_slot(ledger: cgpu_native.Ledger) -> int:
 def _charge_as_another_user(path: str) -> None:
     if os.geteuid() == 0:
         os.setresuid(12345, 12345, 12345)
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         assert ledger.charge(0, CAP, 500) == 500
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -127,8 +130,8 @@ def test_a_process_of_any_user_can_charge() -> None:
 def test_two_ledgers_know_nothing_of_one_another(path: Path, tmp_path: Path) -> None:
     cgpu_native.create_ledger(tmp_path, "second")
     with (
-        cgpu_native.Ledger.attach(path) as first,
-        cgpu_native.Ledger.attach(tmp_path / "second") as second,
+        AttachedLedger.attach(path) as first,
+        AttachedLedger.attach(tmp_path / "second") as second,
     ):
         first.charge(0, 1000, 1000)
         second.charge(0, 1000, 1000)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
+from lab.shares.attached import AttachedLedger
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def _fill(path: Path, cap: int, filled: Barrier, seen: Barrier) -> None:
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
 
         def work() -> None:
             for _ in range(ROUNDS):
@@ -54,10 +55,10 @@ def test_mem_6_sixteen_processes_of_four_threads_fill_a_cap_exactly(path: Path) 
     for worker in workers:
         worker.start()
     filled.wait(60)
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         assert ledger.read_used(0) == cap
         assert sorted(p.pid for p in ledger.list_processes(0)) == sorted(w.pid for w in workers)
-        with pytest.raises(cgpu_native.OverCapError):
+        with pytest.raises(cgpu_native.NativeError, match="does not fit under the cap"):
             ledger.charge(0, cap, 1)
         assert ledger.read_refused(0) == 1
         seen.wait(60)
@@ -70,7 +71,7 @@ def test_mem_6_sixteen_processes_of_four_threads_fill_a_cap_exactly(path: Path) 
 def _hold(path: Path, ready: Barrier) -> None:
     faulthandler.disable()  # pytest's: it would print this death
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ledger = cgpu_native.Ledger.attach(path)
+    ledger = AttachedLedger.attach(path)
     ledger.charge(0, UNIT, UNIT // 4)
     ready.wait(60)
     time.sleep(600)
@@ -83,7 +84,7 @@ def test_mem_7_death_by_any_signal_gives_back(path: Path, sign: signal.Signals) 
     for worker in workers:
         worker.start()
     ready.wait(60)
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         assert ledger.read_used(0) == UNIT
         for worker in workers:
             assert worker.pid is not None
@@ -99,13 +100,13 @@ def _child_of(ledger: cgpu_native.Ledger, path: Path) -> None:
     assert (ledger.read_used(0), ledger.read_own(0)) == (0, 0)
     with pytest.raises(cgpu_native.NativeError):
         ledger.charge(0, UNIT, 1)
-    with cgpu_native.Ledger.attach(path) as own:
+    with AttachedLedger.attach(path) as own:
         assert own.charge(0, UNIT, UNIT // 2) == UNIT // 2
         assert own.read_used(0) == UNIT
 
 
 def test_a_forked_worker_is_detached_and_attaches_anew(path: Path) -> None:
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         ledger.charge(0, UNIT, UNIT // 2)
         worker = FORK.Process(target=_child_of, args=(ledger, path))
         worker.start()

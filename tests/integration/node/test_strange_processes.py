@@ -58,12 +58,14 @@ print(flush=True)
 sys.stdin.read()
 """
 MAPS = b"""
-import cgpu_native, ctypes, sys
+import ctypes, os, sys
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-ledger = cgpu_native.Ledger.attach(sys.argv[2])
-ledger.charge(0, 1 << 30, 1000)
+from cgpu_native._native import ffi, lib
+ledger = ffi.new("struct cgpu_ledger **")
+assert lib.cgpu_ledger_attach(os.fsencode(sys.argv[2]), os.getpid(), ledger) == 0
+assert lib.cgpu_ledger_charge(ledger[0], 0, 1 << 30, 1000, ffi.new("uint64_t *")) == 0
 with open(sys.argv[1], "wb+") as file:
     file.truncate(4096)
     # MAP_SHARED | MAP_FIXED, before everything else
@@ -74,14 +76,15 @@ sys.stdin.read()
 """
 # Of a process whose first thread has ended /proc/PID shows no memory, mounts or program.
 HEADLESS = b"""
-import ctypes, sys, threading
-from cgpu_native import Ledger
-ledger = Ledger.attach(sys.argv[2])
-ledger.charge(0, 1 << 30, 1000)
+import ctypes, os, sys, threading
+from cgpu_native._native import ffi, lib
+ledger = ffi.new("struct cgpu_ledger **")
+assert lib.cgpu_ledger_attach(os.fsencode(sys.argv[2]), os.getpid(), ledger) == 0
+assert lib.cgpu_ledger_charge(ledger[0], 0, 1 << 30, 1000, ffi.new("uint64_t *")) == 0
 def rest():
     print(flush=True)
     sys.stdin.read()
-    import os; os._exit(0)
+    os._exit(0)
 threading.Thread(target=rest).start()
 ctypes.CDLL(None).pthread_exit(None)
 """

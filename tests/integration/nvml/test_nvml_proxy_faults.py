@@ -125,9 +125,11 @@ int fcntl(int fd, int command, ...)
 int fcntl64(int, int, ...) __attribute__((alias("fcntl")));
 """
 HOLDER = """
-import cgpu_native, sys
-ledger = cgpu_native.Ledger.attach(sys.argv[1])
-ledger.charge(0, 1 << 40, 300)
+import os, sys
+from cgpu_native._native import ffi, lib
+ledger = ffi.new("struct cgpu_ledger **")
+assert lib.cgpu_ledger_attach(os.fsencode(sys.argv[1]), os.getpid(), ledger) == 0
+assert lib.cgpu_ledger_charge(ledger[0], 0, 1 << 40, 300, ffi.new("uint64_t *")) == 0
 print(flush=True)
 sys.stdin.read()
 """

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import cgpu_native
 from cgpu_env.version import VERSION
 from cgpu_node.settings import rules
+from lab.shares.attached import AttachedLedger
 from lab.worlds import cgpu_run as cgpu_run_world
 from lab.worlds.server import MIB, wait_until
 from lab.worlds.tree import ID, World, output, worlds
@@ -139,7 +139,7 @@ def test_what_is_odd_about_a_cap_that_is_written_is_in_the_log(world: World) -> 
     server = world.serve()
     path = f"0/{ID[:12]}/memsize"
     assert world.write(path, "6/80") == ""
-    with cgpu_native.Ledger.attach(world.state / "containers" / ID / "ledger") as process:
+    with AttachedLedger.attach(world.state / "containers" / ID / "ledger") as process:
         process.charge(0, 3 << 20, 3 << 20)
         assert world.write(path, "1MiB") == ""
     lines = output(server)

@@ -33,6 +33,7 @@ from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
 from lab.shares import changing
+from lab.shares.attached import AttachedLedger
 from lab.worlds.audit import Audited
 from lab.worlds.cgpu_run import World as Machine
 from lab.worlds.server import MIB, NODE, UUIDS, World, is_arbitrated, wait_until
@@ -90,7 +91,7 @@ def test_a_container_with_locks_without_end_is_marked_and_no_other_one(
 ) -> None:
     hostile, honest = world.admit("a"), world.admit("b")
     stack.enter_context(Hostile("locks", hostile / "ledger", MANY))
-    ledger = stack.enter_context(cgpu_native.Ledger.attach(honest / "ledger"))
+    ledger = stack.enter_context(AttachedLedger.attach(honest / "ledger"))
     ledger.charge(0, MIB, MIB // 2)
     address = serve(world)
     found = scrape(address)
@@ -245,7 +246,7 @@ def test_a_ledger_made_large_is_cut_back_and_works_again(world: World, stack: Ex
     """REL-5: it would fill the file system, which other containers need, and the host."""
     path = world.admit("a") / "ledger"
     size = path.stat().st_size
-    ledger = stack.enter_context(cgpu_native.Ledger.attach(path))
+    ledger = stack.enter_context(AttachedLedger.attach(path))
     ledger.charge(0, MIB, MIB // 2)
     os.truncate(path, 1 << 40)
     serve(world)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import cgpu_native
 from lab.machine.as_service import as_service
 from lab.machine.servers import end_servers
+from lab.shares.attached import AttachedLedger
 from lab.worlds.server import MIB, World, environment, wait_until
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def logged(log: Path, pattern: str) -> str:
 def test_a_container_is_measured_from_its_ledger_and_its_arbiter(world: World) -> None:
     directory = world.admit("a", weight=3)
     address = serve(world)
-    with cgpu_native.Ledger.attach(directory / "ledger") as ledger:
+    with AttachedLedger.attach(directory / "ledger") as ledger:
         ledger.charge(0, MIB, MIB // 2)
-        with pytest.raises(cgpu_native.OverCapError):
+        with pytest.raises(cgpu_native.NativeError, match="does not fit under the cap"):
             ledger.charge(0, MIB, MIB)
         wait_until(lambda: scrape(address)["cgpu_container_compute_fallback"]["a"] == 0, "signs")
         found = scrape(address)

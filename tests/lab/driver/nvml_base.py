@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cgpu_native import Ledger, LimitsGpu, create_ledger, pack_limits
+from cgpu_native import LimitsGpu, create_ledger, pack_limits
 from cgpu_shim.relocation import relocate
 from cgpu_sim import machine
 from cgpu_sim.directory import make_driver_dir
 from lab.runs import counted
+from lab.shares.attached import AttachedLedger
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -130,9 +131,9 @@ class Base(NamedTuple):
     def view(self) -> View:
         return View(self.path / "lib", self.machine)
 
-    def attach(self, pid: int) -> Ledger:
+    def attach(self, pid: int) -> AttachedLedger:
         """A ledger slot for a process that calls itself ``pid``."""
-        return Ledger.attach(self.path / "ledger", pid)
+        return AttachedLedger.attach(self.path / "ledger", pid)
 
     def set_cap(self, cap_bytes: int) -> None:
         """Change the first GPU's cap in place, as the host does."""

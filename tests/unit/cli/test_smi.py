@@ -26,6 +26,7 @@ from cgpu_node.shares.registry import Owner, Registry
 from cgpu_node.view import marks
 from cgpu_node.view.usage import read_usage
 from cgpu_node.view.view import Others, parse_usage
+from lab.shares.attached import AttachedLedger
 from lab.shares.changing import change_container
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     directory = registry.admit("0123456789abcdef", "container", request, node, owner, command)
     one = Request((GpuShare(0, UUIDS[0], MIB),), 1, high_priority=False)
     registry.admit("run-1", "session", one, node, owner, ["sleep", "9"])
-    with cgpu_native.Ledger.attach(f"{directory}/ledger") as ledger:
+    with AttachedLedger.attach(f"{directory}/ledger") as ledger:
         ledger.charge(0, CAPS[1], 100 * MIB)
         yield read_usage(str(tmp_path), None)
 

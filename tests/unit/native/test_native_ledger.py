@@ -21,6 +21,7 @@ from elftools.elf.elffile import ELFFile
 import cgpu_native
 import cgpu_native.build
 from cgpu_native import _native
+from lab.shares.attached import AttachedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
 
 
 def test_amounts_stand_in_the_file_where_the_layout_says(path: Path) -> None:
-    with cgpu_native.Ledger.attach(path, pid=77) as ledger:
+    with AttachedLedger.attach(path, pid=77) as ledger:
         ledger.charge(5, CAP, 1234)
         file = ffi.new("struct cgpu_ledger_file *")
         ffi.buffer(file)[:] = path.read_bytes()
@@ -101,7 +102,7 @@ def test_amounts_stand_in_the_file_where_the_layout_says(path: Path) -> None:
 
 def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
     observer = cgpu_native.Ledger.observe(path)
-    with cgpu_native.Ledger.attach(path) as ledger:
+    with AttachedLedger.attach(path) as ledger:
         assert ledger.charge(0, CAP, 150) == 150
         assert (ledger.read_used(0), ledger.read_own(0), observer.read_used(0)) == (150, 150, 150)
         assert observer.list_processes() == [cgpu_native.LedgerProcess(os.getpid(), 0, 150)]
@@ -198,8 +199,8 @@ def test_what_is_remembered_of_costly_ledgers_may_change_while_it_is_gone_throug
 
 
 def test_each_status_is_an_exception_of_its_own(path: Path) -> None:
-    with cgpu_native.Ledger.attach(path) as ledger:
-        with pytest.raises(cgpu_native.OverCapError) as caught:
+    with AttachedLedger.attach(path) as ledger:
+        with pytest.raises(cgpu_native.NativeError, match="does not fit under the cap") as caught:
             ledger.charge(0, CAP, CAP + 1)
         assert caught.value.status == lib.CGPU_EOVERCAP
         assert ledger.read_refused(0) == 1
@@ -209,17 +210,17 @@ def test_each_status_is_an_exception_of_its_own(path: Path) -> None:
         ledger.charge(0, CAP, 1)  # closed
     (path.parent / "other").write_bytes(b"no ledger")
     with pytest.raises(cgpu_native.FormatError):
-        cgpu_native.Ledger.attach(path.parent / "other")
+        AttachedLedger.attach(path.parent / "other")
     with pytest.raises(FileNotFoundError):
         cgpu_native.Ledger.observe(path.parent / "missing")
     with pytest.raises(FileExistsError):
         cgpu_native.create_ledger(path.parent, "ledger")
 
 
-def test_a_full_ledger_is_an_exception_of_its_own(path: Path) -> None:
-    ledgers = [cgpu_native.Ledger.attach(path) for _ in range(lib.CGPU_LEDGER_SLOTS)]
-    with pytest.raises(cgpu_native.FullError):
-        cgpu_native.Ledger.attach(path)
+def test_a_full_ledger_takes_no_more_processes(path: Path) -> None:
+    ledgers = [AttachedLedger.attach(path) for _ in range(lib.CGPU_LEDGER_SLOTS)]
+    with pytest.raises(cgpu_native.NativeError, match="no free process slot"):
+        AttachedLedger.attach(path)
     for ledger in ledgers:
         ledger.close()
 

@@ -66,8 +66,9 @@ def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: 
     """REL-3: what a program left running in the background still counts."""
     directory = admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, None), kind="session")
     holder = (
-        "import cgpu_native, sys; ledger = cgpu_native.Ledger.attach(sys.argv[1]);"
-        "ledger.charge(0, 1 << 30, 1 << 20); print(flush=True); sys.stdin.read()"
+        "import sys; from lab.shares.attached import AttachedLedger;"
+        "ledger = AttachedLedger.attach(sys.argv[1]); ledger.charge(0, 1 << 30, 1 << 20);"
+        "print(flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holder, f"{directory}/ledger"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

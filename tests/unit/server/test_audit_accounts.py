@@ -12,6 +12,7 @@ import cgpu_native
 from cgpu_node.shares.record import GpuShare, Owner, Record
 from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.verdict import LedgerAccount
+from lab.shares.attached import AttachedLedger
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +45,7 @@ def share(folder: Path, gpu: int, exported: int, imported: int, due: int) -> Non
 
 def test_what_others_pay_for_is_no_more_than_was_promised(tmp_path: Path) -> None:
     record = made(tmp_path)
-    with cgpu_native.Ledger.attach(tmp_path / "ledger") as ledger:
+    with AttachedLedger.attach(tmp_path / "ledger") as ledger:
         ledger.charge(0, CAP, 300)
         share(tmp_path, 0, exported=0, imported=200, due=200)
         share(tmp_path, 1, exported=5000, imported=5000, due=0)

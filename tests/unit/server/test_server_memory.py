@@ -21,6 +21,7 @@ from cgpu_node.shares.change import Notes
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_node.view.usage import use_of
+from lab.shares.attached import AttachedLedger
 from lab.shares.changing import change_container, change_default, change_gpus
 
 pytestmark = pytest.mark.unit
@@ -133,7 +134,7 @@ def test_what_was_given_up_is_free_for_others(registry: Registry) -> None:
 def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Registry) -> None:
     """MEM-8: only what is given back is free, without anybody's help."""
     directory = admit(registry, "a", 900)
-    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+    with AttachedLedger.attach(directory / "ledger") as process:
         process.charge(0, 900 * MIB, 700 * MIB)
         change_memory(registry, "a", 100 * MIB)
         assert caps(directory) == [100]
@@ -153,7 +154,7 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
 def test_whoever_lowers_a_cap_below_what_is_held_is_told(registry: Registry) -> None:
     """MEM-8: of each GPU whose cap was changed."""
     directory = admit(registry, "a", 300, 300)
-    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+    with AttachedLedger.attach(directory / "ledger") as process:
         for place in (0, 1):
             process.charge(place, 300 * MIB, 200 * MIB + 1)
         assert change_memory(registry, "a", 201 * MIB) == Notes()
@@ -197,7 +198,7 @@ def test_what_a_ledger_says_beyond_what_was_promised_is_not_kept_from_others(
 ) -> None:
     """MEM-8: the container can write anything there."""
     directory = admit(registry, "a", 300)
-    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+    with AttachedLedger.attach(directory / "ledger") as process:
         process.charge(0, 1 << 60, 1 << 60)
         change_memory(registry, "a", 100 * MIB)
         assert promised(registry, "a") == [300]
@@ -226,7 +227,7 @@ def test_what_is_taken_while_a_cap_is_lowered_is_promised_too(
     """MEM-8: up to the moment in which the cap is less."""
     directory = admit(registry, "a", 300)
     set_cap = cgpu_native.set_cap
-    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+    with AttachedLedger.attach(directory / "ledger") as process:
 
         def charge_before(path: str, place: int, cap: int) -> None:
             if process.read_own(0) == 0:

@@ -6,13 +6,14 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from cgpu_native._native import lib
 
 import cgpu_native
 from cgpu_cli.show import table
 from cgpu_cli.show.query import format_usage
 from cgpu_cli.show.trend import Trend
 from cgpu_env import GpuShare
-from cgpu_native.limits import METERED, METERED_ROUGHLY
+from cgpu_native.limits import METERED_ROUGHLY
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
@@ -134,9 +135,9 @@ def test_the_driver_is_asked_about_processes_only_where_that_says_more(world: Wo
     assert gpus_to_ask(world.snapshot, world.records) == set(), "it is alone on both"
     foreign = world.snapshot._replace(foreign_bytes={UUIDS[1]: MIB})
     assert gpus_to_ask(foreign, world.records) == {UUIDS[1]}
-    world.add("b", 0, metered=METERED)
+    world.add("b", 0, metered=lib.CGPU_METERED)
     assert gpus_to_ask(world.snapshot, world.records) == {UUIDS[0]}
-    world.measure("a", metered=METERED)
+    world.measure("a", metered=lib.CGPU_METERED)
     assert gpus_to_ask(foreign, world.records) == set(), "all are measured"
 
 
@@ -157,7 +158,7 @@ def test_a_container_has_what_its_processes_have_and_a_gpu_at_most(world: World)
 def test_what_is_measured_needs_no_estimate_and_nothing_counts_twice(world: World) -> None:
     world.add("a", 1)
     world.pass_seconds(2)
-    world.measure("a", metered=METERED)
+    world.measure("a", metered=lib.CGPU_METERED)
     world.pass_seconds(3)
     its = world.compute("a")
     assert (its.measured_percent, its.estimated_percent) == (25.0, None)
@@ -217,7 +218,7 @@ def test_a_container_that_is_gone_leaves_its_time_to_nobody(world: World) -> Non
 
 def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.add("a", 0)
-    world.add("b", 1, metered=METERED)
+    world.add("b", 1, metered=lib.CGPU_METERED)
     world.pass_seconds(5)
     usage = parse_usage(world.usage().as_json())
     assert usage == world.usage()._replace(
@@ -243,7 +244,7 @@ def test_what_is_measured_roughly_is_an_estimate(
 ) -> None:
     """SCH-4: the GPU's own figure is that of both, and each has what the page says."""
     for name in "ab":
-        world.add(name, 0, metered=METERED | METERED_ROUGHLY)
+        world.add(name, 0, metered=lib.CGPU_METERED | METERED_ROUGHLY)
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.measured_percent, its.estimated_percent, its.estimated_ns) == (None, 25.0, 0)

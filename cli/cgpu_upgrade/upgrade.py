@@ -67,11 +67,7 @@ def switch_to_source(
         present = Environment(installation.current_environment)
         made = environment.make_environment(present, installation.prefix, source, options)
         try:
-            _check_candidate(made, state_dir)
-            if dry:
-                found = living.count_by_release(living.list_running(state_dir))
-                return Outcome(present.release, made.release, present.release, found, None, [])
-            return _switch_environment(installation, made, state_dir)
+            return _switch_if_fit(installation, made, state_dir, dry=dry)
         finally:
             if installation.current_environment != made.path and not _is_known_to_engines(made):
                 made.remove()
@@ -89,13 +85,8 @@ def switch_back(installation: Installation, state_dir: str, *, dry: bool) -> Out
                 f"{installation.back_link} is not there: there is no way back",
                 hint="put the release that you want in use: cgpu upgrade WHEEL",
             )
-        before = Environment(installation.current_environment)
         after = Environment(installation.previous_environment)
-        _check_candidate(after, state_dir)
-        if dry:
-            found = living.count_by_release(living.list_running(state_dir))
-            return Outcome(before.release, after.release, before.release, found, None, [])
-        return _switch_environment(installation, after, state_dir)
+        return _switch_if_fit(installation, after, state_dir, dry=dry)
 
 
 def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
@@ -126,12 +117,21 @@ def _is_known_to_engines(environment: Environment) -> bool:
     return any(path.startswith(f"{environment.path}/") for path in programs)
 
 
-def _check_candidate(candidate: Environment, state_dir: str) -> None:
-    candidate.check()
-    reads = candidate.read_layouts()
-    living.check_containers(living.list_running(state_dir), reads)
+def _switch_if_fit(
+    installation: Installation, after: Environment, state_dir: str, *, dry: bool
+) -> Outcome:
+    """Switch to an environment that has passed all checks; if ``dry``, only check it."""
+    after.check()
+    reads = after.read_layouts()
+    guests = living.list_running(state_dir)
+    living.check_containers(guests, reads)
     living.check_rules(state_dir, reads)
-    _tell_engines(candidate.run_cgpu, "--dry-run")
+    _tell_engines(after.run_cgpu, "--dry-run")
+    if not dry:
+        return _switch_environment(installation, after, state_dir)
+    before = Environment(installation.current_environment).release
+    found = living.count_by_release(guests)
+    return Outcome(before, after.release, before, found, None, [])
 
 
 def _switch_environment(installation: Installation, after: Environment, state_dir: str) -> Outcome:

@@ -63,7 +63,9 @@ def _run_session(given: Options) -> NoReturn:
     except CgpuError as error:
         message = options.translate_message(str(error), given)
         raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
-    starter = _start_keeper(session)
+    starter = None  # where the node's server gives the share back
+    if session.is_own:
+        starter = keeper.start(session.state_dir, session.directory, session.node.driver_dir)
     set_environment(environment, session)
     umask = os.umask(0o022)  # any user of the session reads what is made from here on
     warning = _enter_session(given, session, environment)
@@ -75,13 +77,6 @@ def _run_session(given: Options) -> NoReturn:
     if starter is not None:
         _wait_for_child(starter)
     _exec_program(given.program, environment)
-
-
-def _start_keeper(session: Session) -> int | None:
-    """A child that starts the keeper, unless the node's server gives the share back."""
-    if not session.is_own:
-        return None
-    return keeper.start(session.state_dir, session.directory, session.node.driver_dir)
 
 
 def _wait_for_child(child: int) -> None:

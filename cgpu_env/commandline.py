@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import IO, TYPE_CHECKING
+from collections.abc import Sequence
+from typing import IO
 
 from cgpu_env.errors import format_suggestion, printable
 from cgpu_env.version import VERSION
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,11 +6,9 @@ docs/json.md describes the fields; a test compares it with what the programs pri
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 VERSION = 1  # of all of them; goes up when a key is removed or changes its meaning
 

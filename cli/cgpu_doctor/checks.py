@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from cgpu_doctor import driver, kernel, metrics, releases, state, users, wiring
-from cgpu_doctor.finding import BY_ROOT, Finding
+from cgpu_doctor.finding import BY_ROOT, Finding, Ground
 from cgpu_env import CgpuError
 from cgpu_install.machine import ClosedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cgpu_doctor.finding import Ground
 
 CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "configuration": wiring.check_configuration,

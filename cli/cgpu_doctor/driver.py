@@ -7,27 +7,21 @@ import re
 import shlex
 import stat
 import sys
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING
 
 import cgpu_shim
 from cgpu_doctor.elf import glibc_needed, list_exports
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import Finding, Ground
 from cgpu_env import CgpuError
 from cgpu_env.devices import format_lost_gpu
 from cgpu_env.values import format_misstated_default
 from cgpu_node import sealed
 from cgpu_node.facts.discovery import compute_modes
 from cgpu_node.facts.driver import CUDA, PROXIED
-from cgpu_node.facts.node import load_node
+from cgpu_node.facts.node import Node, load_node
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, find_unknown_gpus, load_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground
-    from cgpu_node.facts.node import Node
 
 MODULE = "/proc/driver/nvidia/version"
 # Names that begin so, or have such a verb, may take memory or time; a test compares this with

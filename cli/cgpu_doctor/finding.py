@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from cgpu_install.engines import SERVICE
-from cgpu_install.machine import BOOTED
+from cgpu_install.machine import BOOTED, Machine
 from cgpu_node import server
-
-if TYPE_CHECKING:
-    from cgpu_install.machine import Machine
 
 Level = Literal["ok", "note", "warning", "error"]
 BY_ROOT = "as root: cgpu doctor"

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from cgpu_doctor.finding import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground
+from cgpu_doctor.finding import Finding, Ground
 
 # Setting: the value that keeps users without root from namespaces, and the one that lets them.
 _SWITCHES = {

@@ -7,17 +7,12 @@ import http.client
 import ipaddress
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import Finding, Ground
 from cgpu_install.engines import SERVICE, SOCKET, UNITS, WANTED_BY, unit_path
 from cgpu_node.paths import ROOT_STATE
 from cgpu_node.settings.config import CONFIG_PATH, load_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground
 
 _PATIENCE = 2.0  # seconds
 _LARGEST_PORT = 65535

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from cgpu_doctor.finding import BY_ROOT, Finding
+from cgpu_doctor.finding import BY_ROOT, Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_node import installation
 from cgpu_upgrade import living, switch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground
 
 
 def check_releases(ground: Ground) -> Iterator[Finding]:

@@ -6,9 +6,10 @@ import os
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import Finding, Ground, Level
 from cgpu_env import CgpuError, parse_environment
 from cgpu_env.request import MEANT, without_size
 from cgpu_node import client, installation
@@ -17,11 +18,6 @@ from cgpu_node.paths import check_parent, check_state, default_state_dir
 from cgpu_node.shares import record
 from cgpu_node.shares.mountinfo import list_mounts
 from cgpu_node.shares.registry import Registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground, Level
 
 _CALM_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
 _LEAST_BYTES = 1 << 20

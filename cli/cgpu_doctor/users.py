@@ -6,11 +6,11 @@ import os
 import stat
 import sys
 import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
 from shlex import quote
-from typing import TYPE_CHECKING
 
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import Finding, Ground
 from cgpu_env import CgpuError
 from cgpu_node import accounts as apart
 from cgpu_node import installation
@@ -18,11 +18,6 @@ from cgpu_node.facts import driver
 from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import driver_folder
 from cgpu_node.settings.config import CONFIG_PATH, load_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground
 
 _RUN = "cgpu-run"
 _ELSEWHERE = (

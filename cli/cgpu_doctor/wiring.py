@@ -7,26 +7,19 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from cgpu_doctor.finding import BY_ROOT, Finding
+from cgpu_doctor.finding import BY_ROOT, Finding, Ground, Level
 from cgpu_env import CgpuError
 from cgpu_install import containerd, dockerd
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
+from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE, Engine
 from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
-from cgpu_install.machine import ClosedError
+from cgpu_install.machine import ClosedError, Machine
 from cgpu_install.plan import PROGRAMS, detect_engines, plan_install
 from cgpu_node.settings.config import CONFIG_PATH, load_config
 from cgpu_upgrade.environment import UNTOUCHED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_doctor.finding import Ground, Level
-    from cgpu_install.engines import Engine
-    from cgpu_install.machine import Machine
 
 _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from cgpu_install.machine import Machine
+from cgpu_install.machine import Machine
 
 
 class Link(NamedTuple):

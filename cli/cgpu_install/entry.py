@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import printable
+from cgpu_install.machine import Machine
 from cgpu_install.tree import find_lone_ancestor, get_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cgpu_install.machine import Machine
-
 
 NAME = "cgpu"  # of our runtime, in engines
 _PLAIN = ("runc", "io.containerd.runc.v2")  # docker's default has either name

@@ -11,20 +11,15 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_install.change import Link, read_content
-from cgpu_install.machine import BIN_DIR
+from cgpu_install.change import Change, Content, Link, read_content
+from cgpu_install.machine import BIN_DIR, Machine
 from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cgpu_install.change import Change, Content
-    from cgpu_install.machine import Machine
 
 FOLDER = "/var/lib/cgpu"
 _FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"

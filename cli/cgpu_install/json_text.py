@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, cast
 
 from cgpu_env import CgpuError
 from cgpu_install.tree import check_depth, verify_text, with_value, without_value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()

@@ -6,25 +6,30 @@ import contextlib
 import difflib
 import os
 import sysconfig
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, json_text
-from cgpu_install.change import Change, Link, read_content
+from cgpu_install.change import Change, Content, Link, read_content
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
+from cgpu_install.engines import (
+    ENGINES,
+    HOOK,
+    RUNTIME,
+    SERVER,
+    UNITS,
+    WANTED_BY,
+    Engine,
+    File,
+    unit_path,
+)
+from cgpu_install.journal import Journal
+from cgpu_install.machine import Machine
 from cgpu_install.tree import with_path
 from cgpu_node import code_bundle
 from cgpu_node.trust import check_source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cgpu_install.change import Content
-    from cgpu_install.engines import Engine, File
-    from cgpu_install.journal import Journal
-    from cgpu_install.machine import Machine
 
 PROGRAMS = "programs"  # the links that all engines share, as an engine of their own
 # Where a distribution's package has cgpu: links that lead there are the package's.

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _PROC = "/proc"
 _SHIM, _MONITOR = "containerd-shim", "conmon"  # of docker and containerd; of podman and CRI-O

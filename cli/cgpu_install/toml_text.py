@@ -7,7 +7,7 @@ through tomlkit. Every result is read again and compared with what was wanted.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
@@ -20,8 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 _UNABLE = (TOMLKitError, AttributeError, KeyError, TypeError, RecursionError)
 

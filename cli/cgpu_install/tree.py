@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from cgpu_env import CgpuError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _DEEPEST = 100  # engines' own have five
 

@@ -9,17 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_node.installation import UNKNOWN, release_of
 from cgpu_node.trust import check_source
 from cgpu_upgrade import layouts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cgpu_upgrade.layouts import Layouts
+from cgpu_upgrade.layouts import Layouts
 
 _MARK = ".cgpu-environment"  # in those that an upgrade has made or moved, and may remove
 _SECONDS = 60

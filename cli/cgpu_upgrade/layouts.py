@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import cgpu_native
 from cgpu_env import CgpuError
@@ -11,9 +12,6 @@ from cgpu_env.version import VERSION
 from cgpu_install import journal
 from cgpu_node.settings import rules
 from cgpu_node.shares import record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Those of a container come first.
 CONTAINER = ("limits", "ledger", "record")

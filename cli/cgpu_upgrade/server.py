@@ -6,15 +6,13 @@ import contextlib
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install.engines import SERVICE
 from cgpu_node import client, server
 from cgpu_node.shares.liveness import start_time
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _TIMES = 3
 _SECONDS = 10.0  # for each

@@ -10,16 +10,12 @@ import ctypes
 import glob
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cgpu_env import CgpuError
+from cgpu_node.installation import Installation
 from cgpu_node.lockfile import LockFile
 from cgpu_upgrade.environment import Environment, free_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_node.installation import Installation
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _START_SECONDS = 10.0  # no container's creation takes longer on the Python side

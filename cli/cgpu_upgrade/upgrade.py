@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
@@ -20,14 +21,10 @@ from cgpu_install.engines import HOOK, RUNTIME, SERVER
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
 from cgpu_install.plan import PROGRAMS
+from cgpu_node.installation import Installation
 from cgpu_upgrade import environment, layouts, living, server, switch
 from cgpu_upgrade.environment import Environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cgpu_node.installation import Installation
-    from cgpu_upgrade.server import Running
+from cgpu_upgrade.server import Running
 
 
 class Outcome(NamedTuple):

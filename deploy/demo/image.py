@@ -6,11 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PYTHON = "/python"
 _LIBRARY = re.compile(r"(/\S+) \(0x")  # of a line that ldd prints

@@ -10,14 +10,11 @@ import os
 import time
 from socket import AF_UNIX, SO_PEERCRED, SO_SNDTIMEO, SOCK_STREAM, SOL_SOCKET, socket
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 from cgpu_env.errors import CgpuError
 from cgpu_node import jsontext, server
 from cgpu_node.facts import driver
-
-if TYPE_CHECKING:
-    from typing import Any
 
 _SOON = 5.0
 _TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine

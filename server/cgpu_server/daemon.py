@@ -10,24 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_node.settings import rules
+from cgpu_server.audit.auditor import Audit
 from cgpu_server.control.connections import Control
 from cgpu_server.control.requests import Requests
+from cgpu_server.control.server_lock import ServerLock
 from cgpu_server.journal import log
 from cgpu_server.service import is_service, notify_systemd
 from cgpu_server.state.account import AccountKeeper
 from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_server.state.libraries import OpenLibraries
+from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.filesystem import ControlTree
 from cgpu_server.tree.nodes import Tree
-
-if TYPE_CHECKING:
-    from cgpu_server.audit.auditor import Audit
-    from cgpu_server.control.server_lock import ServerLock
-    from cgpu_server.state.server_state import ServerState
 
 POLL_SECONDS = 0.25
 LIFE_SECONDS = 1.0

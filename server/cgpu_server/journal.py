@@ -11,13 +11,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cgpu_env.logline import format_line, locate_error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LARGEST_FILE = 1 << 18  # and one older file of the same size
 _MOST, _SECONDS = 20, 60.0

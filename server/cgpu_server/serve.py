@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import locate_error
@@ -27,9 +27,6 @@ from cgpu_server.state.arbiters import Arbiters
 from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.mounter import mount_for_server
 from cgpu_server.tree.mounts import unmount_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FIRST_FD = 3
 _PATIENCE = 2.0  # seconds for a lock; no client gets an answer meanwhile

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from cgpu_cli.commands.completion import Completion
 from cgpu_cli.commands.demo import Demo
@@ -20,9 +21,6 @@ from cgpu_cli.commands.upgrade import Upgrade
 from cgpu_env.commandline import Parser
 from cgpu_node import installation
 from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Command(Protocol):

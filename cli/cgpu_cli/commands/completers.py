@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Mapping
 
 from cgpu_node.facts import engines
 from cgpu_node.settings.rules import POLICIES
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
 
 # What a shell runs to complete a GPU, a container or a folder of the control tree.
 _COMMAND = "cgpu completion targets 2>/dev/null"

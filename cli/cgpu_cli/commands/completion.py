@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Callable
 
 from cgpu_cli.commands.completers import PREAMBLES, set_completer
 from cgpu_node.settings.rules import POLICIES
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
 
 SHELLS = ("bash", "zsh", "fish")
 _LISTED = "targets"
@@ -58,8 +55,6 @@ def _build_smi_parser() -> argparse.ArgumentParser:
 
 def _build_run_parser() -> argparse.ArgumentParser:
     """A parser with the options of ``cgpu-run``, which reads them without one."""
-    import argparse
-
     import shtab
 
     from cgpu_cli.running import options

@@ -5,14 +5,14 @@ The second has twice the weight of the first, and so two thirds of the GPU's tim
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cgpu_cli.demo import offspring, others, tenant
 from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play_demo
@@ -24,11 +24,6 @@ from cgpu_env.devices import select_gpus
 from cgpu_node.facts.driver import check_driver_dir, find_driver_dir
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import DRIVER_VARIABLE, open_state, read_variable
-
-if TYPE_CHECKING:
-    import argparse
-    from contextlib import AbstractContextManager
-
 
 TAG = "CGPU_SIM_TAG"  # a simulated GPU distinguishes programs by it
 

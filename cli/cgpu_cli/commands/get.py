@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cgpu_cli.answer import print_json
 from cgpu_cli.commands.completers import TARGETS, set_completer
@@ -11,9 +12,6 @@ from cgpu_cli.running.guest import ask_server, read_config_notes
 from cgpu_env import CgpuError
 from cgpu_env.errors import printable
 from cgpu_node.shares import target
-
-if TYPE_CHECKING:
-    import argparse
 
 _RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
 _WHOLE_NODE, _EVERY_GPU = "node", "all"  # as `cgpu set` calls them

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import argparse
+from typing import Any
 
 from cgpu_cli.answer import print_json
 from cgpu_cli.commands.completers import TARGETS, set_completer
 from cgpu_cli.running.guest import ask_server
-
-if TYPE_CHECKING:
-    import argparse
 
 
 class Ls:

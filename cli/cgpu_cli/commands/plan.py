@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from cgpu_cli.answer import print_json
 from cgpu_env.values import MIB
 from cgpu_hook import preview
-
-if TYPE_CHECKING:
-    import argparse
-
-    from cgpu_hook.plan import Plan
+from cgpu_hook.plan import Plan
 
 _OFF = (
     "cgpu is off for this container: ALIYUN_COM_GPU_MEM_CONTAINER asks for nothing,"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from cgpu_cli.running import named_driver
 from cgpu_env.devices import format_lost_gpu
 from cgpu_env.values import MIB
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
-
-if TYPE_CHECKING:
-    import argparse
 
 
 class Probe:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
 from cgpu_cli.commands.completers import SETTINGS, TARGETS, set_completer
@@ -11,10 +11,6 @@ from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import printable
 from cgpu_env.values import LARGEST_BYTES, parse_integer
-
-if TYPE_CHECKING:
-    import argparse
-
 
 _NODE_KEYS = ("default_memsize", "inst_ctl", "upgrade")
 

@@ -6,13 +6,10 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cgpu_env import CgpuError
 from cgpu_native.system import adopt_orphans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _POLL_SECONDS = 0.01
 _LIMIT_SECONDS = 10.0  # the kernel frees what a killed process has on a GPU first

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cgpu_cli.show.table import format_title
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, Gpu
 from cgpu_env.errors import printable
 from cgpu_env.values import MIB
 from cgpu_node.facts.discovery import read_holders
 from cgpu_node.shares.registry import Registry
 from cgpu_node.view.usage import use_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_env import Gpu
 
 _AGAIN = "end them or wait for their end, and run it again; cgpu-smi shows who uses what"
 

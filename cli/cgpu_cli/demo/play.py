@@ -6,13 +6,11 @@ import contextlib
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from cgpu_env import CgpuError
 from cgpu_env.values import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WHOLE = 15
 PARTS = (6, 9)

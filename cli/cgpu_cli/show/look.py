@@ -7,7 +7,7 @@ containers' own files are read.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from cgpu_cli.running.guest import UNSERVED, read_config_notes
 from cgpu_env import CgpuError
@@ -15,12 +15,7 @@ from cgpu_node import accounts
 from cgpu_node.client import AbsentError, send_request, with_driver
 from cgpu_node.facts import driver
 from cgpu_node.paths import check_state, default_state_dir, node_state, open_state, state_path
-from cgpu_node.view.view import parse_usage
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from cgpu_node.view.view import Usage
+from cgpu_node.view.view import Usage, parse_usage
 
 
 def query_usage(state_dir: str | None, driver_dir: str | None) -> Usage:

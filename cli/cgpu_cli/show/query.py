@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from cgpu_env.errors import printable
 from cgpu_env.values import MIB
 from cgpu_node.view import marks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 _WIDTH = 44
 _INDENT = "    "

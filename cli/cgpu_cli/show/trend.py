@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from cgpu_cli.show.table import format_others_title, format_title
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 REMEMBERED = 120
 _NS = 1_000_000_000

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cgpu_env import CgpuError
 from cgpu_env.devices import format_gpus
 from cgpu_env.errors import printable
 from cgpu_node.shares import target
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cgpu_node.view.view import Usage
+from cgpu_node.view.view import Usage
 
 _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 

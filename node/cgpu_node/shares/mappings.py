@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from cgpu_node.shares.mountinfo import origin_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _NAME = b"/ledger"
 

@@ -7,13 +7,11 @@ with, since the maker of an image may choose the name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cgpu_env.devices import VENDOR, format_gpus
 from cgpu_env.errors import CgpuError, format_suggestion, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NODE, EVERY_GPU = "node", "all"
 _SHORT = 12

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import cgpu_native
 from cgpu_node.shares.liveness import folder_of
-from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
+from cgpu_node.shares.mappings import LedgerFile, ledgers_of, mapped_ledgers
+from cgpu_node.shares.record import Record
 from cgpu_node.view import marks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cgpu_node.shares.mappings import LedgerFile
-    from cgpu_node.shares.record import Record
 
 UNKNOWN = 0  # of a process that has just ended, or hides
 # Of CPU time: for reading the mappings of one process, and for all.

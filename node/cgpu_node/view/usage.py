@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import cgpu_native
 from cgpu_env.devices import format_lost_gpu
 from cgpu_env.errors import CgpuError
-from cgpu_node.facts.node import Node, load_node
+from cgpu_node.facts.node import Node, NodeGpu, load_node
 from cgpu_node.paths import open_state
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import Config, load_config, make_defaults
+from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.admission import free_weight, records_on_gpu, still_promised
 from cgpu_node.shares.names import name_of
+from cgpu_node.shares.record import Record
 from cgpu_node.shares.registry import Registry
 from cgpu_node.view import marks, processes
 from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from cgpu_node.facts.node import NodeGpu
-    from cgpu_node.settings.rules import Rules
-    from cgpu_node.shares.record import Record
 
 _PPM_OF_A_PERCENT = 10_000
 _STALE_NS = 1_000_000_000  # an arbiter gives a sign twenty times a second

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import cgpu_native
-from cgpu_server.audit.verdict import LedgerAccount, bound_account
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cgpu_node.shares.record import Record
-
-    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
+from cgpu_node.shares.record import Record
+from cgpu_server.audit.verdict import LedgerAccount, Tenant, bound_account
 
 
 def read_accounts(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:

@@ -12,15 +12,18 @@ import random
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import locate_error
 from cgpu_env.values import MIB
 from cgpu_node.facts import driver
+from cgpu_node.facts.node import Node
 from cgpu_node.shares.liveness import folder_of
+from cgpu_node.shares.record import Record
 from cgpu_node.view.usage import usage_of, use_of
+from cgpu_node.view.view import Usage, Use
 from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import find_interface
@@ -31,7 +34,9 @@ from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.audit.verdict import (
     CALM,
     Discrepancy,
+    LedgerAccount,
     ReportedMemory,
+    Tenant,
     Verdict,
     excuse_bypasses,
     intersect_verdicts,
@@ -41,17 +46,7 @@ from cgpu_server.audit.verdict import (
 )
 from cgpu_server.journal import log
 from cgpu_server.state.limits import charge_outside, limits_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from cgpu_node.facts.node import Node
-    from cgpu_node.shares.record import Record
-    from cgpu_node.view.view import Usage, Use
-    from cgpu_server.audit.verdict import LedgerAccount
-    from cgpu_server.state.server_state import ServerState
-
-    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
+from cgpu_server.state.server_state import ServerState
 
 _READINGS = 8  # of one comparison, as long as each finds something
 _PAUSE_SECONDS = (0.001, 0.02)  # between them; irregular, because programs are regular

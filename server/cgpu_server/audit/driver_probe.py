@@ -11,13 +11,11 @@ import os
 import select
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_node.facts.discovery import start_probe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PATIENCE_SECONDS = 10.0
 _RENEWAL_SECONDS = 30.0  # only a driver that begins anew sees that a lost GPU is back

@@ -7,12 +7,9 @@ take, but no call passes through the proxies. A process that uses one has its li
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from cgpu_node.shares.liveness import folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _MOST_BYTES = 8 << 20  # of a process's map; the kernel lists 65,530 mappings at most by default
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from cgpu_env.devices import Gpu, format_lost_gpu
+from cgpu_server.audit.driver_probe import LostGpu
 from cgpu_server.journal import log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cgpu_server.audit.driver_probe import LostGpu
-    from cgpu_server.state.server_state import ServerState
+from cgpu_server.state.server_state import ServerState
 
 
 class LostGpus:

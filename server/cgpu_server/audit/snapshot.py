@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from cgpu_node.shares.record import Record
+from cgpu_server.audit.driver_probe import Reading
+from cgpu_server.audit.process_owners import HostProcess
+from cgpu_server.audit.verdict import Tenant
 from cgpu_server.state.limits import is_measured
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cgpu_node.shares.record import Record
-    from cgpu_server.audit.driver_probe import Reading
-    from cgpu_server.audit.process_owners import HostProcess
-
-    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 _WHOLE = 100  # percent
 

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
+from cgpu_node.shares.record import Record
+from cgpu_node.view.view import Compute, GpuUse, Use
+from cgpu_server.audit.snapshot import Snapshot
+from cgpu_server.audit.verdict import Tenant
 from cgpu_server.state.limits import is_measured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from cgpu_node.shares.record import Record
-    from cgpu_node.view.view import Compute, GpuUse, Use
-    from cgpu_server.audit.snapshot import Snapshot
-
-    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 _NS = 1_000_000_000
 _PERCENT = 100

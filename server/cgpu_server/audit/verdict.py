@@ -9,14 +9,13 @@ in between: ``intersect_verdicts`` keeps what several comparisons agree on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from cgpu_env.values import MIB
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
-
-    Kind = Literal["drift", "bypass"]
+Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
+Kind = Literal["drift", "bypass"]
 
 # What a process may hold beyond its ledger: code that the driver loads late, and blocks that it
 # keeps for itself. docs/design/server.md has the figures.

@@ -10,16 +10,14 @@ import socket
 import struct
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import locate_error
 from cgpu_server.journal import log
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
+Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
 
 DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16

@@ -7,16 +7,14 @@ of the containers. The same rules check its variables as check a container's.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cgpu_env import CgpuError, parse_request
 from cgpu_node.settings import rules
 from cgpu_node.shares.record import Owner, SessionUser
 from cgpu_server.audit.process_owners import read_process
-
-if TYPE_CHECKING:
-    from cgpu_server.control.connections import Peer
-    from cgpu_server.state.server_state import ServerState
+from cgpu_server.control.connections import Peer
+from cgpu_server.state.server_state import ServerState
 
 
 def admit_guest(state: ServerState, request: dict[str, Any], peer: Peer) -> dict[str, Any]:

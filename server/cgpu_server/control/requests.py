@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import printable
@@ -13,10 +14,15 @@ from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.names import names_of
+from cgpu_node.shares.record import Record
 from cgpu_node.view.usage import locate_processes
-from cgpu_server.control.connections import DESCRIPTOR
+from cgpu_node.view.view import GpuUse, Use
+from cgpu_server.audit.auditor import Audit
+from cgpu_server.control.connections import DESCRIPTOR, Peer
 from cgpu_server.control.guests import admit_guest
 from cgpu_server.control.set_request import STRANGER, set_values
+from cgpu_server.state.server_state import ServerState
+from cgpu_server.tree.filesystem import ControlTree
 from cgpu_server.tree.nodes import (
     COMMON,
     Folder,
@@ -26,16 +32,6 @@ from cgpu_server.tree.nodes import (
     read_major,
     read_releases,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cgpu_node.shares.record import Record
-    from cgpu_node.view.view import GpuUse, Use
-    from cgpu_server.audit.auditor import Audit
-    from cgpu_server.control.connections import Peer
-    from cgpu_server.state.server_state import ServerState
-    from cgpu_server.tree.filesystem import ControlTree
 
 _PPM_OF_A_PERCENT = 10_000
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory

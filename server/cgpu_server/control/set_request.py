@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, GpuShare
 from cgpu_env.errors import find_nearest, printable
+from cgpu_node.facts.node import NodeGpu
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.change import CONTAINER_KEYS, change_gpus
 from cgpu_node.shares.names import names_of
+from cgpu_node.shares.record import Record
+from cgpu_node.shares.target import Target
 from cgpu_server.state import changes
-from cgpu_server.tree.nodes import NODE_SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from cgpu_env import GpuShare
-    from cgpu_node.facts.node import NodeGpu
-    from cgpu_node.shares.record import Record
-    from cgpu_node.shares.target import Target
-    from cgpu_server.state.server_state import ServerState
-    from cgpu_server.tree.nodes import Tree
+from cgpu_server.state.server_state import ServerState
+from cgpu_server.tree.nodes import NODE_SETTINGS, Tree
 
 STRANGER = "you are neither root nor the owner of the state directory"
 _EACH_HAS = (

@@ -6,16 +6,11 @@ container's has what that container holds and may hold, and its part of the GPU'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from cgpu_env.values import MIB
-from cgpu_server.metrics.table import Metric, pod_labels, to_label
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from cgpu_node.view.view import GpuTotals, GpuUse
-    from cgpu_server.metrics.table import MetricsView, Sample
+from cgpu_node.view.view import GpuTotals, GpuUse
+from cgpu_server.metrics.table import Metric, MetricsView, Sample, pod_labels, to_label
 
 _LABELS = ("gpu", "UUID", "modelName", "Hostname", "namespace", "pod", "container")
 

@@ -6,19 +6,16 @@ Names follow Prometheus' conventions: base units, ratios from 0 to 1, ``_total``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from cgpu_env.version import VERSION
+from cgpu_native.arbitration import Figures
+from cgpu_node.shares.record import PodContainer
+from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Usage, Use
+from cgpu_server.audit.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from cgpu_native.arbitration import Figures
-    from cgpu_node.shares.record import PodContainer
-    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Usage, Use
-    from cgpu_server.audit.snapshot import Snapshot
-
-    Sample = tuple[tuple[str, ...], float]
+Sample = tuple[tuple[str, ...], float]
 
 _NS = 1_000_000_000
 _PERCENT = 100

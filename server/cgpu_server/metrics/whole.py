@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from cgpu_node.exclusive import Exclusive
+from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.record import PodContainer
 from cgpu_node.view.view import Compute, GpuUse, Use
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cgpu_node.exclusive import Exclusive
-    from cgpu_node.facts.node import Node, NodeGpu
-    from cgpu_server.audit.snapshot import Snapshot
+from cgpu_server.audit.snapshot import Snapshot
 
 _WHOLE = 100.0  # percent
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import cgpu_native
 from cgpu_env.version import VERSION
+from cgpu_native.arbitration import Arbitration, Figures
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.record import Record
 from cgpu_server.journal import log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cgpu_native.arbitration import Arbitration, Figures
-    from cgpu_node.settings.rules import Rules
-    from cgpu_node.shares.record import Record
 
 
 class Demand(NamedTuple):

@@ -5,19 +5,16 @@ A change is checked, written to disk and in force when these functions return.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cgpu_env.values import format_misstated_default
 from cgpu_node.settings import rules
 from cgpu_node.shares.change import change_container
+from cgpu_node.shares.record import Record
 from cgpu_server.journal import log
 from cgpu_server.state.container_warnings import log_misstated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cgpu_node.shares.record import Record
-    from cgpu_server.state.server_state import ServerState
+from cgpu_server.state.server_state import ServerState
 
 _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"
 

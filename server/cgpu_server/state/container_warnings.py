@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import cgpu_native
 from cgpu_node.shares import record
+from cgpu_node.shares.record import Record
 from cgpu_server.journal import log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cgpu_node.shares.record import Record
 
 _ADVICE = (
     "end the container: no ordinary program takes such locks; its cap holds, nobody waits for it,"

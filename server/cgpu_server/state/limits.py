@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import cgpu_native
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cgpu_node.shares.record import Record
+from cgpu_node.shares.record import Record
 
 
 def limits_of(record: Record) -> Sequence[cgpu_native.LimitsGpu]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
 
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, GpuShare
 from cgpu_node import exclusive
-from cgpu_node.facts.node import driver_folder, load_node, read_facts
+from cgpu_node.exclusive import Exclusive
+from cgpu_node.facts.node import Node, NodeGpu, driver_folder, load_node, read_facts
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import (
     CONFIG_PATH,
@@ -18,18 +19,11 @@ from cgpu_node.settings.config import (
     load_config,
     make_defaults,
 )
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.record import Record
+from cgpu_node.shares.registry import Registry
 from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters, Demand
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from cgpu_env import GpuShare
-    from cgpu_node.exclusive import Exclusive
-    from cgpu_node.facts.node import Node, NodeGpu
-    from cgpu_node.settings.rules import Rules
-    from cgpu_node.shares.record import Record
-    from cgpu_node.shares.registry import Registry
 
 # Two changes within one tick of the kernel's clock have the same time of change.
 _COARSE_NS = 50_000_000

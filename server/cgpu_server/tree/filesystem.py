@@ -12,19 +12,15 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import locate_error
 from cgpu_server.journal import log
 from cgpu_server.tree import mounts
-from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cgpu_server.tree.nodes import Tree
+from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError, Tree
 
 _FOLDER, _READ_WRITE, _READ_ONLY = 0o755, 0o644, 0o444
 

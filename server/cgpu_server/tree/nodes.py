@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import cgpu_native
-from cgpu_env import CgpuError, version
+from cgpu_env import CgpuError, GpuShare, version
 from cgpu_env.errors import printable
 from cgpu_env.values import LARGEST_BYTES, parse_integer
 from cgpu_node import installation
+from cgpu_node.facts.node import NodeGpu
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.change import change_default, change_gpus
 from cgpu_node.shares.names import names_of
+from cgpu_node.shares.record import Record
 from cgpu_node.view.usage import locate_processes, use_of
+from cgpu_node.view.view import Use
 from cgpu_server.state import changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cgpu_env import GpuShare
-    from cgpu_node.facts.node import NodeGpu
-    from cgpu_node.shares.record import Record
-    from cgpu_node.view.view import Use
-    from cgpu_server.state.server_state import ServerState
+from cgpu_server.state.server_state import ServerState
 
 _ID_WIDTH = 12
 _REAP, _RESTART, _BACK = "reap", "1", "back"

@@ -124,7 +124,7 @@ def _read_line(end: socket) -> bytes:
         try:
             part = end.recv(1 << 16)
         except TimeoutError:
-            pid, uid = _read_peer(end)
+            pid, uid, _ = read_peer(end)
             if _is_stopped(pid):
                 what = f"cgpud (pid {pid}) is stopped and does not answer"
                 raise SilentError(what, hint=_format_hint(f"kill -CONT {pid}", uid)) from None
@@ -138,10 +138,10 @@ def _read_line(end: socket) -> bytes:
     return bytes(found)
 
 
-def _read_peer(end: socket) -> tuple[int, int]:
-    """The process that listens, and its owner."""
-    pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
-    return int(pid), int(uid)
+def read_peer(end: socket) -> tuple[int, int, int]:
+    """The process at the other end, its user and its group."""
+    pid, uid, gid = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
 
 
 def _format_hint(command: str, uid: int) -> str:

@@ -249,7 +249,7 @@ def guest_of(directory: str) -> int | None:
             return int(file.read())
     except FileNotFoundError:  # no guest's, or an earlier release's
         own = os.geteuid()
-        return own if _user_of(f"{directory}/ledger") == own else None
+        return own if ledger_owner(directory) == own else None
     except OSError as error:
         refuse_exhausted(error, f"{directory}/{GUEST}")
         return None
@@ -257,8 +257,9 @@ def guest_of(directory: str) -> int | None:
         return None
 
 
-def _user_of(path: str) -> int | None:
+def ledger_owner(directory: str) -> int | None:
+    """Return the user who owns the ledger; None if it is gone."""
     try:
-        return os.stat(path).st_uid
+        return os.stat(f"{directory}/{LEDGER}").st_uid
     except OSError:
         return None

@@ -20,6 +20,7 @@ from cgpu_node.facts.runc_state import first_process_of
 from cgpu_node.shares.liveness import folder_of, start_time
 from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
 from cgpu_node.shares.mountinfo import Origin, origin_of, read_mounts
+from cgpu_node.shares.record import ledger_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -217,8 +218,7 @@ class ContainerLookup:
         """False for another user's process: a guest's limits can be mounted by everybody."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
-        facts = _try_stat(f"{record.directory}/ledger")
-        return facts is not None and facts.st_uid in {0, process.uid}
+        return ledger_owner(record.directory) in {0, process.uid}
 
 
 class Homes:
@@ -327,10 +327,3 @@ def _read_groups(pid: int) -> list[Group]:
             return [*parse_groups(file)]
     except OSError:  # it ended meanwhile, or is another user's
         return []
-
-
-def _try_stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import locate_error
+from cgpu_node import client
 from cgpu_server.journal import log
 
 Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
@@ -28,7 +28,6 @@ _BACKLOG = 64  # connections that wait in the kernel
 _REST_SECONDS, _REST_TIMES, _LONGEST_REST = 0.005, 4, 0.1
 _RETRY_SECONDS = 1.0
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
-_CREDENTIALS = struct.Struct("iII")  # struct ucred
 
 
 class Peer(NamedTuple):
@@ -159,6 +158,4 @@ def _make_error(sentence: str, hint: str = "") -> dict[str, Any]:
 
 
 def _read_peer(writer: asyncio.StreamWriter) -> Peer:
-    end: socket.socket = writer.get_extra_info("socket")
-    data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Peer(*_CREDENTIALS.unpack(data))
+    return Peer(*client.read_peer(writer.get_extra_info("socket")))

@@ -6,7 +6,6 @@ into it, so a hung server makes nobody else wait.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import socket
@@ -114,8 +113,7 @@ def _mount_as_user(path: str) -> int:
         )
         if done.returncode != 0:
             raise CgpuError(f"{path}: {' '.join(done.stderr.split())}")
-        _, sent, _, _ = ours.recvmsg(1, socket.CMSG_LEN(array.array("i", [0]).itemsize))
-    for level, kind, data in sent:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            return int(array.array("i", data)[0])
-    raise CgpuError(f"{path}: fusermount3 sent no descriptor")
+        _, sent, _, _ = socket.recv_fds(ours, 1, 1)
+    if not sent:
+        raise CgpuError(f"{path}: fusermount3 sent no descriptor")
+    return sent[0]

@@ -22,7 +22,7 @@ from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, records_on_gpu
 from cgpu_node.shares.change import change_default, change_gpus
 from cgpu_node.shares.names import names_of
-from cgpu_node.shares.record import Record
+from cgpu_node.shares.record import Record, ledger_owner
 from cgpu_node.view.usage import locate_processes, use_of
 from cgpu_node.view.view import Use
 from cgpu_server.state import changes
@@ -191,10 +191,7 @@ def find_owner(record: Record) -> int | None:
     """The user whose session it is; for a container the server's user."""
     if record.kind == "container":  # its root can give the ledger to anybody
         return os.geteuid()
-    try:
-        return os.stat(f"{record.directory}/ledger").st_uid
-    except OSError:  # it is ending
-        return None
+    return ledger_owner(record.directory)
 
 
 def read_major(gpu: GpuShare | NodeGpu) -> int:

@@ -19,12 +19,12 @@ from cgpu_native.uuids import uuid_bytes, uuid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cgpu_native.amend import amend_limits, set_bytes, set_cap
+    from cgpu_native.amend import amend_limits, set_bytes
     from cgpu_native.ledger import LEDGER_VERSION, Ledger, LedgerProcess, is_costly
 else:
     # Not needed to start a container: imported at first use.
     _LATER = {
-        "amend": ("amend_limits", "set_bytes", "set_cap"),
+        "amend": ("amend_limits", "set_bytes"),
         "ledger": ("LEDGER_VERSION", "Ledger", "LedgerProcess", "is_costly"),
     }
 
@@ -55,7 +55,6 @@ __all__ = [
     "read_head",
     "read_limits",
     "set_bytes",
-    "set_cap",
     "unpack_limits",
     "uuid_bytes",
     "uuid_text",

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 _PAGE, _GPU = "struct cgpu_limits", "struct cgpu_limits_gpu"
 
 
-def set_cap(path: Path | str, gpu: int, cap_bytes: int) -> None:
-    """Change what the container may hold on this GPU, as ``set_bytes`` does."""
-    set_bytes(path, gpu, "cap_bytes", cap_bytes)
-
-
 def set_bytes(path: Path | str, gpu: int, name: str, value: int) -> None:
     """Change an 8-byte field of one GPU in the limits at ``path``.
 

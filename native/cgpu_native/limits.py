@@ -23,11 +23,6 @@ METERED_ROUGHLY: int = lib.CGPU_METERED_ROUGHLY
 HEAD_SIZE = 8
 _FIRST = "0.1.0"  # did not write which release it is
 
-_COMPUTE = (
-    *("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm", "charged_ns"),
-    *("throttled_ns", "waits", "heartbeat_ns", "metered"),
-)
-
 
 class LimitsGpu(NamedTuple):
     """The limits of a container on one GPU. Sizes in bytes."""
@@ -67,6 +62,9 @@ class LimitsGpu(NamedTuple):
     def is_rough(self) -> bool:
         """Whether ``measured_ppm`` is an estimate."""
         return bool(self.metered & METERED_ROUGHLY)
+
+
+_NUMBERS = LimitsGpu._fields[1:]  # named as in ``struct cgpu_limits_gpu``
 
 
 class Limits(NamedTuple):
@@ -110,24 +108,13 @@ def pack_limits(  # noqa: PLR0913 - the fields of the page
     page.release = VERSION.encode()[: lib.CGPU_RELEASE_SIZE - 1]
     for entry, gpu in zip(page.gpus, gpus, strict=False):
         entry.uuid = list(uuid_bytes(gpu.uuid))
-        entry.index, entry.cap_bytes = gpu.index, gpu.cap_bytes
-        entry.total_bytes, entry.context_bytes = gpu.total_bytes, gpu.context_bytes
-        entry.outside_bytes = gpu.outside_bytes
-        for field in _COMPUTE:
+        for field in _NUMBERS:
             setattr(entry, field, int(getattr(gpu, field)))
     return bytes(ffi.buffer(page))
 
 
 def _unpack_gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no types
-    return LimitsGpu(
-        uuid=uuid_text(bytes(entry.uuid)),
-        index=entry.index,
-        cap_bytes=entry.cap_bytes,
-        total_bytes=entry.total_bytes,
-        context_bytes=entry.context_bytes,
-        outside_bytes=entry.outside_bytes,
-        **{field: getattr(entry, field) for field in _COMPUTE},
-    )
+    return LimitsGpu(uuid_text(bytes(entry.uuid)), *(getattr(entry, each) for each in _NUMBERS))
 
 
 def unpack_limits(data: bytes) -> Limits:

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
 
 
-class AdmissionError(CgpuError):
-    """A request is well formed, but there is no room for it on a GPU."""
-
-
 def check_request(
     request: Request,
     records: Iterable[Record],
@@ -36,10 +32,10 @@ def check_request(
         rules: those in force on each of its GPUs, by UUID.
 
     Raises:
-        AdmissionError: one sentence that names the variable, its value and what is free.
+        CgpuError: one sentence that names the variable, its value and what is free.
     """
     if len(request.gpus) > cgpu_native.MAX_GPUS:
-        raise AdmissionError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
+        raise CgpuError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
     others = list(records)
     check_weight(request, rules)
     asked = _format_memory_source(request)
@@ -56,12 +52,12 @@ def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
     """Refuse a weight that one of its GPUs would not even allow a container that is alone on it.
 
     Raises:
-        AdmissionError: one sentence that names the variable, its value and what is allowed.
+        CgpuError: one sentence that names the variable, its value and what is allowed.
     """
     for share in request.gpus:
         most = rules[share.uuid].max_inst
         if request.weight > most:
-            raise AdmissionError(
+            raise CgpuError(
                 f"{WEIGHT}={_format_weight(request)}: expected a whole number from 1 to {most},"
                 f" the max_inst of GPU {share.index}"
             )
@@ -80,7 +76,7 @@ def check_policy(
     Refuse a guest's also where none has.
 
     Raises:
-        AdmissionError: one sentence that names the GPU, its policy and who runs there.
+        CgpuError: one sentence that names the GPU, its policy and who runs there.
     """
     others = list(records)
     for share in request.gpus:
@@ -89,9 +85,9 @@ def check_policy(
             continue
         there = f"--policy {wanted}: GPU {share.index} is under policy {policy}"
         for record in records_on_gpu(others, share.uuid):
-            raise AdmissionError(f"{there} while {record.id} runs")
+            raise CgpuError(f"{there} while {record.id} runs")
         if is_guest:
-            raise AdmissionError(
+            raise CgpuError(
                 f"{there}, which only root can change", hint=f"--policy {policy}, or none"
             )
 
@@ -146,7 +142,7 @@ def _find_share(record: Record, uuid: str) -> GpuShare | None:
 def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -> None:
     if len(beside) >= most:
         already = "1 container" if len(beside) == 1 else f"{len(beside)} containers"
-        raise AdmissionError(
+        raise CgpuError(
             f"{asked}: GPU {share.index} has {already} already, and max_inst allows {most}"
         )
 
@@ -181,11 +177,11 @@ def _check_free_weight(
         return
     if request.weight == 1 and WEIGHT not in _given_variables(request):
         taken = sum(record.weight for record in beside)
-        raise AdmissionError(
+        raise CgpuError(
             f"no weight is left on GPU {share.index}: its containers have {taken} of"
             f" max_inst={most} together, and one without {WEIGHT} needs 1"
         )
-    raise AdmissionError(
+    raise CgpuError(
         f"{WEIGHT}={_format_weight(request)}: GPU {share.index} has {free} of {most} free"
     )
 
@@ -197,7 +193,7 @@ def _check_memory(share: GpuShare, beside: list[Record], node: Node, asked: str)
         taken = sum_owed(beside, share.uuid)
     if share.cap_bytes > total - taken:
         free = max(0, total - taken) // MIB
-        raise AdmissionError(
+        raise CgpuError(
             f"{asked}: {share.cap_bytes // MIB} MiB asked on GPU {share.index},"
             f" where {free} of {total // MIB} MiB are free"
         )

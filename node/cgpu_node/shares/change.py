@@ -253,7 +253,7 @@ def _read_held(entry: Record) -> list[int]:
 
 def _set_caps(entry: Record, caps: list[int]) -> None:
     for number, cap in enumerate(caps):
-        cgpu_native.set_cap(f"{entry.directory}/limits", number, cap)
+        cgpu_native.set_bytes(f"{entry.directory}/limits", number, "cap_bytes", cap)
 
 
 def _check_ours(entry: Record) -> None:

@@ -17,7 +17,6 @@ from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import make_defaults
 from cgpu_node.shares import admission, compute, record
-from cgpu_node.shares.admission import AdmissionError
 from cgpu_node.shares.liveness import (
     MOUNTS_CPU_S,
     find_ended,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     # Directories that are to be removed, as long as they are still this owner's; None: not known.
     Gone = set[tuple[str, Owner | None]]
 
-__all__ = ["AdmissionError", "Owner", "Record", "Registry", "SessionUser"]
+__all__ = ["Owner", "Registry"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
@@ -124,7 +123,11 @@ class Registry:
                 command=record.shorten_command(command),
                 directory=directory,
             )
-            _add_entry(entry, _pack_files(request.notes, pod, guest), living, node, table, guest)
+            everyone = [*living, entry]
+            parts = {uuid: compute.divide_time(uuid, everyone, its) for uuid, its in table.items()}
+            beside = _pack_files(request.notes, pod, guest)
+            _build_directory(entry, beside, node, table, parts, guest)
+            compute.write_parts(living, parts)  # those of the others on its GPUs move
         return directory
 
     def _living_beside(self, name: str, gone: Gone) -> list[Record]:
@@ -133,7 +136,7 @@ class Registry:
         os.chmod(self._folder, _PASSABLE)
         living = self.reap(gone)
         if any(other.id == name for other in living):
-            raise AdmissionError(f"container id {name}: there is one of that name already")
+            raise CgpuError(f"container id {name}: there is one of that name already")
         return living
 
     def _admit_request(
@@ -150,10 +153,8 @@ class Registry:
         A guest brings none: containers that come later would be under it.
         """
         uuids = [share.uuid for share in request.gpus]
-        changes, defaults = (
-            rules.read_changes(self.state_dir),
-            make_defaults(node.config, node.gpus),
-        )
+        changes = rules.read_changes(self.state_dir)
+        defaults = make_defaults(node.config, node.gpus)
         empty = [uuid for uuid in uuids if not admission.records_on_gpu(living, uuid)]
         now = {u: rules.resolve(u, changes, defaults, inhabited=u not in empty) for u in uuids}
         admission.check_request(request, living, node, now)
@@ -301,21 +302,6 @@ def _pack_files(
         record.GUEST: b"" if guest is None else b"%d" % guest.uid,
     }
     return {name: content for name, content in files.items() if content}
-
-
-def _add_entry(  # noqa: PLR0913, PLR0917 (what a directory holds)
-    entry: Record,
-    beside: Mapping[str, bytes],
-    living: list[Record],
-    node: Node,
-    table: dict[str, Rules],
-    guest: SessionUser | None,
-) -> None:
-    """Make a container's directory, and move the parts of the others on its GPUs."""
-    everyone = [*living, entry]
-    parts = {uuid: compute.divide_time(uuid, everyone, its) for uuid, its in table.items()}
-    _build_directory(entry, beside, node, table, parts, guest)
-    compute.write_parts(living, parts)
 
 
 def _build_directory(  # noqa: PLR0913, PLR0917 (what a directory holds)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

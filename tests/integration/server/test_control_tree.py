@@ -15,7 +15,7 @@ import pytest
 
 from cgpu_env.version import VERSION
 from cgpu_node.settings import rules
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 from lab.worlds import cgpu_run as cgpu_run_world
 from lab.worlds.server import MIB, wait_until
 from lab.worlds.tree import ID, World, output, worlds

@@ -29,11 +29,11 @@ from cgpu_server.audit import auditor
 from cgpu_server.audit.driver_probe import Reading
 from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_shim import library as proxy
+from lab.driver.attached import AttachedLedger
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
 from lab.shares import changing
-from lab.shares.attached import AttachedLedger
 from lab.worlds.audit import Audited
 from lab.worlds.cgpu_run import World as Machine
 from lab.worlds.server import MIB, NODE, UUIDS, World, is_arbitrated, wait_until

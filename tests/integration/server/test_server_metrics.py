@@ -17,9 +17,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
+from lab.driver.attached import AttachedLedger
 from lab.machine.as_service import as_service
 from lab.machine.servers import end_servers
-from lab.shares.attached import AttachedLedger
 from lab.worlds.server import MIB, World, environment, wait_until
 
 if TYPE_CHECKING:

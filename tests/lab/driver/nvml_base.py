@@ -14,8 +14,8 @@ from cgpu_native import LimitsGpu, create_ledger, pack_limits
 from cgpu_shim.relocation import relocate
 from cgpu_sim import machine
 from cgpu_sim.directory import make_driver_dir
+from lab.driver.attached import AttachedLedger
 from lab.runs import counted
-from lab.shares.attached import AttachedLedger
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ROOT / "tests" / "programs"

@@ -26,7 +26,7 @@ from cgpu_node.shares.registry import Owner, Registry
 from cgpu_node.view import marks
 from cgpu_node.view.usage import read_usage
 from cgpu_node.view.view import Others, parse_usage
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 from lab.shares.changing import change_container
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 import cgpu_native
 import cgpu_native.build
 from cgpu_native import _native
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

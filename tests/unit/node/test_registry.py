@@ -14,7 +14,7 @@ import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import record
-from cgpu_node.shares.registry import AdmissionError, Registry
+from cgpu_node.shares.registry import Registry
 from lab.shares.changing import change_container
 from lab.worlds.registry import (
     MIB,
@@ -109,7 +109,7 @@ def test_caps_may_fill_a_gpu_to_the_byte_and_no_further(registry: Registry) -> N
     admit(registry, "one", ask(SIX))
     admit(registry, "two", ask(TOTAL - SIX))
     given = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "three", asked(ask(MIB), given))
     assert str(refusal.value) == (
         "ALIYUN_COM_GPU_MEM_CONTAINER=1: 1 MiB asked on GPU 0, where 0 of 15109 MiB are free"
@@ -121,7 +121,7 @@ def test_caps_may_fill_a_gpu_to_the_byte_and_no_further(registry: Registry) -> N
 def test_each_gpu_has_an_account_of_its_own(registry: Registry) -> None:
     admit(registry, "one", ask(TOTAL))
     admit(registry, "two", ask(TOTAL, first=1))
-    with pytest.raises(AdmissionError, match="on GPU 1"):
+    with pytest.raises(CgpuError, match="on GPU 1"):
         admit(registry, "three", ask(MIB, first=1))
 
 
@@ -156,7 +156,7 @@ def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry)
 def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:
     """SCH-10."""
     admit(registry, "one", ask(MIB, weight=15))
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "two", ask(MIB, weight=6))
     assert str(refusal.value) == "ALIYUN_COM_GPU_SCHD_WEIGHT=6: GPU 0 has 5 of 20 free"
     admit(registry, "three", ask(MIB, weight=5))
@@ -168,12 +168,12 @@ def test_a_default_size_for_which_there_is_no_room_is_refused_by_its_name(
     """ENV-4, ENV-9: no variable is named that nobody set."""
     admit(registry, "one", ask(NINE))
     for given in ({}, {"ALIYUN_COM_GPU_MEM_CONTAINER": " "}):
-        with pytest.raises(AdmissionError) as refusal:
+        with pytest.raises(CgpuError) as refusal:
             admit(registry, "two", asked(ask(NINE), given, NINE))
         assert str(refusal.value) == (
             "the node's default_memsize: 9065 MiB asked on GPU 0, where 6043 of 15109 MiB are free"
         )
-    with pytest.raises(AdmissionError, match="the node's default_memsize=60%: 9065 MiB asked on"):
+    with pytest.raises(CgpuError, match="the node's default_memsize=60%: 9065 MiB asked on"):
         admit(registry, "two", asked(ask(NINE), {}, "60%"))
 
 
@@ -182,7 +182,7 @@ def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:
     admit(registry, "one", ask(MIB), node=node)
     admit(registry, "two", ask(MIB), node=node)
     with pytest.raises(
-        AdmissionError,
+        CgpuError,
         match="ALIYUN_COM_GPU_MEM_CONTAINER: GPU 0 has 2 containers already, and max_inst allows 2",
     ):
         admit(registry, "three", ask(MIB), node=node)
@@ -190,7 +190,7 @@ def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:
 
 def test_more_gpus_than_the_limits_page_has_room_for_are_refused(registry: Registry) -> None:
     shares = tuple(GpuShare(i, UUIDS[0], MIB) for i in range(cgpu_native.MAX_GPUS + 1))
-    with pytest.raises(AdmissionError, match="33 GPUs: at most 32"):
+    with pytest.raises(CgpuError, match="33 GPUs: at most 32"):
         admit(registry, "many", Request(shares, 1, high_priority=False))
 
 
@@ -207,7 +207,7 @@ def test_an_id_that_could_leave_the_directory_is_refused(registry: Registry, nam
 
 def test_an_id_in_use_is_refused_and_its_owner_undisturbed(registry: Registry) -> None:
     admit(registry, "abc", ask(SIX))
-    with pytest.raises(AdmissionError, match="one of that name"):
+    with pytest.raises(CgpuError, match="one of that name"):
         admit(registry, "abc", ask(MIB))
     assert registry.list_records()[0].gpus[0].cap_bytes == SIX
 
@@ -260,7 +260,7 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
     admit(registry, "one", ask(MIB), node=node, policy=3)
     admit(registry, "two", ask(MIB), node=node)
     assert [entry.policy for entry in registry.list_records()] == [3, 3]
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "three", ask(MIB), node=node, policy=1)
     assert str(refusal.value) == "--policy 1: GPU 0 is under policy 3 while one runs"
     admit(registry, "four", ask(MIB, first=1), node=node, policy=1)
@@ -268,7 +268,8 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
 
 RACER = """
 import os, sys
-from cgpu_node.shares.registry import AdmissionError, Registry
+from cgpu_env import CgpuError
+from cgpu_node.shares.registry import Registry
 from lab.worlds import registry as t
 registry, size = Registry(sys.argv[1]), t.TOTAL // 30
 print("ready", flush=True)
@@ -279,7 +280,7 @@ for number in range(5):
     try:
         t.admit(registry, f"{sys.argv[2]}-{number}", t.ask(size), node=t.make_node(max_inst=25))
         admitted += 1
-    except AdmissionError:
+    except CgpuError:
         pass
 print(admitted, flush=True)
 sys.stdin.read()

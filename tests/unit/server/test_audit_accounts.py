@@ -12,7 +12,7 @@ import cgpu_native
 from cgpu_node.shares.record import GpuShare, Owner, Record
 from cgpu_server.audit.accounts import read_accounts
 from cgpu_server.audit.verdict import LedgerAccount
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 
 pytestmark = pytest.mark.unit
 

@@ -19,9 +19,9 @@ from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import change, record
 from cgpu_node.shares.change import Notes
 from cgpu_node.shares.liveness import start_time
-from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from cgpu_node.shares.registry import Owner, Registry
 from cgpu_node.view.usage import use_of
-from lab.shares.attached import AttachedLedger
+from lab.driver.attached import AttachedLedger
 from lab.shares.changing import change_container, change_default, change_gpus
 
 pytestmark = pytest.mark.unit
@@ -125,7 +125,7 @@ def test_one_gpu_of_several_can_be_named(registry: Registry) -> None:
 def test_what_was_given_up_is_free_for_others(registry: Registry) -> None:
     """MEM-8, ENV-9."""
     admit(registry, "a", 900)
-    with pytest.raises(AdmissionError):
+    with pytest.raises(CgpuError):
         admit(registry, "b", 200)
     change_memory(registry, "a", 800 * MIB)
     admit(registry, "b", 200)
@@ -139,7 +139,7 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
         change_memory(registry, "a", 100 * MIB)
         assert caps(directory) == [100]
         assert [gpu.cap_bytes // MIB for gpu in use_of(registry.list_records()[0]).gpus] == [100]
-        with pytest.raises(AdmissionError, match="300 of 1000 MiB are free"):
+        with pytest.raises(CgpuError, match="300 of 1000 MiB are free"):
             admit(registry, "b", 301)
         process.release(0, 200 * MIB)
         admit(registry, "b", 301)
@@ -226,15 +226,15 @@ def test_what_is_taken_while_a_cap_is_lowered_is_promised_too(
 ) -> None:
     """MEM-8: up to the moment in which the cap is less."""
     directory = admit(registry, "a", 300)
-    set_cap = cgpu_native.set_cap
+    set_bytes = cgpu_native.set_bytes
     with AttachedLedger.attach(directory / "ledger") as process:
 
-        def charge_before(path: str, place: int, cap: int) -> None:
+        def charge_before(path: str, number: int, name: str, value: int) -> None:
             if process.read_own(0) == 0:
                 process.charge(0, caps(directory)[0] * MIB, 200 * MIB)
-            set_cap(path, place, cap)
+            set_bytes(path, number, name, value)
 
-        monkeypatch.setattr("cgpu_native.set_cap", charge_before)
+        monkeypatch.setattr("cgpu_native.set_bytes", charge_before)
         change_memory(registry, "a", 100 * MIB)
         assert (caps(directory), promised(registry, "a")) == ([100], [200])
 

@@ -17,7 +17,7 @@ from cgpu_node.settings.rules import POLICIES, Defaults, Rules
 from cgpu_node.shares import target
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.names import names_of
-from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from cgpu_node.shares.registry import Owner, Registry
 from lab.shares.changing import change_container, change_gpus
 
 pytestmark = pytest.mark.unit
@@ -86,7 +86,7 @@ def test_a_policy_that_came_with_a_program_goes_with_the_last_container(registry
 def test_another_policy_is_refused_on_any_gpu_that_somebody_has(registry: Registry) -> None:
     """CLI-2."""
     admit(registry, "a", gpus=(1,))
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "b", gpus=(0, 1), policy=1)
     assert str(refusal.value) == "--policy 1: GPU 1 is under policy 6 while a runs"
     assert in_force(registry).policy == 6
@@ -165,7 +165,7 @@ def test_a_rule_that_cannot_hold_is_refused(
 def test_a_weight_within_a_raised_max_inst_is_admitted(registry: Registry) -> None:
     """ENV-6, SCH-10: on the GPU whose max_inst was raised, and on no other."""
     change_gpus(registry, [GPUS[0]], {"max_inst": 25}, DEFAULTS)
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "a", weight=22, gpus=(0, 1))
     assert str(refusal.value) == (
         "ALIYUN_COM_GPU_SCHD_WEIGHT=22: expected a whole number from 1 to 20, the max_inst of GPU 1"
@@ -176,7 +176,7 @@ def test_a_weight_within_a_raised_max_inst_is_admitted(registry: Registry) -> No
 def test_a_weight_that_nobody_set_is_not_called_set(registry: Registry) -> None:
     """SCH-10."""
     admit(registry, "a", weight=20)
-    with pytest.raises(AdmissionError) as refusal:
+    with pytest.raises(CgpuError) as refusal:
         admit(registry, "b")
     assert str(refusal.value) == (
         "no weight is left on GPU 0: its containers have 20 of max_inst=20 together, and one"
@@ -188,16 +188,16 @@ def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> 
     """SCH-10."""
     change_gpus(registry, [GPUS[0]], {"max_inst": 2}, DEFAULTS)
     with pytest.raises(
-        AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: expected a whole number from 1 to 2"
+        CgpuError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: expected a whole number from 1 to 2"
     ):
         admit(registry, "a", weight=3)
     for name in ("a", "b"):
         admit(registry, name)
-    with pytest.raises(AdmissionError, match="GPU 0 has 2 containers already, and max_inst allows"):
+    with pytest.raises(CgpuError, match="GPU 0 has 2 containers already, and max_inst allows"):
         admit(registry, "c")
     change_gpus(registry, [GPUS[1]], {"max_inst": 1}, DEFAULTS)
     admit(registry, "c", gpus=(1,))
-    with pytest.raises(AdmissionError, match="GPU 1 has 1 container already, and max_inst allows"):
+    with pytest.raises(CgpuError, match="GPU 1 has 1 container already, and max_inst allows"):
         admit(registry, "d", gpus=(1,))
     change_gpus(registry, [GPUS[1]], {"max_inst": 4}, DEFAULTS)
     admit(registry, "d", weight=3, gpus=(1,))
@@ -275,7 +275,7 @@ def test_under_policy_0_each_has_one_of_max_inst_whatever_its_weight(registry: R
     first = admit(registry, "a", weight=1, defaults=defaults)
     second = admit(registry, "b", weight=3, defaults=defaults, high=True)
     assert [share for share, *_ in parts(first, second)] == [25, 25]
-    with pytest.raises(AdmissionError, match="no weight is left on GPU 0: its containers have 4"):
+    with pytest.raises(CgpuError, match="no weight is left on GPU 0: its containers have 4"):
         admit(registry, "c", defaults=defaults)
 
 

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_install.change import Change, Content, Link, read_content
-from cgpu_install.machine import BIN_DIR, Machine
+from cgpu_install.machine import BIN_DIR, Change, Content, Link, Machine
 from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
 
@@ -125,7 +124,7 @@ class Journal:
                     if self._machine.read_text(_FILE) != self._text:
                         raise CgpuError(f"{_FILE}: changed meanwhile: run this again")
                     for change in changes:
-                        if read_content(self._machine, change.path) != change.before:
+                        if self._machine.read_content(change.path) != change.before:
                             raise CgpuError(f"{change.path}: changed meanwhile: run this again")
                     yield
                 finally:
@@ -172,11 +171,11 @@ class Journal:
 
     def _change_content(self, path: str, what: Content) -> None:
         """Make ``what`` the content of ``path``; ``_all_or_nothing`` may give back what was."""
-        before = read_content(self._machine, path)
+        before = self._machine.read_content(path)
         try:
             self._replace_content(path, what)
         finally:
-            if read_content(self._machine, path) != before:
+            if self._machine.read_content(path) != before:
                 self._undo.append(lambda: self._replace_content(path, before))
 
     def _install_changes(self, changes: Sequence[Change]) -> None:

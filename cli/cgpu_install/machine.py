@@ -24,6 +24,25 @@ class ClosedError(CgpuError):
     """A file that this user may not read."""
 
 
+class Link(NamedTuple):
+    """A symbolic link."""
+
+    target: str
+
+
+Content = bytes | Link | None  # None: nothing is there
+
+
+class Change(NamedTuple):
+    """A change of a file or link; ``undo`` is the content that ``cgpu uninstall`` leaves there."""
+
+    engine: str
+    path: str
+    before: Content
+    after: Content
+    undo: Content
+
+
 class Machine(NamedTuple):
     """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``.
 
@@ -90,6 +109,15 @@ class Machine(NamedTuple):
             return (self.read(path) or b"").decode()
         except UnicodeDecodeError:
             raise CgpuError(f"{path}: expected UTF-8") from None
+
+    def read_content(self, path: str) -> Content:
+        """Return the content of a file, or a link; None if there is neither.
+
+        Raises:
+            CgpuError: a directory, a device; or it cannot be read.
+        """
+        real = self.resolve_path(path)
+        return Link(os.readlink(real)) if os.path.islink(real) else self.read(path)
 
     def check_folder(self, path: str) -> None:
         """Refuse a path whose folder cannot be made, or is outside the root.

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, json_text
-from cgpu_install.change import Change, Content, Link, read_content
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import (
     ENGINES,
@@ -26,7 +25,7 @@ from cgpu_install.engines import (
     unit_path,
 )
 from cgpu_install.journal import Journal
-from cgpu_install.machine import Machine
+from cgpu_install.machine import Change, Content, Link, Machine
 from cgpu_install.tree import with_path
 from cgpu_node import code_bundle
 from cgpu_node.trust import check_source
@@ -176,7 +175,7 @@ def _plan_addition(
 def _plan_removal(
     machine: Machine, engine: str, path: str, file: File | None, journal: Journal
 ) -> Change:
-    before = read_content(machine, path)
+    before = machine.read_content(path)
     if journal.is_untouched(path, before):
         after = journal.read_original(path)
     elif file is None or not isinstance(before, bytes):
@@ -207,7 +206,7 @@ def _encode_text(text: str | None) -> bytes | None:
 def _plan_program_link(machine: Machine, name: str, journal: Journal) -> Change:
     """The link by which engines, or systemd, know a program of ours."""
     path, target = machine.program_path(name), _find_program(name)
-    before = read_content(machine, path)
+    before = machine.read_content(path)
     if not machine.root and os.path.realpath(path) == target:
         return Change(PROGRAMS, path, before, before, before)
     return _plan_link(machine, PROGRAMS, path, target, journal)
@@ -219,7 +218,7 @@ def _plan_unit_link(machine: Machine, engine: Engine, unit: str, journal: Journa
 
 
 def _plan_link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:
-    before = read_content(machine, path)
+    before = machine.read_content(path)
     name = os.path.basename(target)
     if before is not None and not _leads_to(before, name):
         raise CgpuError(f"{path}: expected nothing there, or a link to cgpu's own {name}")
@@ -238,7 +237,7 @@ def _made_by_hand(machine: Machine) -> list[str]:
     found = []
     for name in (RUNTIME, HOOK):
         path = machine.program_path(name)
-        what = read_content(machine, path)
+        what = machine.read_content(path)
         if isinstance(what, Link) and _leads_to(what, name) and not _is_packaged(path, what):
             found.append(path)
     return found
@@ -250,7 +249,7 @@ def _is_packaged(path: str, link: Link) -> bool:
 
 
 def _plan_unlink(machine: Machine, path: str, journal: Journal) -> Change:
-    before = read_content(machine, path)
+    before = machine.read_content(path)
     if path not in journal.saved:
         return Change(PROGRAMS, path, before, None, None)
     return _plan_removal(machine, PROGRAMS, path, None, journal)

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cgpu_install.change import Change
     from cgpu_install.engines import Engine
     from cgpu_install.journal import Journal
-    from cgpu_install.machine import Machine
+    from cgpu_install.machine import Change, Machine
     from cgpu_install.plan import InstallPlan
 
 _SHOWN = 5

@@ -10,9 +10,8 @@ import pytest
 from cgpu_cli.commands import commands
 from cgpu_cli.commands import install as install_command
 from cgpu_env import CgpuError
-from cgpu_install.change import Change
 from cgpu_install.journal import Journal
-from cgpu_install.machine import ClosedError, Machine
+from cgpu_install.machine import Change, ClosedError, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path

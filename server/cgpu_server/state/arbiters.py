@@ -20,13 +20,6 @@ from cgpu_node.shares.record import Record
 from cgpu_server.journal import log
 
 
-class Demand(NamedTuple):
-    """The containers that run, and the rules of each GPU with containers."""
-
-    records: tuple[Record, ...]
-    rules: Mapping[str, Rules]
-
-
 class _Tenant(NamedTuple):
     """A container on one GPU; a later container of the same name has another ``inode``."""
 
@@ -71,11 +64,11 @@ class Arbiters:
         self._gpus: dict[str, _Gpu] = {}
         self._lock = threading.Lock()  # the metrics' thread reads figures
 
-    def reconcile(self, demand: Demand) -> None:
-        """Arbitrate what ``demand`` lists, and nothing else."""
-        wanted = _group_by_gpu(demand.records)
+    def reconcile(self, records: Sequence[Record], rules: Mapping[str, Rules]) -> None:
+        """Arbitrate between these containers, by the rules of their GPUs, and no others."""
+        wanted = _group_by_gpu(records)
         with self._lock:
-            self._reconcile_all(wanted, demand.rules)
+            self._reconcile_all(wanted, rules)
 
     def _reconcile_all(
         self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]
@@ -217,7 +210,7 @@ def _skip_foreign(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
     )
 
 
-def _group_by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
+def _group_by_gpu(records: Sequence[Record]) -> dict[str, dict[_Tenant, _Terms]]:
     wanted: dict[str, dict[_Tenant, _Terms]] = {}
     for record in records:
         try:

@@ -23,7 +23,7 @@ from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Record
 from cgpu_node.shares.registry import Registry
 from cgpu_server.journal import log
-from cgpu_server.state.arbiters import Arbiters, Demand
+from cgpu_server.state.arbiters import Arbiters
 
 # Two changes within one tick of the kernel's clock have the same time of change.
 _COARSE_NS = 50_000_000
@@ -97,7 +97,7 @@ class ServerState:
             for uuid in inhabited | changes.keys()
         }
         self.exclusive = self._find_exclusive(inhabited)
-        self.arbiters.reconcile(Demand(self.records, self._table))
+        self.arbiters.reconcile(self.records, self._table)
         self.refreshed_at = time.monotonic()
         self.refreshed()
 

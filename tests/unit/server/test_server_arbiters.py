@@ -13,7 +13,7 @@ import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
-from cgpu_server.state.arbiters import Arbiters, Demand
+from cgpu_server.state.arbiters import Arbiters
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +88,7 @@ class World:
     def reconcile(self, *records: Record, rules: Rules | None = None) -> list[tuple[object, ...]]:
         """What this made the arbiters do."""
         before = len(self.diary)
-        self.arbiters.reconcile(Demand(records, dict.fromkeys(GPUS, rules or Rules())))
+        self.arbiters.reconcile(records, dict.fromkeys(GPUS, rules or Rules()))
         return self.diary[before:]
 
 

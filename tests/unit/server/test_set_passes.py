@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
     from cgpu_node.shares.registry import Gone
     from cgpu_server.control.connections import Peer
-    from cgpu_server.state.arbiters import Demand
 
 pytestmark = pytest.mark.unit
 
@@ -48,8 +47,12 @@ class World:
         owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
         request = Request((GpuShare(0, GPU.uuid, 100 * MIB),), 1, high_priority=False)
         self.registry.admit("0abc", "container", request, NODE, owner, ["true"])
-        self.demands: list[Demand] = []
-        arbiters = cast("Any", SimpleNamespace(reconcile=self.demands.append))
+        self.arbitrated: list[tuple[Record, ...]] = []
+
+        def reconcile(records: tuple[Record, ...], _: object) -> None:
+            self.arbitrated.append(records)
+
+        arbiters = cast("Any", SimpleNamespace(reconcile=reconcile))
         self.state = ServerState(self.registry, arbiters)
         self.node: Node | None = NODE
         monkeypatch.setattr(self.state, "find_node", lambda: self.node)
@@ -85,7 +88,7 @@ def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
     assert world.state.records == tuple(world.registry.list_records())
     (entry,) = world.state.records
     assert (entry.weight, entry.policy, entry.gpus[0].cap_bytes) == (4, 3, 50 * MIB)
-    assert world.demands[1].records == world.state.records, "the arbiter follows at once"
+    assert world.arbitrated[1] == world.state.records, "the arbiter follows at once"
     assert world.state.rules_of(GPU.uuid).policy == 3
 
 
@@ -136,7 +139,7 @@ def test_a_write_to_the_tree_is_one_pass_too(world: World) -> None:
 def test_a_refused_change_is_followed_by_what_else_is_new(world: World) -> None:
     with pytest.raises(CgpuError, match="weight=21: expected"):
         world.set("0abc", weight=21)
-    assert [entry.id for entry in world.demands[-1].records] == ["0abc"]
+    assert [entry.id for entry in world.arbitrated[-1]] == ["0abc"]
     with pytest.raises(CgpuError, match="set 0 weight: a GPU has"):
         world.set("0", weight=2)
     assert world.state.records[0].weight == 1

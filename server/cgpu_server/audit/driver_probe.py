@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, Gpu
 from cgpu_node.facts.discovery import start_probe
 
 _PATIENCE_SECONDS = 10.0
@@ -38,20 +38,6 @@ class Reading(NamedTuple):
     busy: dict[int, int] | None = None
 
 
-class LostGpu(NamedTuple):
-    """A GPU that does not answer.
-
-    Attributes:
-        index: as the driver numbers it.
-        uuid: empty if the driver does not name it any more.
-        lost: why, and what to do.
-    """
-
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    uuid: str
-    lost: str
-
-
 class DriverProbe:
     """Asks the driver in ``folder``, and waits ``patience`` seconds for each answer.
 
@@ -61,7 +47,7 @@ class DriverProbe:
 
     def __init__(self, folder: str, patience: float = _PATIENCE_SECONDS) -> None:
         self.folder, self.patience = folder, patience
-        self.lost: tuple[LostGpu, ...] = ()
+        self.lost: tuple[Gpu, ...] = ()
         self._begun = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
@@ -81,7 +67,7 @@ class DriverProbe:
         self._reap()
         try:
             answer = json.loads(self._ask_child(asked))
-            self.lost = tuple(LostGpu(**gpu) for gpu in answer["lost"])
+            self.lost = tuple(Gpu(total_bytes=0, **gpu) for gpu in answer["lost"])
             readings = _parse_readings(answer["gpus"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             failed_on_busy = self._failed_on_busy or bool(asked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cgpu_env.devices import Gpu, format_lost_gpu
-from cgpu_server.audit.driver_probe import LostGpu
 from cgpu_server.journal import log
 from cgpu_server.state.server_state import ServerState
 
@@ -19,9 +18,9 @@ class LostGpus:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self.seen: Mapping[int, LostGpu] | None = None
+        self.seen: Mapping[int, Gpu] | None = None
 
-    def follow(self, lost: Iterable[LostGpu]) -> None:
+    def follow(self, lost: Iterable[Gpu]) -> None:
         """Take in which GPUs do not answer now.
 
         If others did not answer before, the driver is asked for the facts again, so that the next
@@ -38,7 +37,7 @@ class LostGpus:
             for index in sorted(now.keys() - known.keys()):
                 uuid = uuids.get(index) or now[index].uuid
                 error, _, do = now[index].lost.partition("; ")
-                sentence = format_lost_gpu(Gpu(index, uuid, 0, error))
+                sentence = format_lost_gpu(now[index]._replace(uuid=uuid, lost=error))
                 log.error("gpu_lost", gpu=uuid or "-", error=sentence, do=do)
             for index in sorted(known.keys() - now.keys()):
                 log.info("gpu_back", gpu=uuids.get(index) or known[index] or "-")

@@ -9,11 +9,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, Gpu
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings.config import Config
 from cgpu_server.audit import driver_probe
-from cgpu_server.audit.driver_probe import DriverProbe, LostGpu
+from cgpu_server.audit.driver_probe import DriverProbe
 from cgpu_sim import Fault, inject, lose
 from lab.machine.audited import until
 from lab.worlds.audit import FAST, Audited
@@ -150,7 +150,7 @@ def test_the_servers_probe_reads_the_others_and_begins_anew(
     lose(world.driver, 0, has_handle=True)
     probe = DriverProbe(str(world.driver))
     assert [*probe.read()] == [names[1]]
-    assert probe.lost == (LostGpu(0, "", f"{WORDS[15]}; {do(0)}"),)
+    assert probe.lost == (Gpu(0, "", 0, f"{WORDS[15]}; {do(0)}"),)
     first = probe._child  # noqa: SLF001
     probe.read()
     assert probe._child is first  # noqa: SLF001

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
 from typing import Protocol
 
-from cgpu_cli.commands.completion import Completion
+from cgpu_cli.commands.completion import PROGRAMS, Completion
 from cgpu_cli.commands.demo import Demo
 from cgpu_cli.commands.doctor import Doctor
 from cgpu_cli.commands.get import Get
@@ -18,6 +17,7 @@ from cgpu_cli.commands.probe import Probe
 from cgpu_cli.commands.set import Set
 from cgpu_cli.commands.top import Top
 from cgpu_cli.commands.upgrade import Upgrade
+from cgpu_cli.running import options
 from cgpu_env.commandline import Parser
 from cgpu_node import installation
 from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
@@ -48,31 +48,14 @@ class Help:
     def run(self, given: argparse.Namespace) -> int:
         """Print what ``--help`` prints."""
         if given.about in _PROGRAMS:
-            print(_PROGRAMS[given.about](), end="")
+            is_run = given.about.endswith("run")
+            print(options.USAGE if is_run else PROGRAMS["cgpu-smi"]().format_help(), end="")
         else:
             build_parser().parse_args([*([given.about] if given.about else []), "--help"])
         return 0
 
 
-def _format_smi_help() -> str:
-    from cgpu_cli import smi
-
-    return smi.build_parser().format_help()
-
-
-def _get_run_help() -> str:
-    from cgpu_cli.running import options
-
-    return options.USAGE
-
-
-_PROGRAMS: dict[str, Callable[[], str]] = {
-    **dict.fromkeys(("smi", "cgpu-smi"), _format_smi_help),
-    **dict.fromkeys(("run", "cgpu-run"), _get_run_help),
-}
-"""What ``cgpu help`` shows beside its own commands."""
-
-
+_PROGRAMS = ("smi", "cgpu-smi", "run", "cgpu-run")  # that ``cgpu help`` shows beside its commands
 COMMANDS: tuple[Command, ...] = (
     ShowPlan(),
     Probe(),

@@ -7,10 +7,12 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from cgpu_doctor.finding import Finding, Ground, Level
 from cgpu_env import CgpuError, parse_environment
+from cgpu_env.errors import LONGEST_PATH, printable
 from cgpu_env.request import MEANT, without_size
 from cgpu_node import client, installation
 from cgpu_node import server as wakeup
@@ -100,18 +102,18 @@ def _find_dead(ground: Ground) -> Iterator[Finding]:
     mounts = [point for point, name in _find_mounts(ground, folder) if name not in living]
     for point in mounts:
         what = f"{point} is mounted for a container that is gone"
-        yield Finding("warning", what, point, f"umount {point}")
+        yield Finding("warning", what, point, f"umount {quote(point)}")
 
 
 def _find_dead_trees(ground: Ground) -> Iterator[Finding]:
-    for point in _find_trees(ground):
-        is_there = _is_answering(point)
+    for path in _find_trees(ground):
+        is_there, point = _is_answering(path), printable(path, LONGEST_PATH)
         if is_there is False:
             what = f"{point}: the control tree of a cgpud that is gone"
-            yield Finding("warning", what, point, f"umount -l {point}")
+            yield Finding("warning", what, point, f"umount -l {quote(point)}")
         elif is_there is None:  # without its tree, a server goes on when it is continued
             what = f"{point}: the control tree of a cgpud that is stopped, or hangs"
-            mend = f"kill -CONT that cgpud, or kill -KILL it and then: umount -l {point}"
+            mend = f"kill -CONT that cgpud, or kill -KILL it and then: umount -l {quote(point)}"
             yield Finding("warning", what, point, mend)
 
 
@@ -283,7 +285,7 @@ def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
         return
     device = b"%d:%d" % (os.major(facts.st_dev), os.minor(facts.st_dev))
     for mount in list_mounts(ground.machine.resolve_path(_OWN)):
-        point = os.fsdecode(mount.point)
+        point = printable(os.fsdecode(mount.point), LONGEST_PATH)
         # A mount is named by its path in its own file system.
         head, found, name = os.fsdecode(mount.origin.path).partition("/containers/")
         if found and mount.origin.device == device and ground.state_dir.endswith(head):

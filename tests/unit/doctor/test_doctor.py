@@ -274,11 +274,13 @@ def test_a_mount_for_a_container_that_is_gone_is_named(ground: Ground) -> None:
         line.format(41, *own, "/other/containers/gone/limits", "/mnt/b"),
         line.format(42, 0, 99, "/cgpu/containers/gone/limits", "/mnt/c"),
         line.format(43, 0, 99, "/", inside),
+        line.format(44, *own, "/cgpu/containers/gone/limits", r"/mnt/a\040b\012c"),
     ]
     write(Path(ground.machine.resolve_path("/proc/self/mountinfo")), "".join(lines))
     assert [mend for _, _, mend in wrong(state.check_leftovers(ground))] == [
         "umount /mnt/a",
         f"umount {inside}",
+        r"umount '/mnt/a b\nc'",
     ]
 
 

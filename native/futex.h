@@ -21,7 +21,10 @@ cgpu_futex_pause(unsigned count)
     }
 }
 
-/* 0 or the error number: EAGAIN the word had changed, ETIMEDOUT, EINTR. Keeps errno. */
+/*
+ * Wait while WORD is EXPECTED. 0 or the error number: EAGAIN the word had changed, ETIMEDOUT,
+ * EINTR. Keeps errno.
+ */
 static inline int
 cgpu_futex_wait(uint32_t *word, int operation, uint32_t expected, const struct timespec *timeout)
 {
@@ -32,7 +35,7 @@ cgpu_futex_wait(uint32_t *word, int operation, uint32_t expected, const struct t
     return error;
 }
 
-/* How many were woken. Keeps errno. */
+/* Wake up to MOST waiters of WORD; returns how many were woken. Keeps errno. */
 static inline long
 cgpu_futex_wake(uint32_t *word, int operation, int most)
 {

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* The stack also holds all thread-local storage, which may be large; nothing says how large. */
+/*
+ * The stack also holds all thread-local storage, which may be large. No interface tells its size.
+ */
 #define STACK_BYTES ((size_t)1 << 20)
 #define STACK_MOST  ((size_t)1 << 30)
 
-/* EINVAL: that stack is too small. */
+/* Start a thread with a stack of STACK bytes. EINVAL: that stack is too small. */
 static int
 start_with(size_t stack, void *(*run)(void *), void *argument, pthread_t *thread)
 {

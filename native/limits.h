@@ -15,9 +15,9 @@ enum {
     CGPU_LIMITS_VERSION = 2,
     CGPU_RELEASE_SIZE = 16,
     CGPU_METERED = 1,             /* metered: measured_ppm and charged_ns are being kept */
-    CGPU_METERED_ROUGHLY = 2,     /* metered: programs run at once, who had the GPU is a guess */
+    CGPU_METERED_ROUGHLY = 2,     /* metered: programs run at once, so use is estimated */
     CGPU_METERED_SLICED = 4,      /* metered: it launches far ahead, to fill its time slices */
-    CGPU_METERED_TOGETHER = 8,    /* metered: how long its work takes now shows nothing about it */
+    CGPU_METERED_TOGETHER = 8,    /* metered: the time that its work takes now shows nothing */
     CGPU_METERED_SPANS = 16,      /* metered: all the time that its work takes counts as use */
     CGPU_LIMITS_PASS_UNKNOWN = 1, /* flags: hand out driver entry points unknown to this release */
     CGPU_LIMITS_MISSTATED = 2     /* flags: a cap is part of a whole that the GPU has not */
@@ -42,14 +42,14 @@ struct cgpu_limits_gpu {
         heartbeat_ns;    /* host's CLOCK_MONOTONIC when the arbiter last lived; 0: there was none */
     uint64_t charged_ns; /* GPU time charged since the arbiter took the container on */
     uint32_t metered;    /* CGPU_METERED, and how well; 0 while FREE */
-    uint32_t limit_ppm;  /* what it may have at most while others compete, as last computed */
-    uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
-    uint64_t waits;        /* how often that began */
+    uint32_t limit_ppm;  /* the most that it may have while others compete, as last computed */
+    uint64_t throttled_ns; /* time in which threads of it were seen waiting at its closed gate */
+    uint64_t waits;        /* how often such waiting began */
     uint32_t quiet_gate; /* gate word of a turn that began while the others had nothing in flight */
     uint32_t compute_reserved;
 };
 
-/* magic, version, size, id and release have the same place in every version. */
+/* magic, version, size, id and release have the same offset in every version. */
 struct cgpu_limits {
     uint32_t magic;
     uint32_t version;
@@ -59,8 +59,8 @@ struct cgpu_limits {
     uint32_t high_priority;
     uint32_t policy;
     uint32_t flags;
-    char id[CGPU_ID_SIZE];           /* container or session id, NUL-terminated */
-    char release[CGPU_RELEASE_SIZE]; /* that made the container, NUL-terminated; empty: 0.1.0 */
+    char id[CGPU_ID_SIZE];                      /* container or session id, NUL-terminated */
+    char release[CGPU_RELEASE_SIZE];            /* that made the container; empty: 0.1.0 */
     struct cgpu_limits_gpu gpus[CGPU_MAX_GPUS]; /* in the order of the visible list */
 };
 /* cffi: end */

@@ -27,7 +27,7 @@ class Figures(NamedTuple):
     """Counters of an arbitration since its start."""
 
     steps: int
-    """Times that it looked."""
+    """Times that it checked its containers."""
     turns: int
     """Gates that it opened."""
     cpu_ns: int
@@ -35,7 +35,7 @@ class Figures(NamedTuple):
     tenants: int
     """Containers that it has now."""
     expired: int
-    """Turns that it took from containers which gave no sign."""
+    """Turns that it took from containers which did not report the end of their work."""
 
 
 class Arbitration:
@@ -68,7 +68,7 @@ class Arbitration:
         """Take on the container with these files, in which this GPU is number ``number``.
 
         Returns:
-            The key by which it goes from now on.
+            The key that names the container in later calls.
 
         Raises:
             FormatError: if a file is not of this release.
@@ -89,9 +89,9 @@ class Arbitration:
         return int(key[0])
 
     def begin(self) -> None:
-        """Decide from now on: all containers that run already have been added.
+        """Open gates from now on. All containers that run already have been added.
 
-        Until then gates close as their containers are added, and none opens, since an earlier
+        Before this call gates close as their containers are added, and none opens, since an earlier
         arbiter may have let some of them in.
         """
         lib.cgpu_arbitration_begin(self._get_handle())
@@ -112,7 +112,7 @@ class Arbitration:
         check_status(status, f"arbitrate {len(arbitrations)} GPUs together")
 
     def set_rules(self, policy: int, max_inst: int, prio_ratio: int) -> None:
-        """Let other rules hold from now on.
+        """Arbitrate by other rules from now on.
 
         Raises:
             NativeError: if one is out of range; nothing is changed.
@@ -132,7 +132,7 @@ class Arbitration:
         check_status(status, f"container {key} with weight {weight}")
 
     def remove(self, key: int) -> None:
-        """Let a container go; whatever it held is free at once.
+        """Stop arbitrating a container; whatever it held is free at once.
 
         Raises:
             NativeError: if there is no such container.

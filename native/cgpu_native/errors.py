@@ -1,4 +1,4 @@
-"""C statuses as exceptions: the one place where the two meet."""
+"""Translation of C statuses to exceptions."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _ALWAYS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def open_file(path: os.PathLike[str] | str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file at ``path``.
+    """Return a descriptor of the regular file at ``path``.
 
     Raises:
         BlockingIOError: a process holds a lease on it, which the kernel now breaks.
@@ -38,7 +38,7 @@ def open_file(path: os.PathLike[str] | str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_file(path: os.PathLike[str] | str, most: int) -> bytes:
-    """The first ``most`` bytes of the file at ``path``.
+    """Return the first ``most`` bytes of the file at ``path``.
 
     Raises:
         OSError: it cannot be read; see ``open_file``.

@@ -24,17 +24,17 @@ class LedgerProcess(NamedTuple):
     """A living process that holds device memory."""
 
     pid: int
-    """As the process itself says, in its own pid namespace: not to be believed."""
+    """As the process itself reports it, in its own pid namespace: not to be trusted."""
     slot: int
     used_bytes: int
 
 
 class Look:
-    """The result of one look at a ledger: a copy, which does not change.
+    """A copy of a ledger, read at one time.
 
     Attributes:
         asked: the number of processes about which the kernel was asked.
-        is_certain: whether it was asked for all. If the container's locks make asking costly, the
+        is_certain: whether it was asked about all. If the container's locks make asking costly, the
             others count as living.
     """
 
@@ -44,7 +44,7 @@ class Look:
         self.is_certain: bool = survey.unasked == 0
 
     def list_processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
-        """The living processes that hold memory on ``gpu``, or on any."""
+        """Return the living processes that hold memory on ``gpu``, or on any."""
         found = []
         for each in self._survey.holders[0 : self._survey.count]:
             used = sum(each.used_bytes) if gpu == ANY_GPU else each.used_bytes[gpu]
@@ -66,7 +66,7 @@ class Look:
 
 
 class _Rest:
-    """A ledger not to be asked about again before ``until`` (time.monotonic_ns): see observer.c.
+    """The time until which a ledger is not asked about again (time.monotonic_ns): see observer.c.
 
     As long as its descriptor is open, no other file has the number of this one.
     """
@@ -79,7 +79,7 @@ class _Rest:
         close(self._fd)
 
     def is_over(self) -> bool:
-        """Return whether it is long past, or its name no longer leads to the ledger."""
+        """Whether that time is long past, or the ledger's name no longer leads to it."""
         return _is_past(self.until) or os.fstat(self._fd).st_nlink == 0
 
 
@@ -98,11 +98,11 @@ class Ledger:
     ) -> None:
         self._handle = handle
         self.path = path
-        self._recalled = 0  # until when it rests, as all looks of this process know
+        self._recalled = 0  # the time until which it rests, as this process remembers it
 
     @classmethod
     def observe(cls, path: os.PathLike[str] | str) -> Self:
-        """Look at a ledger without a slot and without believing what is in it.
+        """Open a ledger for reading, without a slot and without trusting what is in it.
 
         Raises:
             FormatError: if the file is no ledger of this release.
@@ -153,7 +153,7 @@ class Ledger:
         return Look(survey)
 
     def _recall_rest(self) -> None:
-        """Let this look know that earlier ones were costly."""
+        """Pass on to this observer that earlier reads were costly."""
         try:
             rest = _RESTS.get(_identify_file(self.path))
         except OSError:  # it is gone
@@ -163,7 +163,7 @@ class Ledger:
             lib.cgpu_ledger_rest(self._handle, rest.until)
 
     def _remember_rest(self) -> None:
-        """Let later looks know that asking is costly."""
+        """Note for later observers that asking is costly."""
         until = lib.cgpu_ledger_rests(self._handle)
         if until == self._recalled:
             return
@@ -191,7 +191,7 @@ class Ledger:
 
 
 def is_costly(path: os.PathLike[str] | str) -> bool:
-    """Return whether the ledger's locks made a look by this process costly in the last minute."""
+    """Whether the ledger's locks made a read by this process costly in the last minute."""
     _forget_rests()
     try:
         return _identify_file(path) in _RESTS

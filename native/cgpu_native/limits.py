@@ -21,7 +21,7 @@ LIMITS_VERSION: int = lib.CGPU_LIMITS_VERSION
 MISSTATED: int = lib.CGPU_LIMITS_MISSTATED
 METERED_ROUGHLY: int = lib.CGPU_METERED_ROUGHLY
 HEAD_SIZE = 8
-_FIRST = "0.1.0"  # did not write which release it is
+_FIRST = "0.1.0"  # this release did not write its number
 
 
 class LimitsGpu(NamedTuple):
@@ -44,17 +44,18 @@ class LimitsGpu(NamedTuple):
     offset_ppm: int = 0
     """Where that share begins in the fallback period, in millionths of it."""
     limit_ppm: int = 0
-    """What it may have at most while others compete, in millionths."""
+    """The most that it may have while others compete, in millionths."""
     measured_ppm: int = 0
-    """Of the GPU's time, what it was charged in the last second, in millionths, if ``metered``."""
+    """What it was charged of the GPU's time in the last second, in millionths, if ``metered``."""
     charged_ns: int = 0
     """GPU time charged so far, in nanoseconds."""
     throttled_ns: int = 0
-    """For which threads of it were seen waiting at its closed gate, in nanoseconds."""
+    """Time in which threads of it were seen waiting at its closed gate, in nanoseconds."""
     waits: int = 0
-    """How often that began."""
+    """How often such waiting began."""
     metered: int = 0
-    """``CGPU_METERED`` while the arbiter keeps both, ``CGPU_METERED_ROUGHLY`` if by guessing."""
+    """``CGPU_METERED`` while the arbiter keeps these figures, ``CGPU_METERED_ROUGHLY`` if it
+    estimates."""
     heartbeat_ns: int = 0
     """``CLOCK_MONOTONIC`` of the arbiter's last sign of life; 0 if there was none."""
 
@@ -161,10 +162,10 @@ class Head(NamedTuple):
 
 
 def read_head(path: Path | str) -> Head | None:
-    """The head of the limits page or the ledger at ``path``, of whatever version.
+    """Return the head of the limits page or the ledger at ``path``, of whatever version.
 
     Returns:
-        None if there is none that can be read; ``release`` is of use in limits pages only.
+        None if none can be read; ``release`` is of use in limits pages only.
     """
     try:
         data = read_file(path, ffi.offsetof("struct cgpu_limits", "gpus"))
@@ -182,7 +183,7 @@ def check_version(data: bytes) -> None:
     """Refuse the page that begins with ``data`` if it is not of this release's version.
 
     Raises:
-        FormatError: it is not.
+        FormatError: it is of another version.
     """
     expected = (lib.CGPU_LIMITS_MAGIC, lib.CGPU_LIMITS_VERSION)
     words = ffi.from_buffer("uint32_t[]", data[:HEAD_SIZE].ljust(HEAD_SIZE, b"\0"))

@@ -29,7 +29,7 @@ class Entitlement(NamedTuple):
     competes: int
     """Its weight among those that compete for turns."""
     ceiling_ppm: int
-    """It gets no more than this; ``WHOLE_PPM``: as much as the others leave."""
+    """The most that it gets; ``WHOLE_PPM``: as much as the others leave."""
     fallback_ppm: int
     """Its part while nobody arbitrates."""
 
@@ -38,7 +38,7 @@ def entitle_containers(policy: int, weights: Sequence[int], max_inst: int) -> li
     """Return what ``policy`` gives containers with ``weights`` on one GPU, in their order.
 
     Raises:
-        ValueError: for a policy that there is not, or a weight or ``max_inst`` below 1.
+        ValueError: for an unknown policy, or a weight or ``max_inst`` below 1.
     """
     if policy not in POLICIES or max_inst < 1 or any(weight < 1 for weight in weights):
         raise ValueError(f"no entitlements under policy {policy}, max_inst {max_inst}: {weights}")

@@ -33,7 +33,7 @@ take(struct cgpu_store *store)
     return thing;
 }
 
-/* Have COUNT free ones, so that taking so many cannot fail. */
+/* Fill STORE until it has COUNT free things, so that taking COUNT of them cannot fail. */
 static bool
 stock(struct cgpu_blocks *blocks, struct cgpu_store *store, uint32_t count)
 {
@@ -111,7 +111,7 @@ push(const struct cgpu_blocks *blocks, struct cgpu_block *block)
     *head = block;
 }
 
-/* Without memory for more buckets, the chains just get longer. */
+/* Double the buckets. If there is no memory for more, the chains just get longer. */
 static void
 spread(struct cgpu_blocks *blocks)
 {

@@ -33,19 +33,19 @@ struct cgpu_block {
     struct cgpu_arena *arena;
     struct cgpu_block *hash_next;
     struct cgpu_block *next, *previous; /* in its class */
-    uint32_t count;                     /* allocations, those that leave included */
+    uint32_t count;                     /* allocations, including those that are being freed */
     uint32_t leaving_count;
-    uint32_t overtaken; /* 1: what left was given out again before we knew that it was gone */
-    uint32_t largest;   /* hole, in units: this or less */
+    uint32_t overtaken; /* 1: memory being freed was given out again before the free had ended */
+    uint32_t largest;   /* no hole is larger than this, in units */
     uint32_t class;
-    uint64_t used[CGPU_UNIT_WORDS];    /* both are zeros when nothing is left in the block */
+    uint64_t used[CGPU_UNIT_WORDS];    /* this and leaving: zeros when nothing is left */
     uint64_t leaving[CGPU_UNIT_WORDS]; /* being freed: free soon */
 };
 
-/* Things of one size; the first word of a free one points to the next. */
+/* A store of free things of one size; the first word of each points to the next. */
 struct cgpu_store {
     size_t size;
-    size_t head; /* of which so much is cleared; the rest is as it was given back */
+    size_t head; /* bytes of a free thing that are cleared, from its start */
     void *free;
     uint32_t count;
 };
@@ -60,7 +60,7 @@ struct cgpu_blocks {
     void *slabs;
 };
 
-/* From now on COUNT blocks can be added. False: there is no memory. */
+/* Make sure that COUNT blocks can be added. False: there is no memory. */
 bool cgpu_block_table_reserve(struct cgpu_blocks *blocks, uint32_t count);
 
 struct cgpu_block *cgpu_block_table_find(const struct cgpu_blocks *blocks, uint64_t address);
@@ -68,7 +68,7 @@ struct cgpu_block *cgpu_block_table_add(struct cgpu_blocks *blocks, struct cgpu_
                                         uint64_t address);
 void cgpu_block_table_drop(struct cgpu_blocks *blocks, struct cgpu_block *block);
 
-/* NULL: there is none, and MAKE is false or there is no memory. */
+/* Find the arena with KEY; if there is none and MAKE is set, make it. NULL: none, or no memory. */
 struct cgpu_arena *cgpu_block_table_arena(struct cgpu_blocks *blocks,
                                           const struct cgpu_arena_key *key, bool make);
 

@@ -1,7 +1,7 @@
 /*
- * Blocks: what a call will take, what it took, and which blocks are released by freeing.
+ * Blocks: whether a call will take a new one, which ones it took, and which ones a free releases.
  *
- * The critical section is everything here; the longest of it is a search for a hole.
+ * All of this runs under one lock. The search for a hole holds it longest.
  */
 #include "holdings/blocks.h"
 
@@ -11,12 +11,15 @@
 #include "holdings/block_table.h"
 
 enum {
-    LOOKS = 16, /* at blocks, by a search that is not thorough */
+    LOOKS = 16, /* blocks that a search checks unless it is thorough */
     NAP_NS = 20000,
     NAPS = 2500 /* 50 ms: another call into the driver ends sooner, or may not end at all */
 };
 
-/* A block whose allocations are all being freed may be gone before a call uses its holes. */
+/*
+ * Whether BLOCK has a hole of UNITS. If all its allocations are being freed, it counts as having
+ * none: the block may be gone before a call uses the hole.
+ */
 static bool
 has_hole(struct cgpu_block *block, uint32_t units)
 {
@@ -62,9 +65,9 @@ nap(struct cgpu_blocks *blocks)
 }
 
 /*
- * A hole may have been taken by a call in flight whose result we do not know yet. Then the block
- * that was charged for that call pays for ours. So each call in flight must still have its own
- * block.
+ * Whether no call in flight can take a hole that is known. A call whose result is not known yet may
+ * have taken one. Then the block that was charged for that call pays for ours, so each call in
+ * flight must still have its own block.
  */
 static bool
 is_clear(const struct cgpu_arena *arena)
@@ -111,8 +114,8 @@ cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key)
 }
 
 /*
- * Charges for calls that no call in flight needs. A call may have taken the block that another one
- * paid for, because that one took its hole.
+ * Take back the charges that no call in flight needs, and return their bytes. A call may have taken
+ * the block that another call paid for, if the other one took a hole instead.
  */
 static uint64_t
 surplus_of(struct cgpu_arena *arena)
@@ -152,7 +155,7 @@ cgpu_blocks_done(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, b
     return surplus;
 }
 
-/* Count the allocation in its blocks; bytes of those that are new. */
+/* Count the allocation in its blocks. Returns the bytes of the blocks that are new. */
 static uint64_t
 count_in(struct cgpu_blocks *blocks, struct cgpu_arena *arena, uint64_t address, uint64_t bytes)
 {
@@ -225,7 +228,7 @@ cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, 
     return need;
 }
 
-/* What happens to each block of an allocation, under the lock; bytes to release. */
+/* A step for each block of an allocation, under the lock. Returns the bytes to release. */
 typedef uint64_t visit(struct cgpu_blocks *blocks, struct cgpu_block *block,
                        struct cgpu_units units);
 
@@ -256,8 +259,8 @@ each(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes, int leavers, 
 }
 
 /*
- * A piece that is being freed may have been given out and freed again: that is known only when
- * nothing is being freed.
+ * Count one free in BLOCK as ended. If memory being freed was given out again, it may be being
+ * freed a second time, so its units stay marked until nothing in the block is being freed.
  */
 static void
 left(struct cgpu_block *block, struct cgpu_units units)
@@ -291,7 +294,10 @@ stay(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units uni
     return 0;
 }
 
-/* A hole is at most the sum of the holes on either side and of what was freed between them. */
+/*
+ * Uncount the freed UNITS, and the block with its last allocation. A hole is now at most as large
+ * as the holes on either side and what was freed between them.
+ */
 static uint64_t
 gone(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units units)
 {

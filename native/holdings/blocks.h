@@ -30,7 +30,7 @@ enum { CGPU_BLOCK_BYTES = 2 << 20, CGPU_BLOCK_SMALL = 1 << 20 };
 
 struct cgpu_blocks; /* opaque; one per process */
 
-/* Whose blocks: those of a context, below 4 GiB (for the first entry points) or anywhere. */
+/* Key of the blocks of one context, below 4 GiB (for the first entry points) or anywhere. */
 struct cgpu_arena_key {
     uint64_t owner; /* context */
     uint32_t gpu;   /* number in the limits */
@@ -53,27 +53,32 @@ void cgpu_blocks_destroy(struct cgpu_blocks *blocks);
 bool cgpu_blocks_expect(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                         uint64_t bytes, bool thorough);
 
-/* A block was charged for a call about to be made. CGPU_EIO: no memory, nothing is noted. */
+/*
+ * Note that a block was charged for a call about to be made. CGPU_EIO: no memory, nothing is noted.
+ */
 int cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key);
 
 /*
- * The driver put BYTES, up to CGPU_BLOCK_SMALL, at ADDRESS; EXPECTED is what cgpu_blocks_expect
- * returned. This ends the call, unless there is a NEED. CGPU_EIO: nothing is recorded.
+ * Record that the driver put BYTES, up to CGPU_BLOCK_SMALL, at ADDRESS; EXPECTED is what
+ * cgpu_blocks_expect returned. This ends the call, unless CHANGE has a need. CGPU_EIO: nothing is
+ * recorded.
  */
 int cgpu_blocks_enter(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, bool expected,
                       uint64_t address, uint64_t bytes, struct cgpu_blocks_change *change);
 
-/* NEED cannot be charged: returns what is still needed after the frees that are in progress now. */
+/*
+ * NEED cannot be charged: wait for the frees in progress. Returns what is still needed after them.
+ */
 uint64_t cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                            uint64_t need);
 
-/* The call has ended: what is to be released. */
+/* End the call. Returns the bytes to release. */
 uint64_t cgpu_blocks_done(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                           bool expected);
 
 /*
- * BYTES at ADDRESS are about to be freed; they were not freed; they were, and this much is to be
- * released.
+ * Before BYTES at ADDRESS are freed: leave. After the free: stay if it failed, gone if it
+ * succeeded. gone returns the bytes to release.
  */
 void cgpu_blocks_leave(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);
 void cgpu_blocks_stay(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);

@@ -18,7 +18,7 @@ struct shard {
     struct cgpu_mutex mutex;
     uint32_t count;
     size_t capacity;            /* a power of two, or 0 */
-    struct cgpu_holding *rows;  /* kind + 1; 0: free, as fresh memory is */
+    struct cgpu_holding *rows;  /* its kind field is the kind + 1; 0: free, as fresh memory is */
 } __attribute__((aligned(64))); /* threads on two shards do not share a cache line */
 
 struct cgpu_holdings {
@@ -139,7 +139,10 @@ cgpu_holdings_create(struct cgpu_holdings **out)
     return holdings == MAP_FAILED ? CGPU_EIO : CGPU_OK;
 }
 
-/* Takes no lock: in a forked child some may be held by threads that do not exist there. */
+/*
+ * Free the table without taking a lock: in a forked child some locks may be held by threads that do
+ * not exist there.
+ */
 void
 cgpu_holdings_destroy(struct cgpu_holdings *holdings)
 {
@@ -265,7 +268,9 @@ cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner, struct 
     return found ? CGPU_OK : CGPU_ENOTFOUND;
 }
 
-/* Erasing may move a later entry to the row just read, or an earlier one, not OWNER's, to the end.
+/*
+ * Remove OWNER's entries from SHARD. Erasing one may move a later entry to its row, so the row is
+ * read again. It may also move an entry of another owner from the start to the end.
  */
 static void
 drop_owned_locked(struct shard *shard, uint64_t owner,

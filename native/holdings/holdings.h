@@ -1,9 +1,10 @@
 /*
- * Holdings: what this process has charged, by the handle it will be released with.
- * Design: docs/design/memory.md.
+ * Holdings: what this process has charged, by the handle it will be released with. Design:
+ * docs/design/memory.md.
  *
- * A hash table in memory of its own (mmap, never the host program's allocator), sharded so that
- * threads seldom meet; look-up, insert and remove cost the same with 10 and with 10,000 entries.
+ * The hash table lies in memory of its own (mmap, never the host program's allocator). It is
+ * sharded so that threads seldom meet. Look-up, insertion and removal cost the same with 10 and
+ * with 10,000 entries.
  */
 #ifndef CGPU_HOLDINGS_H
 #define CGPU_HOLDINGS_H
@@ -18,7 +19,7 @@ struct cgpu_holdings; /* opaque; one per process */
 
 struct cgpu_holding {
     uint64_t handle; /* device pointer, array, pool, ... as an integer; key together with kind */
-    uint64_t owner;  /* context that takes it along when it dies; 0: none */
+    uint64_t owner;  /* context whose end releases the entry; 0: none */
     uint64_t bytes;  /* what was charged */
     uint64_t extra;  /* whatever the kind needs */
     uint32_t kind;   /* the caller's enumeration; part of the key */
@@ -27,24 +28,29 @@ struct cgpu_holding {
 
 int cgpu_holdings_create(struct cgpu_holdings **out);
 
-/* Takes no lock: a forked child destroys its copy, and creates a table of its own. */
+/*
+ * Free the table, without a lock: a forked child destroys its copy and creates a table of its own.
+ */
 void cgpu_holdings_destroy(struct cgpu_holdings *holdings);
 
 /* CGPU_EINVAL if the key is there already; CGPU_EIO if memory for the table cannot be had. */
 int cgpu_holdings_insert(struct cgpu_holdings *holdings, const struct cgpu_holding *holding);
 
-/* Copy the entry out; CGPU_ENOTFOUND. */
+/* Copy the entry to OUT. CGPU_ENOTFOUND: there is none. */
 int cgpu_holdings_find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
                        struct cgpu_holding *out);
 
-/* Replace bytes and extra of an entry that exists; CGPU_ENOTFOUND. */
+/* Replace bytes and extra of an entry. CGPU_ENOTFOUND: there is none. */
 int cgpu_holdings_update(struct cgpu_holdings *holdings, const struct cgpu_holding *holding);
 
-/* Remove the entry and copy it out; CGPU_ENOTFOUND. Exactly one of two racing callers gets it. */
+/*
+ * Remove the entry and copy it to OUT. CGPU_ENOTFOUND: there is none. Of two callers that race for
+ * an entry, exactly one gets it.
+ */
 int cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
                        struct cgpu_holding *out);
 
-/* Remove one of OWNER's entries and copy it out; CGPU_ENOTFOUND when none is left. It scans. */
+/* Remove one of OWNER's entries and copy it to OUT; CGPU_ENOTFOUND when none is left. It scans. */
 int cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner,
                              struct cgpu_holding *out);
 

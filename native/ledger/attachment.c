@@ -33,7 +33,10 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* Never use descriptors 0 to 2: a program that closed its output would print into the ledger. */
+/*
+ * Open PATH with a descriptor above 2. With 0 to 2, a program that closed its output would print
+ * into the ledger.
+ */
 static int
 open_high(const char *path, int flags)
 {
@@ -138,8 +141,8 @@ make(const char *path)
 }
 
 /*
- * Close FD, unless the slot would be lost with it; check_held notices if that was impossible. If it
- * is GUARDED, forked children close it.
+ * Close FD, unless that would lose the slot. If it is GUARDED, forked children close it. If it had
+ * to be closed although the slot is lost with it, check_held notices.
  */
 static void
 keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
@@ -158,7 +161,10 @@ keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
     errno = saved;
 }
 
-/* Keep FD for when the path leads elsewhere, unless forked children would be unable to close it. */
+/*
+ * Keep FD for later questions about other processes, for when the path leads elsewhere. Close it if
+ * forked children would be unable to.
+ */
 static void
 keep_for_looking(struct cgpu_ledger *ledger, int fd)
 {
@@ -169,7 +175,7 @@ keep_for_looking(struct cgpu_ledger *ledger, int fd)
     }
 }
 
-/* Refuses a file system on which we have lost the slot by now. */
+/* Fail if the slot is lost by now, as on some file systems. */
 static int
 check_held(struct cgpu_ledger *ledger)
 {
@@ -229,7 +235,7 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     return status;
 }
 
-/* MADE is a ledger that is not open yet; OUT stays NULL until it is. */
+/* Begin to open PATH: *MADE is a ledger that is not open yet, and *OUT stays NULL until it is. */
 static int
 prepare(const char *path, struct cgpu_ledger **out, struct cgpu_ledger **made)
 {

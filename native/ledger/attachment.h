@@ -9,7 +9,7 @@
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
 
-/* Reads as zeros, that is as detached, in a forked child (MADV_WIPEONFORK). */
+/* In a forked child it reads as zeros, which means detached (MADV_WIPEONFORK). */
 struct cgpu_ledger {
     struct cgpu_ledger_file *file; /* NULL: detached, or an observer */
     uint32_t slot;
@@ -19,7 +19,7 @@ struct cgpu_ledger {
     int kept; /* descriptor for when the path leads elsewhere, or an observer's only one; 0: none */
     dev_t device;
     ino_t inode;
-    uint64_t rests_until; /* CLOCK_MONOTONIC: ask for no process before; see observer.c */
+    uint64_t rests_until; /* CLOCK_MONOTONIC: no questions before; see observer.c */
     char path[PATH_MAX];
 };
 

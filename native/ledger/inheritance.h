@@ -2,7 +2,7 @@
 #ifndef CGPU_INHERITANCE_H
 #define CGPU_INHERITANCE_H
 
-/* Close FD in every child forked from now on, if it is the same file still. 0, or -1 if full. */
+/* Close FD in every child forked from now on, if it still is the same file. 0, or -1 if full. */
 int cgpu_inheritance_refuse(int fd);
 
 /* Close FD here, if it is still the file that was registered, and forget it. */

@@ -27,7 +27,7 @@ own_account(const struct cgpu_ledger *ledger, uint32_t gpu)
     return &ledger->file->slots[ledger->slot].used[gpu];
 }
 
-/* Both are read without the lock, and only written under it. */
+/* Store VALUE. The accounts are written only under the lock, but read without it. */
 static void
 set(uint64_t *account, uint64_t value)
 {
@@ -117,7 +117,10 @@ cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
     return status;
 }
 
-/* True for one caller per interval. A stamp from the future is another's clock, and due. */
+/*
+ * Whether it is time to look for dead slots: true for one caller per interval. A time in the future
+ * comes from another clock, and counts as due.
+ */
 static bool
 reaping_due(struct cgpu_ledger_file *file)
 {

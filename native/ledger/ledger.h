@@ -31,10 +31,10 @@ struct cgpu_holder {
     uint32_t pid;
     uint32_t slot;
     uint64_t used_bytes[CGPU_MAX_GPUS];
-    uint64_t shared_bytes[CGPU_MAX_GPUS]; /* beside them: imported, and paid for by others */
+    uint64_t shared_bytes[CGPU_MAX_GPUS]; /* in addition: imported, and paid for by others */
 };
 
-/* A whole ledger, as one look has seen it. */
+/* A copy of a whole ledger, read at one time. */
 struct cgpu_survey {
     uint32_t count;   /* of holders */
     uint32_t asked;   /* how many processes, dead ones too, the kernel was asked about */
@@ -45,20 +45,22 @@ struct cgpu_survey {
     struct cgpu_holder holders[CGPU_LEDGER_SLOTS];
 };
 
-/* Host: make an empty ledger file NAME (mode 0666 whatever the umask) in directory DIRFD. */
+/*
+ * For the host: make an empty ledger file NAME (mode 0666 whatever the umask) in directory DIRFD.
+ */
 int cgpu_ledger_create(int dirfd, const char *name);
 
 /*
- * Process: map the ledger at PATH and take a slot for process PID. The attachment lives in memory
- * of its own (mmap), so that no allocator is called in the host process. A forked child does not
- * inherit it: there *OUT reads as detached and the child must attach again.
+ * For a process: map the ledger at PATH and take a slot for process PID. The attachment lives in
+ * memory of its own (mmap), so that no allocator is called in the host process. A forked child does
+ * not inherit it: there *OUT reads as detached, and the child must attach again.
  */
 int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out);
 
 /*
- * Anybody: read the ledger at PATH without a slot, through copies, because a container may truncate
- * the file. Charging through it gives CGPU_EINVAL. Reading asks whether each process lives (0.1
- * ms), unless the container's locks make that too costly.
+ * For any reader: open the ledger at PATH without a slot. It is read through copies, because a
+ * container may truncate the file. A charge through it gives CGPU_EINVAL. Each read asks the kernel
+ * whether each process lives (0.1 ms), unless the container's locks make that too costly.
  */
 int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 
@@ -72,12 +74,12 @@ void cgpu_ledger_detach(struct cgpu_ledger *ledger);
 int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
                        uint64_t *charged);
 
-/* Give BYTES back. More than this process holds gives CGPU_EINVAL, and nothing is changed. */
+/* Give BYTES back. CGPU_EINVAL: this process holds less, and nothing is changed. */
 int cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 
 /*
- * Bytes held by all living processes on GPU. No lock, no system call, except that dead slots are
- * looked for at most every 200 ms.
+ * Bytes held by all living processes on GPU. It takes no lock and makes no system call, but at most
+ * every 200 ms it looks for dead slots.
  */
 uint64_t cgpu_ledger_used(struct cgpu_ledger *ledger, uint32_t gpu);
 
@@ -100,22 +102,22 @@ uint64_t cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu);
 int cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_process *out,
                           size_t capacity, size_t *count);
 
-/* The same for all GPUs, in one look. */
+/* Fill OUT with the whole ledger, for all GPUs at one time. */
 int cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out);
 
 /*
- * If asking which processes of this ledger live took too long: when (CLOCK_MONOTONIC, ns) to ask
- * again; 0: at once. Until then all its processes count as living. cgpu_ledger_rest passes this
+ * The time (CLOCK_MONOTONIC, ns) until which this ledger's processes count as living without being
+ * asked about, because asking took too long; 0: they are asked about. cgpu_ledger_rest passes this
  * time to another observer of the same file.
  */
 uint64_t cgpu_ledger_rests(const struct cgpu_ledger *ledger);
 void cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until);
 
 /*
- * Another descriptor of the attachment's file, for the caller to close: opened by its path or, if
- * that leads elsewhere, as after chroot, a copy of the one that is kept. -1 if neither can be had.
- * No descriptor is trusted: a program may close any number at any time and open something else
- * there.
+ * Open another descriptor of the attachment's file, which the caller closes. It is opened by its
+ * path. If the path leads elsewhere, as after chroot, it is a copy of the descriptor that was kept.
+ * -1 if neither can be had. No descriptor is trusted: a program may close any number at any time
+ * and open something else there.
  */
 int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
 /* cffi: end */

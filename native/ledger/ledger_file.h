@@ -23,22 +23,22 @@ enum {
 };
 
 struct cgpu_ledger_gpu {
-    uint32_t lock;      /* 0: free; else who holds it, see lock.h */
+    uint32_t lock;      /* 0: free; else the holder's word, see lock.h */
     uint32_t bell;      /* futex word: incremented whenever the arbiter should look; see work.h */
     uint64_t used;      /* sum over the taken slots; written under the lock */
     uint64_t refused;   /* requests that did not fit */
     uint64_t stays;     /* times that work began to stand apart: no end for a second */
-    uint64_t stayed_ns; /* for how long, of what has ended */
+    uint64_t stayed_ns; /* ns for which such work stood apart, of what has ended */
     uint64_t permits[CGPU_LEDGER_PERMITS]; /* until when each is taken, see gate/permits.h */
-    uint64_t queued_ns;                    /* when a process last found none free; 0: none queues */
-    uint32_t freed;                        /* futex word: incremented when one is given back */
+    uint64_t queued_ns; /* when a process last found no permit free; 0: none queues */
+    uint32_t freed;     /* futex word: incremented when a permit is given back */
     uint32_t reserved0;
     uint64_t reserved[7];
 };
 
 struct cgpu_ledger_slot {
     uint32_t taken;      /* 1 while a process has it */
-    uint32_t generation; /* one more at each attach, so that a stale lock word is told apart */
+    uint32_t generation; /* incremented at each attach, so that stale lock words are known */
     uint32_t pid;
     uint32_t reserved0;
     uint64_t reserved[6];
@@ -67,19 +67,21 @@ struct cgpu_ledger_work {
     uint32_t markers;  /* written so far */
     uint32_t done_us;  /* GPU time of all that has ended, as estimated; modulo 2^32 */
     uint32_t missed;   /* turns that were over before a thread that waited for one ran */
-    uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
+    uint32_t lag_ns; /* from a launch to seeing its end, without its work, see pace.h; 0: unknown */
 };
 
-/* In the place of a work: what one process shares with others of one GPU's memory; see sharing.h.
+/*
+ * An entry in the table of works that counts the GPU memory which a process shares with others; see
+ * sharing.h.
  */
 struct cgpu_ledger_sharing {
-    uint32_t owner;    /* as of a work */
-    uint32_t gpu;      /* number in the limits, beyond CGPU_LEDGER_SHARINGS */
+    uint32_t owner;    /* as in a work */
+    uint32_t gpu;      /* CGPU_LEDGER_SHARINGS + the number in the limits */
     uint64_t exported; /* bytes that are charged to this process; written under the GPU's lock */
-    uint64_t imported; /* bytes, as much as was mapped; the same memory once, as far as known */
+    uint64_t imported; /* bytes mapped; the same memory counts once, as far as known */
     uint64_t due;      /* the part of them that is charged to this process */
     uint64_t mapped;   /* bytes of all imports, the same memory as often as it was imported */
-    uint64_t beside;   /* 1 + what the slot holds beside due, while that changes; 0: it does not */
+    uint64_t beside;   /* 1 + what the slot holds besides due, while that changes; 0: it does not */
     uint64_t reserved[2];
 };
 
@@ -99,8 +101,9 @@ struct cgpu_ledger_file {
 /* cffi: end */
 
 /*
- * Open-file-description locks on the file's bytes, which the kernel drops when a process dies: byte
- * N says that slot N's process lives, the byte after the last slot's that a process is reaping.
+ * Open-file-description locks on the file's bytes, which the kernel drops when a process dies. A
+ * lock on byte N shows that slot N's process lives; a lock on the byte after the last slot's, that
+ * a process is reaping.
  */
 enum { CGPU_LEDGER_REAPER_BYTE = CGPU_LEDGER_SLOTS };
 

@@ -55,7 +55,10 @@ spin(uint32_t *word, uint32_t mine)
     return false;
 }
 
-/* A word that names a slot's earlier generation is stale: the slot has a new process. */
+/*
+ * Whether the holder that WORD names is dead. A word that names an earlier generation of its slot
+ * is stale: the slot has a new process.
+ */
 static bool
 holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
 {
@@ -93,8 +96,8 @@ now_ns(void)
 }
 
 /*
- * One sleep on a lock that SEEN holds. Returns true if the lock is now ours, taken over from a dead
- * holder. *STUCK_NS sums the sleeps that ended without any change. A program's signals may cut
+ * Sleep once on a lock that SEEN holds. Returns true if the lock is now ours, taken over from a
+ * dead holder. *STUCK_NS sums the sleeps that ended without any change. A program's signals may cut
  * every one of them short.
  */
 static bool
@@ -119,7 +122,7 @@ sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *st
     if (!holder_dead(ledger, seen) || !swap(&entry->lock, seen, ledger->word | WAITERS)) {
         return false;
     }
-    /* it may have died between the two halves of a change */
+    /* the holder may have died between the two halves of a change */
     cgpu_sharing_finish(ledger->file, gpu);
     __atomic_store_n(&entry->used, cgpu_slot_sum(ledger->file, gpu), __ATOMIC_RELAXED);
     return true;

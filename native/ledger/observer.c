@@ -14,17 +14,18 @@
 enum { CHUNK_SLOTS = 8 }; /* 2.5 KiB of a stack that may be small */
 
 /*
- * To answer whether a slot's process lives, the kernel walks all locks on the file, under a lock of
- * its own: 12 us for the thousand locks that processes hold for their slots, and any time for a
- * container that takes more. One read may spend ONCE_NS, plus ASK_NS for each question. When that
- * is spent, it asks no more, and no other read asks again for REST_TIMES as long as this one took.
+ * One read of a ledger may spend ONCE_NS, plus ASK_NS for each question whether a slot's process
+ * lives. When that is spent, it asks no more, and no other read asks again for REST_TIMES as long
+ * as this one took. For each question the kernel walks all locks on the file, under a lock of its
+ * own. That takes 12 us for the thousand locks that processes hold for their slots, but any time
+ * for a container that takes more.
  */
 #define ASK_NS       UINT64_C(20000)
 #define ONCE_NS      UINT64_C(2000000)
 #define REST_MOST_NS UINT64_C(60000000000)
 enum { REST_TIMES = 1000 };
 
-/* One look: what it has asked and spent, and where it reports living slots that hold memory. */
+/* One read: what it has asked and spent, and where it reports living slots that hold memory. */
 struct look {
     struct cgpu_ledger *ledger;
     uint32_t gpu; /* CGPU_MAX_GPUS: any */
@@ -35,11 +36,11 @@ struct look {
     void (*found)(void *to, const struct cgpu_ledger_slot *slot, uint32_t index);
     void (*shares)(void *to, const struct cgpu_share *share);
     void *to;
-    struct cgpu_survey *survey;        /* NULL: sums of what is shared are not asked for */
-    uint8_t living[CGPU_LEDGER_SLOTS]; /* those that were found */
+    struct cgpu_survey *survey;        /* NULL: the sums of shared memory are not wanted */
+    uint8_t living[CGPU_LEDGER_SLOTS]; /* 1 for each slot that was found living */
 };
 
-/* What a hostile file adds up to may exceed 64 bits: stop at the largest. */
+/* A + B, or the largest number: what a hostile file adds up to may exceed 64 bits. */
 static uint64_t
 add(uint64_t a, uint64_t b)
 {
@@ -69,7 +70,7 @@ rest(struct look *look)
     cgpu_ledger_rest(look->ledger, cgpu_effort_clock(CLOCK_MONOTONIC) + ns);
 }
 
-/* Whether the process of slot INDEX is dead; *NS: processor time of the question. */
+/* Whether the process of slot INDEX is dead; *NS: the processor time that the question took. */
 static bool
 ask(const struct look *look, uint32_t index, uint64_t *ns)
 {
@@ -86,7 +87,10 @@ is_too_much(const struct look *look, uint64_t spent_ns)
     return spent_ns > ONCE_NS + look->asked * ASK_NS;
 }
 
-/* A process that is not asked about counts as living: its memory stays counted. */
+/*
+ * Whether the process of slot INDEX lives. If it is not asked about, it counts as living, so that
+ * its memory stays counted.
+ */
 static bool
 lives(struct look *look, uint32_t index)
 {
@@ -105,7 +109,10 @@ lives(struct look *look, uint32_t index)
     dead = ask(look, index, &ns);
     look->asked += 1;
     if (is_too_much(look, look->spent_ns + ns)) {
-        /* an interrupt, or another virtual machine, may have had the time: locks cost it again */
+        /*
+         * an interrupt, or another virtual machine, may have taken the time: ask again, since locks
+         * would take it again
+         */
         dead = ask(look, index, &again_ns);
         ns = 2 * (again_ns < ns ? again_ns : ns);
     }
@@ -116,7 +123,7 @@ lives(struct look *look, uint32_t index)
     return !dead;
 }
 
-/* Looks at a copy, so that nothing changes midway. */
+/* Report the living slots. They are read from a copy, so that nothing changes midway. */
 static int
 walk(struct look *look)
 {
@@ -144,8 +151,8 @@ walk(struct look *look)
 }
 
 /*
- * A descriptor of the file. An observer's own is used as it is: the kernel walks all locks on a
- * file whenever any descriptor of it is closed.
+ * A descriptor of the file. An observer uses its own: the kernel walks all locks on a file whenever
+ * any descriptor of it is closed.
  */
 static int
 borrow(const struct cgpu_ledger *ledger)

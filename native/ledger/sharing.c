@@ -16,8 +16,8 @@ enum {
 };
 
 /*
- * They are in the table of works, under numbers that no GPU has. SLOT is whose it is. Its slot's
- * end frees it under the GPU's lock.
+ * The sharing at INDEX of the table of works if it is one on GPU, else NULL; *SLOT: whose it is.
+ * Sharings have numbers that no GPU has. They are freed with their slot, under the GPU's lock.
  */
 static struct cgpu_ledger_sharing *
 sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu, uint32_t *slot)
@@ -35,7 +35,10 @@ get(const uint64_t *amount)
     return __atomic_load_n(amount, __ATOMIC_RELAXED);
 }
 
-/* release: who takes the lock over from a process killed meanwhile sees what was set before */
+/*
+ * Store VALUE. Release: if the process is killed, the next one that takes over the lock sees what
+ * was stored before.
+ */
 static void
 set(uint64_t *amount, uint64_t value)
 {
@@ -66,7 +69,7 @@ move(uint64_t *account, uint64_t from, uint64_t to)
     set(account, less(get(account), from) + to);
 }
 
-/* What is shared on a GPU: exported, and paid for, by who exports it or by importers. */
+/* Sums over the sharings of a GPU: bytes exported; bytes paid for by exporters and importers. */
 struct sums {
     uint64_t exported, paid;
 };
@@ -88,7 +91,10 @@ add_up(struct cgpu_ledger_file *file, uint32_t gpu)
     return sums;
 }
 
-/* What the slot has to show is known until it shows it, so this may be done again. */
+/*
+ * Finish a change of due that was begun: write the slot's sum. The sum is known until it is
+ * written, so this may be done again.
+ */
 static void
 finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
 {
@@ -100,7 +106,7 @@ finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
     }
 }
 
-/* Under GPU's lock: from now on SLOT pays for DUE of what it has imported. */
+/* Under GPU's lock: let SLOT pay for DUE of what it has imported from now on. */
 static void
 charge(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t slot,
        struct cgpu_ledger_sharing *sharing, uint64_t due)
@@ -128,8 +134,8 @@ cgpu_sharing_finish(struct cgpu_ledger_file *file, uint32_t gpu)
 }
 
 /*
- * Under GPU's lock: charge each process what nobody else pays for. What a process pays for has no
- * maker any more, so it is nothing that somebody exports now: it pays until it lets go.
+ * Under GPU's lock: charge each process for imports that nobody else pays for. A process that was
+ * charged goes on paying until it releases them: their maker is gone, so nobody exports them now.
  */
 static void
 level(struct cgpu_ledger_file *file, uint32_t gpu)
@@ -152,7 +158,10 @@ level(struct cgpu_ledger_file *file, uint32_t gpu)
     }
 }
 
-/* The calling process's sharing on GPU, under GPU's lock; NULL: it cannot be had. */
+/*
+ * Lock GPU and return the calling process's sharing on it. NULL: it cannot be had, nothing is
+ * locked.
+ */
 static struct cgpu_ledger_sharing *
 enter(struct cgpu_ledger *ledger, uint32_t gpu)
 {
@@ -204,7 +213,9 @@ cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
     }
 }
 
-/* How much of BYTES more of IMPORT counts, where EXPORTED bytes are. */
+/*
+ * How much of BYTES counts, when they are added to IMPORT and EXPORTED bytes are exported in all.
+ */
 static uint64_t
 count(const struct cgpu_ledger_sharing *sharing, uint64_t exported, uint64_t bytes,
       const struct cgpu_import *import)
@@ -278,7 +289,10 @@ cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
     return false;
 }
 
-/* Freed last: if it is killed meanwhile, the next process that clears the slot finds them. */
+/*
+ * Remove slot INDEX's sharings. They are freed last: if this process is killed first, the next one
+ * that clears the slot finds them.
+ */
 void
 cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
 {
@@ -305,19 +319,19 @@ cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
     }
 }
 
-/* One look at a copy of the table. */
+/* One read through a copy of the table. */
 struct look {
     int fd;
     uint32_t gpu;
     const uint8_t *living;
     void (*found)(void *to, const struct cgpu_share *share);
     void *to;
-    uint32_t bound; /* as the container says: who hides what it owes is charged by the audit */
+    uint32_t bound; /* as the container wrote it: if it hides what it owes, the audit charges it */
     uint64_t paid[CGPU_MAX_GPUS];
     uint32_t importers[CGPU_MAX_GPUS];
 };
 
-/* In what a container wrote: the number of its GPU if SHARING counts, else CGPU_MAX_GPUS. */
+/* The number of SHARING's GPU if it counts, else CGPU_MAX_GPUS. A container wrote it. */
 static uint32_t
 gpu_of(const struct look *look, const struct cgpu_ledger_sharing *sharing)
 {

@@ -90,8 +90,8 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
         uint32_t word = __atomic_load_n(&file->gpus[gpu].lock, __ATOMIC_RELAXED);
 
         /*
-         * a lock that it held when it died must not outlive it: the slot's next process would hold
-         * it
+         * a lock that it held when it died must be taken over now: else the slot's next process
+         * would hold it
          */
         if (__atomic_load_n(&slot->used[gpu], __ATOMIC_RELAXED) == 0 &&
             cgpu_lock_holder(word) != index && !cgpu_sharing_has(file, gpu, index)) {
@@ -111,8 +111,8 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
 }
 
 /*
- * Serves one thread of one process. The byte lock does not exclude threads: cgpu_ledger_reopen may
- * give two of them copies of one descriptor, which share its locks.
+ * Become the reaper, for one thread of one process. The byte lock alone does not exclude threads:
+ * cgpu_ledger_reopen may give two of them copies of one descriptor, which share its locks.
  */
 static bool
 try_reaper(struct cgpu_ledger *ledger, int fd)
@@ -127,7 +127,10 @@ try_reaper(struct cgpu_ledger *ledger, int fd)
     return false;
 }
 
-/* Unlocks explicitly: close is not enough if a fork has copied the descriptor. */
+/*
+ * Stop being the reaper. Unlock explicitly: closing is not enough if a fork has copied the
+ * descriptor.
+ */
 static void
 unlock_reaper(struct cgpu_ledger *ledger, int fd)
 {
@@ -151,7 +154,7 @@ lock_reaper(struct cgpu_ledger *ledger, int fd, bool patient)
     return false;
 }
 
-/* The byte of slot INDEX is locked by us: make the slot PID's, and LEDGER its owner. */
+/* Make the slot INDEX, whose byte is locked by us, PID's, and LEDGER its owner. */
 static void
 own(struct cgpu_ledger *ledger, uint32_t index, uint32_t pid)
 {
@@ -169,8 +172,8 @@ own(struct cgpu_ledger *ledger, uint32_t index, uint32_t pid)
 }
 
 /*
- * The byte of slot INDEX is locked by us, and so is the reaper's: give a dead process's charges
- * back in the name of the slot's next generation.
+ * Give a dead process's charges back in the name of the slot's next generation. The byte of slot
+ * INDEX and the reaper's are locked by us.
  */
 static int
 bury(struct cgpu_ledger *ledger, uint32_t index)
@@ -200,7 +203,7 @@ claim(struct cgpu_ledger *ledger, int fd, uint32_t pid, bool reaping)
             own(ledger, index, pid);
             return CGPU_OK;
         }
-        lock_byte(fd, index, F_UNLCK); /* taken by one that has died since: a reaper's business */
+        lock_byte(fd, index, F_UNLCK); /* its process has died since: left to a reaper */
     }
     return CGPU_EFULL;
 }
@@ -230,7 +233,10 @@ others_taken(const struct cgpu_ledger *ledger)
     return false;
 }
 
-/* Opening a file is a point at which a thread may be cancelled, and the caller may hold a lock. */
+/*
+ * Clear dead slots. No cancellation meanwhile: opening a file is a point at which a thread may be
+ * cancelled, and the caller may hold a lock.
+ */
 void
 cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)
 {

@@ -10,7 +10,10 @@
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
 
-/* Take a slot for PID; FD's open file description keeps it. Sets slot and word; CGPU_EFULL. */
+/*
+ * Take a slot for PID, kept by FD's open file description; set LEDGER's slot and word. CGPU_EFULL:
+ * none is free.
+ */
 int cgpu_slot_claim(struct cgpu_ledger *ledger, int fd, uint32_t pid);
 
 /* Whether SLOT's process is certainly dead; false if that cannot be found out. */
@@ -25,7 +28,7 @@ int cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index);
 /* Clear the slots of dead processes. PATIENT: wait for another process that is doing so. */
 void cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient);
 
-/* Slots in use, at most, whatever the file says. */
+/* An upper bound of the slots in use, never above their number, whatever the file contains. */
 uint32_t cgpu_slot_bound(const struct cgpu_ledger_file *file);
 
 #endif

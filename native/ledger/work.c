@@ -45,7 +45,10 @@ cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu)
     return NULL;
 }
 
-/* A free work is all zeros, so that nothing but its owner and GPU need be stored. */
+/*
+ * Claim a free work for GPU. It is all zeros, so only its owner and GPU need be stored. NULL: none
+ * is free.
+ */
 static struct cgpu_ledger_work *
 take(struct cgpu_ledger *ledger, uint32_t gpu)
 {

@@ -36,7 +36,7 @@ cgpu_work_word_of(struct cgpu_work_key key)
     return word;
 }
 
-/* Of what is in the table of works: of a work, or what is in the place of one. */
+/* The key of WORK, an entry of the table of works: a work or a sharing. */
 static inline struct cgpu_work_key
 cgpu_work_key_of(const void *work)
 {
@@ -47,7 +47,7 @@ cgpu_work_key_of(const void *work)
     return key;
 }
 
-/* Free WORK, whatever it is: its process is dead, or does nothing with it any more. */
+/* Free WORK, a work or a sharing whose process is dead or no longer uses it. */
 void cgpu_work_clear(void *work);
 
 /*
@@ -56,30 +56,33 @@ void cgpu_work_clear(void *work);
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
 
-/* The one that was claimed; NULL: none was. */
+/* The work that this process has claimed on GPU; NULL: none. */
 struct cgpu_ledger_work *cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu);
 
 /* What the arbiter reads of all processes on GPU together. */
 struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);
 
-/* From NOW on WORK may be in flight under the gate WORD: the caller looks at it again, as above. */
+/*
+ * Mark WORK as in flight under the gate WORD from NOW on. The caller then reads the gate again, as
+ * above.
+ */
 static inline void
 cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
 {
     if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
         __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
     }
-    /* seq_cst: who sees it sees when it began */
+    /* seq_cst: a reader that sees it also sees when it began */
     __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
 }
 
-/* Make the arbiter look at GPU soon: one futex system call. */
+/* Make the arbiter check GPU soon: one futex system call. */
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
- * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
- * were not reported yet. Both relaxed: these are sums over all processes, which the arbiter reads
- * when it looks.
+ * Count work of this process on GPU that does not end and stands apart; add NS for which such work
+ * stood apart and which were not reported yet. Both relaxed: these are sums over all processes, and
+ * nothing else depends on them.
  */
 static inline void
 cgpu_work_stays(struct cgpu_ledger_gpu *gpu)
@@ -93,10 +96,10 @@ cgpu_work_stayed(struct cgpu_ledger_gpu *gpu, uint64_t ns)
     __atomic_add_fetch(&gpu->stayed_ns, ns, __ATOMIC_RELAXED);
 }
 
-/* No work from here on was ever claimed, whatever the file says. */
+/* An upper bound of the works that were ever claimed, whatever the file contains. */
 uint32_t cgpu_work_bound(const struct cgpu_ledger_file *file);
 
-/* Free all that slot INDEX of the given lock word has: for slot.c. */
+/* Free all works and sharings of slot INDEX. */
 void cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index);
 
 #endif

@@ -31,9 +31,9 @@ struct cgpu_claim {
     uint32_t weight; /* 1..max_inst */
     uint32_t high_priority;
     uint32_t competes;     /* out: its weight among those that compete for turns, at least 1 */
-    uint32_t ceiling_ppm;  /* out: of the GPU's time it gets no more than this; 1000000: all */
-    uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000,
-                              but under native, where each has all */
+    uint32_t ceiling_ppm;  /* out: the most that it gets of the GPU's time; 1000000: all */
+    uint32_t fallback_ppm; /* out: its share while nobody arbitrates. The sum is at most 1000000,
+                              but under native each has all */
 };
 /* cffi: end */
 

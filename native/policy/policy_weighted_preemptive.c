@@ -1,7 +1,7 @@
 /*
  * SCH-2: running containers share by weight; the part of an idle one stays idle. A lone running
- * container gets everything. High-priority containers are not included: what they use is no part of
- * anybody's, and they leave no part idle (SCH-7).
+ * container gets everything. High-priority containers are not included: the time that they use
+ * counts as nobody's part, and they leave no part idle (SCH-7).
  */
 #include "policy/policy_parts.h"
 

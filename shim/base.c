@@ -4,7 +4,7 @@
 
 #include "status.h"
 
-/* The only object that holds the directory; relocation overwrites it in the file. */
+/* The base directory. No other object holds it: relocation overwrites these bytes in the file. */
 static const char base_directory[] = CGPU_BASE;
 
 int

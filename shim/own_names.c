@@ -4,11 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Of the linker: where this library begins, and its dynamic section. */
+/* From the linker: where this library begins, and its dynamic section. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
-/* Loaders leave addresses in the dynamic section as they are in the file, or add the base to them.
+/*
+ * The address in the dynamic section under TAG. Some loaders leave addresses there as they are in
+ * the file; others add the base to them.
  */
 static uintptr_t
 entry(ElfW(Sxword) tag)

@@ -20,7 +20,7 @@ struct cgpu_own_names {
 /* Make the library's own symbol table writable. False: it stays as it is, and OWN is not open. */
 bool cgpu_own_names_open(struct cgpu_own_names *own);
 
-/* From now on, look-ups do not find FUNCTION, an export of this library. */
+/* Make look-ups not find FUNCTION, an export of this library, from now on. */
 void cgpu_own_names_hide(const struct cgpu_own_names *own, const void *function);
 
 void cgpu_own_names_close(const struct cgpu_own_names *own);

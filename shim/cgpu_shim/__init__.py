@@ -9,7 +9,7 @@ import os
 
 
 def library(soname: str) -> str:
-    """The path of the built proxy for ``soname``, such as ``libcuda.so.1``.
+    """Return the path of the built proxy for ``soname``, such as ``libcuda.so.1``.
 
     Raises:
         FileNotFoundError: it was not built.

@@ -1,7 +1,7 @@
 """Give a copy of a proxy another base directory than ``/dev/cgpu``.
 
-A proxy names its base directory in two places, the DT_NEEDED entry of the real library and the
-place of limits and ledger. Both are compiled in with room to spare, ``/dev/cgpu/././.`` and so on,
+A proxy holds its base directory twice: in the DT_NEEDED entry of the real library, and where it
+looks for limits and ledger. Both are compiled in with room to spare, ``/dev/cgpu/././.`` and so on,
 so that another directory can be written over them without moving anything in the file.
 """
 
@@ -13,7 +13,7 @@ PADDED = b"/dev/cgpu" + b"/." * 100
 
 
 def relocate(data: bytes, base: str) -> bytes:
-    """The proxy ``data`` with ``base`` as its base directory.
+    """Return the proxy ``data`` with ``base`` as its base directory.
 
     Raises:
         ValueError: ``base`` is not absolute or too long, or ``data`` is no proxy.

@@ -1,5 +1,6 @@
 /*
- * Contexts. Each costs what the host measured for its GPU. What it owns goes when it is destroyed.
+ * Contexts. Each costs what the host measured for its GPU. When it is destroyed, what it owns is
+ * given back.
  *
  * The lock makes the driver's creation or destruction of a context and our record of it one step.
  * No other lock is held while it is taken, and creating a context takes milliseconds anyway.
@@ -33,7 +34,7 @@ struct making {
     uint64_t charged;
 };
 
-/* On success the lock is held; finish() drops it. */
+/* Charge a context on DEVICE. On success the lock is held; finish() drops it. */
 static CUresult
 begin(struct making *making, CUdevice device)
 {
@@ -48,7 +49,7 @@ begin(struct making *making, CUdevice device)
     return status;
 }
 
-/* STATUS is the driver's answer. */
+/* Record the context that was made, or release its charge. STATUS is the driver's answer. */
 static CUresult
 finish(const struct making *making, CUresult status, const CUcontext *context)
 {
@@ -194,7 +195,7 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
 
 enum { MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE };
 
-/* Hints, a flag, and two limits that can only be read. */
+/* Whether a limit takes no memory: hints, a flag, and two limits that can only be read. */
 static bool
 takes_no_memory(int limit)
 {
@@ -203,8 +204,8 @@ takes_no_memory(int limit)
 }
 
 /*
- * A limit that the driver does not let us read is not supported here: both calls give the same
- * error.
+ * Whether LIMIT can be set. If the driver does not let us read it, it is not supported here, and
+ * setting it would give the same error.
  */
 static CUresult
 check_limit(int limit)

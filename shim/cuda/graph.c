@@ -31,7 +31,7 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
-/* What is recorded of EXEC goes before the driver may give its handle to another. */
+/* Destroy EXEC. Its records are removed first: the driver may give its handle to another. */
 CUresult
 cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
 {
@@ -55,7 +55,7 @@ cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
     return status;
 }
 
-/* Is EXEC one that allocates? */
+/* Whether EXEC is known to allocate. */
 static bool
 find(CUgraphExec exec, struct cgpu_holding *holding)
 {
@@ -96,7 +96,7 @@ take(struct upload *upload)
     return status;
 }
 
-/* In a turn: the graph's memory is charged, or refused. */
+/* In a turn: upload the graph and charge its memory, or fail. */
 static CUresult
 prepare(struct upload *upload)
 {
@@ -124,7 +124,7 @@ run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
     return status;
 }
 
-/* In a turn: nobody else changes what is remembered of EXEC. */
+/* In a turn, so that nobody else changes the record of EXEC: note what its upload is valid for. */
 static void
 remember(struct cgpu_holding *holding, uint64_t ready)
 {
@@ -186,7 +186,7 @@ enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
     }
 }
 
-/* Under the lock of graphs: EXEC was launched and may have taken what was uploaded for others. */
+/* Under the lock of graphs: void the uploads of all others, whose memory EXEC may have taken. */
 static void
 void_others(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
@@ -197,7 +197,7 @@ void_others(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
     }
 }
 
-/* In a turn. */
+/* In a turn: launch EXEC, with its memory charged. */
 static CUresult
 launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream)
 {
@@ -213,7 +213,7 @@ launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given
     return status;
 }
 
-/* In a _ptsz entry point NULL means the thread's own stream. */
+/* The stream that a program means: in a _ptsz entry point NULL is the thread's own. */
 static CUstream
 of(CUstream stream, bool per_thread)
 {

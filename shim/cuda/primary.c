@@ -17,7 +17,10 @@
 /* What a green context takes at most, by `make gpu-check`: 4 to 6 MiB on an H200. */
 enum { GREEN_BYTES = 6 << 20 };
 
-/* A driver that does not answer, as after an error that ends a context, still has its memory. */
+/*
+ * Whether DEVICE's primary context is inactive. If the driver does not answer, as after an error
+ * that ends a context, it still has its memory.
+ */
 static bool
 is_inactive(CUdevice device)
 {
@@ -39,11 +42,14 @@ forget(int32_t gpu)
 struct activation {
     CUdevice device;
     int32_t gpu;
-    bool fresh; /* the primary context is not on the books yet, and was charged now */
+    bool fresh; /* the primary context was not recorded yet, and was charged now */
     uint64_t charged;
 };
 
-/* On success the lock is held; finish() drops it. */
+/*
+ * Charge what activating DEVICE's primary context takes. On success the lock is held; finish()
+ * drops it.
+ */
 static CUresult
 begin(struct activation *activation, CUdevice device)
 {
@@ -70,7 +76,10 @@ begin(struct activation *activation, CUdevice device)
     return status;
 }
 
-/* STATUS is the driver's answer; CONTEXT the primary context on success. */
+/*
+ * Record what was activated, or release its charge. STATUS is the driver's answer; CONTEXT the
+ * primary context on success.
+ */
 static CUresult
 finish(const struct activation *activation, CUresult status, CUcontext context)
 {
@@ -109,7 +118,7 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
     return kept;
 }
 
-/* The driver is about to release something that may keep the primary context alive. */
+/* Before the driver releases something that may keep GPU's primary context alive. */
 static void
 begin_release(int32_t gpu)
 {
@@ -118,7 +127,7 @@ begin_release(int32_t gpu)
     }
 }
 
-/* The driver released something that may have kept DEVICE's primary context alive. */
+/* After the driver released something that may have kept DEVICE's primary context alive. */
 static CUresult
 end_release(CUresult status, CUdevice device)
 {
@@ -143,7 +152,7 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
     return end_release(real(device), device);
 }
 
-/* A reset frees everything, even if the driver reports the context as active again at once. */
+/* Reset. This frees everything, even if the driver reports the context as active again at once. */
 CUresult
 cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
 {
@@ -170,7 +179,7 @@ handle_of(CUdevice device)
     return context;
 }
 
-/* What is recorded of GREEN, and in the account of the primary context, which keeps its memory. */
+/* Record GREEN, and its memory in the account of the primary context, which keeps it. */
 static CUresult
 keep_green(const struct activation *activation, CUgreenCtx green, uint64_t bytes)
 {

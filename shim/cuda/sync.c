@@ -13,12 +13,12 @@
 #include "memory/async_free.h"
 #include "memory/pools/pool.h"
 
-/* STREAM or CONTEXT was synchronised, or an event. */
+/* Give back what the driver released when STREAM, CONTEXT or an event was synchronised. */
 static void
 collect(CUstream stream, CUcontext context)
 {
     struct cgpu_kinds *kinds = cgpu_state != NULL ? &cgpu_state->kinds : NULL;
-    /* relaxed: it only says that looking is worth while. */
+    /* relaxed: it only shows that a check is worth while. */
     if (kinds == NULL || __atomic_load_n(&kinds->may_shrink, __ATOMIC_RELAXED) == 0 ||
         !cgpu_state_is_attached()) {
         return;
@@ -41,7 +41,7 @@ synchronised(CUstream stream, CUcontext context, uint64_t begun)
     collect(stream, context);
 }
 
-/* The handle of a destroyed stream may be another one's next, so nothing may be kept under it. */
+/* Destroy STREAM. Its handle may be given to another stream, so nothing may be kept under it. */
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
@@ -56,7 +56,7 @@ cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     return status;
 }
 
-/* Of an event it is not known what it stood for. */
+/* For an event, STREAM and CONTEXT are NULL: it is not known what it stood for. */
 #define SYNC(name, stream, context, parameters, arguments)                                         \
     CGPU_GUARDED(name, parameters, arguments, {                                                    \
         uint64_t begun = cgpu_follow_begin();                                                      \

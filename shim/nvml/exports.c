@@ -47,8 +47,8 @@ hide_missing(void *library)
 }
 
 /*
- * Done here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real
- * library is already loaded (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ * Resolve the functions now rather than at the first call: dlopen and dlsym may allocate, hooks may
+ * not. The real library is already loaded (DT_NEEDED), so RTLD_NOLOAD only finds it.
  */
 __attribute__((constructor)) static void
 setup(void)

@@ -58,7 +58,10 @@ cgpu_nvml_export_table_setup(void)
     table_copy[NVML_SLOT_GRAPHICS] = (void *)empty_list;
 }
 
-/* A table whose lists could not be found is refused: it would show every tenant's processes. */
+/*
+ * Return the table, with the container's lists. If they could not be found in it, refuse: it would
+ * show every tenant's processes.
+ */
 enum nvml_return
 cgpu_nvml_export_table(enum nvml_return (*real)(const void **, const uint8_t *), const void **table,
                        const uint8_t *id)

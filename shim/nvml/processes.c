@@ -5,7 +5,8 @@
 #include "shim.h"
 
 /*
- * The driver has a list, or one for which the probe had no room. Every other answer is passed on.
+ * Whether the driver has a list, even one for which the probe had no room. Any other status is
+ * returned as it is.
  */
 static bool
 is_list(enum nvml_return status)
@@ -22,7 +23,10 @@ put_name(const struct cgpu_process *process, struct nvml_named_process *out)
     }
 }
 
-/* The layouts of v1, v2 and detail are prefixes of one another, and of the one with a name. */
+/*
+ * Write one entry. The layouts of v1, v2 and detail are prefixes of one another, and of the one
+ * with a name.
+ */
 static void
 put(const struct cgpu_process *process, void *out, size_t stride)
 {
@@ -171,7 +175,7 @@ cgpu_nvml_accounting_stats(enum nvml_return (*real)(struct nvml_device *, uint32
         return status;
     }
     if (!cgpu_nvml_is_own(scratch, pid)) {
-        return NVML_ERROR_NOT_FOUND; /* what the driver says of a process it never saw */
+        return NVML_ERROR_NOT_FOUND; /* as the driver answers for a process that it never saw */
     }
     *out = stats;
     return NVML_SUCCESS;

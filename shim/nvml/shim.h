@@ -25,7 +25,7 @@
 #define CGPU_EXPAND(...) __VA_ARGS__
 
 enum {
-    CGPU_NVML_PROCESSES = 1024 /* most entries of a list that are looked at */
+    CGPU_NVML_PROCESSES = 1024 /* most entries of a list that are read */
 };
 
 /* The driver's own functions. One that this driver lacks answers NVML_ERROR_FUNCTION_NOT_FOUND. */
@@ -62,11 +62,10 @@ struct cgpu_nvml_view {
 /* Find the limits and the ledger. Once, when the library is loaded. */
 void cgpu_nvml_view_setup(void);
 
-/* What the container has of DEVICE now. */
+/* The container's part of DEVICE now. */
 enum nvml_return cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view);
 
-/* Memory for lists: hooks may not call the program's allocator. Given back at the end of the scope.
- */
+/* Memory for lists, freed at the end of the scope: hooks may not call the program's allocator. */
 struct cgpu_nvml_scratch {
     struct cgpu_process
         processes[CGPU_NVML_PROCESSES]; /* of the container, with memory on the GPU */
@@ -86,17 +85,16 @@ struct cgpu_nvml_scratch {
 struct cgpu_nvml_scratch *cgpu_nvml_scratch_make(void);
 void cgpu_nvml_scratch_free(struct cgpu_nvml_scratch **scratch);
 
-/* The container's processes on DEVICE, in SCRATCH. */
+/* Put the container's processes on DEVICE into SCRATCH. */
 enum nvml_return cgpu_nvml_own_processes(struct nvml_device *device,
                                          struct cgpu_nvml_scratch *scratch);
 
-/* Is PID one of the processes in SCRATCH? */
+/* Whether PID is one of the processes in SCRATCH. */
 int cgpu_nvml_is_own(const struct cgpu_nvml_scratch *scratch, uint32_t pid);
 
 /*
- * NVML's size protocol: *COUNT holds the caller's room, and takes the number of entries.
- * INSUFFICIENT_SIZE if there is not enough room, INVALID_ARGUMENT if OUT is NULL although there
- * would be.
+ * Follow NVML's size protocol: *COUNT holds the caller's room, and gets the number of entries.
+ * INSUFFICIENT_SIZE if there is not enough room; INVALID_ARGUMENT if there is, but OUT is NULL.
  */
 enum nvml_return cgpu_nvml_fit(uint32_t *count, const void *out, size_t found);
 
@@ -110,13 +108,13 @@ enum nvml_return cgpu_nvml_list_status(cgpu_nvml_list_function *real, struct nvm
                                        const uint32_t *count);
 
 /*
- * The body of every compute list. The real answer STATUS is returned if it says that there is no
+ * The body of every compute list. STATUS, the real answer, is returned if it shows that there is no
  * list.
  */
 enum nvml_return cgpu_nvml_list(enum nvml_return status, struct nvml_device *device,
                                 uint32_t *count, void *out, size_t stride);
 
-/* Likewise of the lists that are empty in a container. */
+/* The body of the lists that are empty in a container. STATUS as above. */
 enum nvml_return cgpu_nvml_list_none(enum nvml_return status, uint32_t *count);
 
 /* ---- private_table.c ---- */

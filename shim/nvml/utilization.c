@@ -32,8 +32,8 @@ is_idle(const struct nvml_process_sample *samples, uint32_t count)
 }
 
 /*
- * The container's samples by the function that drivers since 550 have beside the other. SCRATCH and
- * *OWN stay as they are if it has none.
+ * Get the container's samples by the newer of the two functions, which drivers since 550 have. If
+ * it has none, SCRATCH and *OWN stay as they are.
  */
 static enum nvml_return
 newer_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
@@ -65,8 +65,8 @@ is_answer(enum nvml_return status)
 }
 
 /*
- * Puts the container's samples newer than LAST_SEEN_US at the start of SCRATCH. "Not found" means
- * that there are none, and is not an error. Of some GPUs (Blackwell, by reports) only the newer
+ * Put the container's samples newer than LAST_SEEN_US at the start of SCRATCH. "Not found" means
+ * that there are none, and is not an error. On some GPUs (Blackwell, by reports) only the newer
  * function has figures.
  */
 static enum nvml_return
@@ -147,7 +147,7 @@ cgpu_nvml_utilization(enum nvml_return (*real)(struct nvml_device *, struct nvml
     return status;
 }
 
-/* Encoder or decoder, whichever PART of SUM is. */
+/* Show the utilisation of the encoder or decoder: PART is the one in SUM. */
 static enum nvml_return
 codec(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
       struct nvml_device *device, uint32_t *out, uint32_t *period_us, struct sum *sum,
@@ -257,8 +257,8 @@ cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
 }
 
 /*
- * Histories of utilisation exist for the whole GPU only, and so may those that are newer than cgpu;
- * those of clocks and power belong to no process.
+ * Show samples of clocks and power, which belong to no process. Histories of utilisation exist for
+ * the whole GPU only, and types that are newer than cgpu may be such, so these are not shown.
  */
 enum nvml_return
 cgpu_nvml_samples(enum nvml_return (*real)(struct nvml_device *, uint32_t, uint64_t, uint32_t *,

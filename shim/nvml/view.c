@@ -18,7 +18,7 @@
 
 enum {
     HANDLES = 64,
-    NUMBER_UNKNOWN = 0, /* `number` is the GPU's in the limits, and 1 more; or: */
+    NUMBER_UNKNOWN = 0, /* `number` is 1 + the GPU's number in the limits; or: */
     NUMBER_NONE = -1
 };
 
@@ -30,7 +30,7 @@ static struct {
     int32_t number;
 } handles[HANDLES];
 
-/* NULL if the ledger is missing or broken. */
+/* The open ledger; NULL if it is missing or broken. */
 static struct cgpu_ledger *
 open_ledger(void)
 {
@@ -60,7 +60,7 @@ borrow_ledger(void)
     return kept;
 }
 
-/* NULL if they are missing or broken. */
+/* The limits; NULL if they are missing or broken. */
 static const struct cgpu_limits *
 find_limits(void)
 {
@@ -159,7 +159,10 @@ find_number(struct nvml_device *device, int32_t *number)
     return NVML_SUCCESS;
 }
 
-/* Where DEVICE is remembered: its entry, or an empty one that it takes; NULL if all are taken. */
+/*
+ * The number that is remembered for DEVICE: that of its entry, or of an empty one that it takes;
+ * NULL if all are taken.
+ */
 static int32_t *
 remembered(struct nvml_device *device)
 {

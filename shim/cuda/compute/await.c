@@ -1,5 +1,5 @@
 /*
- * What may make the GPU wait for the program: host functions, values, semaphores.
+ * Work that may make the GPU wait for the program: host functions, values, semaphores.
  *
  * Work behind it may not end before the program does something more: makes this launch, continues
  * the thread, or releases a lock that a host function wants. So native/gate/flight.c has to know of
@@ -53,7 +53,7 @@ begin_call(struct cgpu_call *call)
     __atomic_store_n(&call->since_ns, cgpu_clock_now(), __ATOMIC_RELAXED);
 }
 
-/* Work behind the call runs from now on. */
+/* Mark CALL as returned: work behind it may run from now on. */
 static void
 end_call(struct cgpu_call *call)
 {
@@ -88,7 +88,10 @@ cgpu_await_run_callback(CUstream stream, CUresult status, void *data)
     end_call(call);
 }
 
-/* A stream in a host function uses none of the GPU meanwhile. */
+/*
+ * Set streams apart whose host function runs for long. A stream in a host function uses none of the
+ * GPU meanwhile, so it is not counted as stuck.
+ */
 bool
 cgpu_await_poll(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -127,7 +130,7 @@ cgpu_await_is_behind(const struct cgpu_stream *stream)
 
 /* ---- host functions that are put into streams ---- */
 
-/* Under the lock. */
+/* Under the lock: a free entry for a host function, or NULL. */
 static struct cgpu_call *
 free_call(void)
 {
@@ -142,7 +145,10 @@ free_call(void)
     return NULL;
 }
 
-/* Graphs keep the program's function, because it may ask for it. So each call of ours runs once. */
+/*
+ * Give the driver OURS, with an entry of ours as its data, in place of the program's function.
+ * Graphs keep the program's function, because it may ask for it. So each entry runs once.
+ */
 void
 cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data)
 {

@@ -4,17 +4,20 @@
 
 #include "compute/launch_state.h"
 
-/* From now on streams may wait for the program without our knowing; or if such a node runs. */
+/*
+ * Note that streams may wait for the program without our knowing: from now on; if such a node runs.
+ */
 void cgpu_await_note(void);
 void cgpu_await_note_node(const int *parameters);
 
-/* In place of a host function and of a callback: call it. */
+/* Called by the driver in place of the program's host function or callback: call that. */
 void cgpu_await_run(void *data);
 void cgpu_await_run_callback(CUstream stream, CUresult status, void *data);
 
 /*
- * The program wants FUNCTION called with DATA when STREAM gets there: put OURS in its place, if
- * possible. Afterwards: what the driver was given, and its answer.
+ * Before the driver is asked to call FUNCTION with DATA when STREAM gets there: put OURS in its
+ * place, if possible. Then cgpu_await_given gets the data that the driver was given, and its
+ * answer.
  */
 void cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data);
 void cgpu_await_given(CUresult status, void *data);

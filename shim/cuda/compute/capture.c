@@ -87,7 +87,10 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
     }
 }
 
-/* If the stream captures, each launch into it takes the slow path from now on. */
+/*
+ * The driver's call has returned: if the stream captures, let each launch into it take the slow
+ * path.
+ */
 void
 cgpu_capture_note(CUstream stream, bool per_thread, bool joins)
 {

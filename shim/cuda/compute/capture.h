@@ -5,8 +5,8 @@
 #include "compute/launch_state.h"
 
 /*
- * STREAM begins a capture in the driver call that follows; that call has returned. JOINS: it waits
- * for an event, which may belong to a capture.
+ * Call prepare before, and note after, a driver call by which STREAM may begin a capture. JOINS: it
+ * waits for an event, which may belong to a capture.
  */
 void cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins);
 void cgpu_capture_note(CUstream stream, bool per_thread, bool joins);

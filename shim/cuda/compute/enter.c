@@ -2,8 +2,8 @@
  * The slow path of a launch: taken about once per batch, when something has changed, or when the
  * thread has to wait.
  *
- * Under the lock it is decided whether the thread may go (admit). If the thread has to wait, it
- * waits without the lock, and then everything is checked again.
+ * Whether the thread may launch is decided under the lock (admit). If it has to wait, it waits
+ * without the lock, and then checks everything again.
  */
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -22,7 +22,7 @@
 #include "gate/pace_time.h"
 
 enum verdict {
-    GO,     /* launch: it is counted, or none of our business */
+    GO,     /* launch: it is counted, or need not be */
     REFUSE, /* there is no room in our tables */
     SHUT,   /* the gate is closed, or has just changed */
     FULL    /* too much is in flight */
@@ -145,7 +145,7 @@ count_launch(struct launch *launch)
         return false;
     }
     uint64_t learnt = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
-    if (learnt != 0) { /* by the look at the markers that found room */
+    if (learnt != 0) { /* by checking the markers that found room */
         ns = learnt;
         guessed = false;
     }
@@ -221,7 +221,7 @@ wait_for_room(struct launch *launch)
     uint64_t ns = launch->until > now ? launch->until - now : 0;
     ns = launch->helped ? ns : lesser(ns, CGPU_ENTER_ALONE_NS);
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    /* relaxed: only keeps the monitor from taking a thread that wakes late to be idle */
+    /* relaxed: only keeps the monitor from mistaking a thread that wakes late for an idle one */
     __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
     if (launch->queues) {
         cgpu_futex_wait(&launch->gpu->sums->freed, FUTEX_WAIT, launch->freed, &left);
@@ -231,7 +231,7 @@ wait_for_room(struct launch *launch)
     __atomic_sub_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
 }
 
-/* One look, under the lock. */
+/* Check once, under the lock, whether the thread may launch. */
 static enum verdict
 try_enter(struct launch *launch)
 {

@@ -37,7 +37,7 @@ cgpu_follow_end(uint64_t begun)
     }
 }
 
-/* Something on GPU has ended. If that was everything, the arbiter should learn it soon. */
+/* Work on GPU has ended. If that was everything, let the arbiter learn it soon. */
 static void
 report_ended(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -90,7 +90,10 @@ has_ended(struct cgpu_stream *stream)
     return true;
 }
 
-/* The driver is asked for streams that may have work, until one has. */
+/*
+ * Whether all work on GPU has ended. The driver is asked about each stream that may have work,
+ * until one has.
+ */
 static bool
 all_have_ended(const struct cgpu_gate_gpu *gpu)
 {
@@ -125,7 +128,10 @@ cgpu_follow_event(uint64_t begun)
     cgpu_launch_unlock();
 }
 
-/* Uncounted work may be put into it, so it must be known when the gate closes. */
+/*
+ * Note a stream that the driver has made. Uncounted work may be put into it, so it must be known
+ * when the gate closes.
+ */
 static CUresult
 note_created(CUresult status, const CUstream *out)
 {
@@ -199,7 +205,10 @@ cgpu_follow_context_gone(CUcontext context)
     cgpu_launch_unlock();
 }
 
-/* The calling thread changes its current context. */
+/*
+ * The calling thread makes CONTEXT current: its next launch takes the slow path, if that is a
+ * change.
+ */
 static void
 change_context(CUcontext context)
 {

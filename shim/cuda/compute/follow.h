@@ -5,8 +5,8 @@
 #include "compute/launch_state.h"
 
 /*
- * A call of the driver that synchronises begins. Returns the time; 0: nothing is metered. Until it
- * ends, the monitor takes the thread to be waiting for its work.
+ * Before a driver call that synchronises. Returns the time; 0: nothing is metered. Until
+ * cgpu_follow_end, the monitor assumes that the thread waits for its work.
  */
 uint64_t cgpu_follow_begin(void);
 void cgpu_follow_end(uint64_t begun);
@@ -15,16 +15,17 @@ void cgpu_follow_end(uint64_t begun);
 void cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun);
 
 /*
- * The same for an event: nobody knows what it stood for. If others wait for the GPU, ask the driver
- * whether that was everything.
+ * A call that began at BEGUN has waited for an event, so it is not known which work has ended. If
+ * others wait for the GPU, ask the driver whether all of it has.
  */
 void cgpu_follow_event(uint64_t begun);
 
-/* STREAM is about to go. */
+/* Before the driver destroys STREAM. */
 void cgpu_follow_stream_going(CUstream stream);
 
 /*
- * The driver call that follows may destroy CONTEXT; or it still exists, not GOING; or it is gone.
+ * Before a driver call that may destroy CONTEXT, with GOING; after it, without GOING if CONTEXT
+ * still exists, else cgpu_follow_context_gone.
  */
 void cgpu_follow_context_going(CUcontext context, bool going);
 void cgpu_follow_context_gone(CUcontext context);

@@ -14,7 +14,7 @@
 
 enum { STEPS_PER_OCTAVE_BITS = 3 };
 
-/* Sizes that differ by less than an eighth are one size. */
+/* A class of sizes that differ by less than an eighth. */
 static inline uint64_t
 size_class(uint64_t units)
 {

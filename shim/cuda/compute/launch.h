@@ -26,11 +26,14 @@
 #include "gate/pace.h"
 
 /*
- * One launch into STREAM, as the program passed it; PER_THREAD: NULL means the thread's own default
- * stream. KEY (cgpu_pace_key) identifies work that takes the same time at every launch.
+ * Begin one launch into STREAM, as the program passed it.
+ *
+ * PER_THREAD: NULL means the thread's own default stream.
+ * KEY (cgpu_pace_key): identifies work that takes the same time at every launch.
  * GUESS_NS: the time assumed until KEY has been measured; 0: measure it alone.
  * HELD: a lock of the caller's, or NULL. It is released while the thread waits at a gate, so that
  * it does not block threads that use another GPU.
+ *
  * NOT_PERMITTED: there is no room for this process's work, do not launch.
  * NOT_READY: HELD was released meanwhile; check again what it protects, and retry.
  */

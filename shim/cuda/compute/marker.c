@@ -13,7 +13,7 @@
 
 enum { REGISTER_DEVICEMAP = 2, EVENT_DISABLE_TIMING = 2, LOST_MOST = 3 };
 
-/* Our own driver calls in CONTEXT, which is made current if need be. */
+/* A visit to CONTEXT for driver calls of our own. It is made current if need be. */
 struct visit {
     bool pushed;
     int mode;
@@ -183,7 +183,9 @@ cgpu_marker_has_ended(const struct cgpu_context_entry *context, CUstream handle)
     return ended;
 }
 
-/* After several lost markers in a context, use events there. */
+/*
+ * Whether FLIGHT's marker was lost. After several lost markers in a context, events are used there.
+ */
 bool
 cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now)
 {

@@ -7,7 +7,7 @@
 /* See cgpu_captures. */
 bool cgpu_marker_captures(const struct cgpu_stream *stream);
 
-/* Are its markers put into the legacy stream? */
+/* Whether STREAM's markers are put into the legacy stream. */
 bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 
 /*

@@ -1,15 +1,16 @@
 /*
  * The monitor: a helper thread of each process that launches.
  *
- * It sleeps until a gate word changes. When a gate closes, it marks what nobody has marked yet, and
- * informs the arbiter when all of it has ended. While others wait, it reports when there is nothing
- * to do. If the arbiter gives no sign, it opens and closes a gate of the process's own, by the
- * clock.
+ * It sleeps until a gate word changes. When a gate closes, it marks the work that nobody has marked
+ * yet, and informs the arbiter when all of it has ended. While others wait, it reports when there
+ * is nothing to do. If the arbiter gives no sign, it opens and closes a gate of the process's own,
+ * by the clock.
  *
- * If no thread can be created (a limit on processes, or the process exits), threads that launch or
- * synchronise do this as they come by. Nothing waits for the end of a launch, which may depend on
- * what the program does next. If the gate closes and no thread comes by, the arbiter ends the turn
- * after a while, and the next thread that launches waits and handles what was left behind.
+ * If no thread can be created (a limit on processes, or the process exits), threads do this work
+ * when they launch or synchronise. Nothing waits for the end of a launch, which may depend on what
+ * the program does next. If the gate closes and no thread launches or synchronises, the arbiter
+ * ends the turn after a while. The next thread that launches then waits and handles what was left
+ * behind.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -44,7 +45,9 @@ wake_waiters(const uint32_t *gate)
     cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
 }
 
-/* Threads that wait at the other word find out. */
+/*
+ * Make GATE the gate of GPU from now on. Threads that wait at the other gate are woken to find out.
+ */
 static void
 put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
 {
@@ -67,7 +70,10 @@ drive_gate(uint32_t *own, enum cgpu_gate state)
     }
 }
 
-/* Limits in which no share was ever written limit memory only. */
+/*
+ * The container's share while nobody arbitrates. Limits in which no share was ever written limit
+ * memory only.
+ */
 static uint32_t
 share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 {
@@ -75,7 +81,10 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
     return share == 0 && heartbeat == 0 ? CGPU_WHOLE_PPM : share;
 }
 
-/* Use the process's own gate if nobody arbitrates GPU NUMBER; when to look again. */
+/*
+ * Use the process's own gate if nobody arbitrates GPU NUMBER, else the arbiter's. Returns when to
+ * check again.
+ */
 static uint64_t
 select_gate(uint32_t number, uint64_t now)
 {
@@ -100,7 +109,10 @@ select_gate(uint32_t number, uint64_t now)
 
 /* ---- the thread ---- */
 
-/* *WATCH: the gates in force. One that has changed meanwhile is looked at once more. */
+/*
+ * Serve each GPU. *WATCH gets the gates in force; a gate that changes meanwhile is checked once
+ * more.
+ */
 static uint64_t
 serve_all(struct cgpu_watch *watch, uint64_t now)
 {
@@ -124,7 +136,7 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
     return next;
 }
 
-/* UNTIL is by the host's clock. */
+/* Sleep until a gate of WATCH changes, or it is UNTIL by the host's clock. */
 static void
 wait_until(struct cgpu_watch *watch, uint64_t until)
 {
@@ -140,7 +152,7 @@ static void *
 run_monitor(void *unused)
 {
     struct cgpu_watch watch;
-    cgpu_thread.depth = 1; /* whatever the driver calls for us is no launch of the program */
+    cgpu_thread.depth = 1; /* driver calls made for us are not launches of the program */
     prctl(PR_SET_NAME, "cgpu-monitor");
     prctl(PR_SET_TIMERSLACK, 1);
     for (;;) {
@@ -158,7 +170,10 @@ run_monitor(void *unused)
     }
 }
 
-/* Registered after the driver's own, so it is called before them. */
+/*
+ * Make the thread stop at exit. It is registered after the driver's handlers, so it is called
+ * before them.
+ */
 static void
 stop_monitor(void)
 {
@@ -177,8 +192,8 @@ cgpu_monitor_setup(void)
 }
 
 /*
- * Whatever processors and class the creating thread has, THREAD gets all of the process, and no
- * real-time class. What the kernel or a filter does not grant stays as it is.
+ * Let THREAD run on all processors of the process, and without a real-time class, whatever the
+ * creating thread has. What the kernel or a filter does not grant stays as it is.
  */
 static void
 use_all_processors(pthread_t thread)
@@ -236,7 +251,7 @@ cgpu_monitor_attend(uint64_t now)
     return there;
 }
 
-/* The helper waits at the gates that it knows: it is to look for more. */
+/* Take on GPU NUMBER. The helper is woken, because it waits only at the gates that it knows. */
 void
 cgpu_monitor_add(uint32_t number, uint64_t now)
 {

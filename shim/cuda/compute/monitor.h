@@ -4,7 +4,7 @@
 
 #include "compute/launch_state.h"
 
-/* When the library is loaded. */
+/* Call this when the library is loaded. */
 void cgpu_monitor_setup(void);
 
 /*
@@ -13,7 +13,7 @@ void cgpu_monitor_setup(void);
  */
 bool cgpu_monitor_attend(uint64_t now);
 
-/* Under the lock: the process has work on GPU NUMBER from now on. */
+/* Under the lock: note that the process has work on GPU NUMBER from now on. */
 void cgpu_monitor_add(uint32_t number, uint64_t now);
 
 #endif

@@ -141,7 +141,7 @@ free_entry(void)
     return i < CGPU_MAX_STREAMS ? &cgpu_launch_state->streams[i] : NULL;
 }
 
-/* NULL: the table is full. */
+/* Add a stream. NULL: the table is full. */
 static struct cgpu_stream *
 add_stream(CUstream handle, const struct cgpu_context_entry *context)
 {
@@ -215,7 +215,7 @@ context_of(CUstream stream, CUcontext current)
     return known ? context : NULL;
 }
 
-/* The driver is asked in CONTEXT, whichever is current. */
+/* The GPU of CONTEXT, which is made current for the question if need be. */
 static int32_t
 gpu_of(CUcontext context, CUcontext current)
 {

@@ -19,8 +19,8 @@ void cgpu_stream_drop_context(struct cgpu_context_entry *context);
  */
 struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context);
 /*
- * The same, created if need be. False: there are more contexts or streams than the tables hold.
- * NULL: the driver knows no such stream, or its GPU is not one of the container's.
+ * Find HANDLE's entry, or create it. False: there are more contexts or streams than the tables
+ * hold. *OUT is NULL if the driver knows no such stream, or its GPU is not one of the container's.
  */
 bool cgpu_stream_ensure(CUstream handle, CUcontext current, struct cgpu_stream **out);
 /* The same in the current context; NULL in all of these cases. */
@@ -30,7 +30,7 @@ struct cgpu_stream *cgpu_stream_ensure_current(CUstream handle);
  * current, so only then does GPU's free gate let launches into every stream.
  */
 bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
-/* The handle is gone; the entry goes when nothing of it is in flight. */
+/* detach: the handle is gone; release: free the entry when nothing of it is in flight. */
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
 /*

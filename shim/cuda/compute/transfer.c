@@ -3,28 +3,29 @@
  * like kernels, so large ones pass the gate. Copies between host and device are limited by the bus,
  * and are let through.
  *
- * An entry point whose name has "D" or "A" on both sides is believed. Only for those that take any
- * address the driver is asked where the memory is, and only for large copies. A batch may have
- * thousands of small copies: then it is asked only about those that make up a good part of it.
+ * An entry point whose name has "D" or "A" on both sides moves memory of the GPU. For one that
+ * takes any address, the driver is asked where the memory is, but only for large copies. A batch
+ * may have thousands of small copies: then it is asked only about those that make up a good part of
+ * the batch.
  */
 #include "compute/launch.h"
 #include "entry/copies.h"
 #include "entry/shim.h"
 #include "entry/thread.h"
 
-/* Below this it is over in some microseconds, and the way through the gate costs as much. */
+/* A smaller transfer takes some microseconds, and the way through the gate costs as much. */
 #define LARGE UINT64_C(0x100000)
 
 /* Until there is a measurement: 200 GB/s, the rate of the slowest data-centre GPUs. */
 enum { BYTES_PER_NS = 200 };
 
-enum { PART = 256 }; /* of a batch: what is less of it is not asked about */
+enum { PART = 256 }; /* of a batch: copies that make up a smaller part of it are not asked about */
 
 enum transfer { FILL, COPY, DECOMPRESS, TRANSFERS };
 
 /*
- * Whether a side of TYPE is in a GPU's memory; one that is newer than cgpu may be. An address that
- * the driver does not know is the host's.
+ * Whether a side of TYPE is in a GPU's memory. A TYPE that is newer than cgpu is assumed to be. An
+ * address that the driver does not know is the host's.
  */
 static bool
 is_device(int type, CUdeviceptr address)
@@ -39,7 +40,8 @@ is_device(int type, CUdeviceptr address)
 
 /*
  * ---- how many bytes move in the GPU's memory, for transfers.def; 0: none, or few ----
- * A copy whose bytes do not fit into 64 bits the driver refuses, behind the gate or not.
+ *
+ * The driver refuses a copy whose bytes do not fit into 64 bits, behind the gate or not.
  */
 
 static uint64_t
@@ -74,7 +76,7 @@ is_device_operand(const struct cgpu_copy_operand *operand)
            is_device(CU_MEMORY_UNIFIED, operand->side.address);
 }
 
-/* COUNT copies, if GIVEN, each of PART bytes, of which those count that are INSIDE. */
+/* COUNT copies of PART bytes each, if GIVEN. Those that are INSIDE a GPU's memory count. */
 #define BATCH(what, parameters, given, part, inside)                                               \
     static uint64_t bytes_##what parameters                                                        \
     {                                                                                              \
@@ -95,7 +97,7 @@ BATCH(of, (const struct cgpu_copy_operation *copies, size_t count), copies != NU
       (copies[i].width * copies[i].height * copies[i].depth),
       is_device_operand(&copies[i].to) && is_device_operand(&copies[i].from))
 
-/* Of any size: the bytes that come out do not show how long it takes. */
+/* A decompression counts as large at any size: its output does not show how long it takes. */
 static uint64_t
 bytes_decompressed(const struct cgpu_decompression *list, size_t count)
 {
@@ -108,7 +110,7 @@ bytes_decompressed(const struct cgpu_decompression *list, size_t count)
 
 /* ---- the entry points ---- */
 
-/* Sizes up to twice as large are one size to the estimates. */
+/* Begin a transfer. For the estimates, sizes up to twice as large are one size. */
 static CUresult
 begin_transfer(enum transfer kind, uint64_t bytes, CUstream stream, bool per_thread)
 {

@@ -8,7 +8,7 @@
 
 #include "entry/driver.h"
 
-/* Until restored, driver calls of this thread do not invalidate a stream capture. */
+/* Keep driver calls of this thread from invalidating a stream capture, until restored. */
 int cgpu_capture_mode_relax(void);
 void cgpu_capture_mode_restore(int mode);
 

@@ -22,8 +22,8 @@ gpu_of_uuid(const struct cgpu_cuda_uuid *uuid)
 }
 
 /*
- * A MIG instance has its own UUID in _v2 and its GPU's in the other version: the limits may name
- * either.
+ * Find the GPU of DEVICE in the limits. They may name a MIG instance or its GPU: _v2 gives the
+ * instance's own UUID, the other version the GPU's.
  */
 static bool
 ask_gpu(CUdevice device, int32_t *gpu)
@@ -42,7 +42,9 @@ ask_gpu(CUdevice device, int32_t *gpu)
     return known;
 }
 
-/* A block if the driver does not know this, or reports a smaller unit for memory that is mapped. */
+/*
+ * The unit of memory on DEVICE: a block, unless the driver reports a larger one for mapped memory.
+ */
 static uint64_t
 ask_granularity(CUdevice device)
 {

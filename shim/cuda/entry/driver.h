@@ -173,7 +173,10 @@ enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
 #define CU_STREAM_PER_THREAD_DEFAULT ((CUstream)2)
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
-/* What a program means by STREAM. PER_THREAD: to this entry point NULL is the thread's own. */
+/*
+ * The stream that a program means by STREAM. PER_THREAD: NULL means the thread's own default
+ * stream.
+ */
 static inline CUstream
 cgpu_stream_meant(CUstream stream, bool per_thread)
 {

@@ -5,7 +5,8 @@
 #include "entry/copies.h"
 #include "entry/driver.h"
 
-/* `protected`: the look-up table means our own function, even if another library exports the name.
+/*
+ * `protected`: the look-up table gets our own function, even if another library exports the name.
  */
 #define CGPU_EXPORT      __attribute__((visibility("protected")))
 #define CGPU_EXPAND(...) __VA_ARGS__
@@ -19,7 +20,7 @@ struct cgpu_real {
 
 extern struct cgpu_real cgpu_real;
 
-/* Does this driver have ENTRY, a member of cgpu_real? */
+/* Whether this driver has ENTRY, a member of cgpu_real. */
 #define CGPU_REAL_HAS(entry) ((void *)cgpu_real.entry != (void *)cgpu_real_missing)
 CUresult cgpu_real_missing(void);
 
@@ -30,9 +31,9 @@ CUresult cgpu_real_missing(void);
 #include "entry/hooks.def"
 
 /*
- * An export. A call from inside a hook on the same thread (by the driver, or by our own helpers) is
- * part of what that hook accounts for, so it goes straight to the driver. For any other call, the
- * statements that follow give the `status`.
+ * Defines an export. A call from inside a hook on the same thread (by the driver, or by our own
+ * helpers) is part of what that hook accounts for, so it goes straight to the driver. For any other
+ * call, the statements in `...` set `status`.
  */
 #define CGPU_GUARDED(name, parameters, arguments, ...)                                             \
     CUresult name parameters                                                                       \

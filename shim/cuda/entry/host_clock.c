@@ -11,8 +11,8 @@
 enum { LINES_SIZE = 256, LINK_SIZE = 64 };
 
 /*
- * The file gives the offsets of the namespace for children. That is the process's own namespace,
- * unless the process has created or joined another one since it started.
+ * Whether the file gives the offsets of the process's own namespace. They are those of the
+ * namespace for children, which is the same unless the process has created or joined another one.
  */
 static bool
 is_own(void)

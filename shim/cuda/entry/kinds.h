@@ -43,13 +43,13 @@ struct cgpu_pool {
 
 #define CGPU_SEVERAL_STREAMS ((CUstream)UINTPTR_MAX)
 
-/* Linear memory freed in a stream: the driver has it until that stream is synchronised. */
+/* Linear memory freed in a stream: the driver keeps it until that stream is synchronised. */
 struct cgpu_async_freed {
-    CUstream stream;   /* CGPU_SEVERAL_STREAMS: it goes with a synchronisation of its context */
-    CUcontext context; /* that the stream is of */
-    uint64_t owner;    /* context that the memory is of */
+    CUstream stream;   /* CGPU_SEVERAL_STREAMS: given back when its context is synchronised */
+    CUcontext context; /* of the stream */
+    uint64_t owner;    /* context of the memory */
     uint64_t bytes;    /* of whole blocks */
-    uint64_t small;    /* address of the last small one, the first of a chain; 0: none */
+    uint64_t small;    /* address of the last small allocation, the first of a chain; 0: none */
     int32_t gpu;
     uint32_t thread; /* whose own default stream it is; 0: it is another stream */
 };
@@ -87,7 +87,7 @@ struct cgpu_kinds {
 
     uint32_t may_shrink;   /* some pool, or asynchronously freed memory: check at synchronisation */
     uint32_t pool_bound;   /* entries in use lie below */
-    uint32_t pool_imports; /* memory was imported from other processes' pools, so often */
+    uint32_t pool_imports; /* how often memory was imported from other processes' pools */
     uint32_t freed_bound;  /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 
@@ -106,8 +106,8 @@ struct cgpu_kinds {
     int32_t graph_device[CGPU_MAX_GPUS]; /* CUdevice + 1 */
 
     uint64_t last_load; /* serial of a module or library */
-    uint32_t unloads;   /* of them, so often */
-    uint32_t calls;     /* of what the driver adds: what loaded code may call, see code.c */
+    uint32_t unloads;   /* how many modules and libraries were unloaded */
+    uint32_t calls;     /* what loaded code may call of what the driver adds, see code.c */
     struct cgpu_code_watch code_watch[CGPU_MAX_GPUS];
 
     struct cgpu_pool pool[CGPU_MAX_POOLS];

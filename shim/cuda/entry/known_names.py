@@ -17,7 +17,7 @@ TARGET = HERE / "known_names.inc"
 
 
 def render(table: Path = TABLE) -> str:
-    """The C string literal that holds every name of ``table``."""
+    """Return the C string literal that holds every name of ``table``."""
     with table.open(newline="") as file:
         names = sorted(row["name"] for row in csv.DictReader(file))
     lines = textwrap.wrap(" ".join(names), 100, break_long_words=False)

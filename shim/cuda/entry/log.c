@@ -2,9 +2,9 @@
  * Writes one line to standard error when something is refused, so that `docker logs` shows why.
  *
  * It uses write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio.
- * It writes at most one line per kind in five seconds, and none with CGPU_LOG=off. Nor does it
- * write if descriptor 2 is a different file than when the library was loaded: a program that has
- * redirected its errors cannot be told from one that has opened a database under that number.
+ * It writes at most one line per kind in five seconds. It writes none with CGPU_LOG=off, and none
+ * if descriptor 2 is a different file than when the library was loaded: a program that has
+ * redirected its errors looks the same as one that has opened a database under that number.
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>
@@ -38,7 +38,10 @@ cgpu_log_setup(void)
         (choice != NULL && strcmp(choice, "off") == 0) || fstat(STDERR_FILENO, &error_at_load) != 0;
 }
 
-/* A program that closes its standard error may reuse the number for a file of its own. */
+/*
+ * Whether standard error is the file it was. A program that closes it may reuse the number for a
+ * file of its own.
+ */
 static bool
 is_still_there(void)
 {
@@ -70,7 +73,7 @@ add_number(struct line *line, uint64_t number)
     add(line, digits + at);
 }
 
-/* "6337173913 B (6043.6 MiB)" */
+/* Add "6337173913 B (6043.6 MiB)". */
 static void
 add_bytes(struct line *line, uint64_t bytes)
 {
@@ -112,7 +115,7 @@ begin(struct line *line, enum cgpu_log kind)
 }
 
 /*
- * Whether a line would be accepted at once. If not, it is dropped: a full pipe must not delay the
+ * Whether a line would be written at once. If not, it is dropped: a full pipe must not delay the
  * program.
  */
 static bool
@@ -142,7 +145,7 @@ put(const struct line *line)
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-/* One line, whatever is in the name of a variable or an entry point. */
+/* Replace control characters, which the name of a variable or an entry point may contain. */
 static void
 keep_on_one_line(struct line *line)
 {
@@ -154,7 +157,10 @@ keep_on_one_line(struct line *line)
     }
 }
 
-/* Writing is a point at which a thread may be cancelled, and the caller may hold a lock. */
+/*
+ * Write LINE. No cancellation meanwhile: writing is a point at which a thread may be cancelled, and
+ * the caller may hold a lock.
+ */
 static void
 end(struct line *line)
 {

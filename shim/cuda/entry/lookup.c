@@ -27,7 +27,7 @@ static const char known_names[] =
 #include "entry/known_names.inc"
     ;
 
-/* What begins so may take device memory or GPU time. */
+/* An entry point whose name begins with one of these may take device memory or GPU time. */
 static const char *const families[] = {
     "cuArray",
     "cuCheckpoint",
@@ -60,7 +60,7 @@ static const char *const families[] = {
     "cuVDPAUCtx",
 };
 
-/* So may what has one of these in its name, whatever its family. */
+/* So may one whose name contains one of these, whatever its family. */
 static const char *const verbs[] = {"Alloc", "Import", "Launch"};
 
 static size_t
@@ -74,7 +74,9 @@ row_of(const void *real)
     return row;
 }
 
-/* The first entry for an address stays, so hooks are added before the names that pass. */
+/*
+ * Add an entry. The first one for an address stays, so hooks are added before the names that pass.
+ */
 static void
 add(void *real, void *use)
 {
@@ -122,7 +124,7 @@ cgpu_may_pass_unknown(void)
     return cgpu_limits != NULL && (cgpu_limits->flags & CGPU_LIMITS_PASS_UNKNOWN) != 0;
 }
 
-/* What to hand out for the driver's ADDRESS, its answer to SYMBOL; NULL: nothing. */
+/* The address to return for the driver's ADDRESS, its answer to SYMBOL; NULL: none. */
 static void *
 use_for(void *address, const char *symbol)
 {
@@ -168,7 +170,7 @@ cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), co
         return CUDA_ERROR_NOT_FOUND;
     }
     if (*function == NULL) {
-        *found = CU_PROC_ADDRESS_NOT_FOUND; /* asked for, it stands for the result */
+        *found = CU_PROC_ADDRESS_NOT_FOUND; /* if the program asked for it, it carries the result */
     }
     return CUDA_SUCCESS;
 }

@@ -13,7 +13,10 @@
 
 struct cgpu_real cgpu_real;
 
-/* For any parameters: the caller cleans up arguments in every ABI that CUDA runs on. */
+/*
+ * Replaces a missing function of any parameters: the caller cleans up arguments in every ABI that
+ * CUDA runs on.
+ */
 CUresult
 cgpu_real_missing(void)
 {
@@ -37,7 +40,10 @@ resolve(void *library, const char *name, void **slot)
     *slot = address != NULL ? address : (void *)cgpu_real_missing;
 }
 
-/* Some programs do without a name that does not exist, but give up if a call to it fails. */
+/*
+ * Hide the exports that the driver lacks. Some programs go on without a name that does not exist,
+ * but give up if a call to it fails.
+ */
 void
 cgpu_real_hide_missing(const void *library)
 {

@@ -87,7 +87,7 @@ enum cgpu_kind {
 /* Other processes may have opened the linear memory. */
 #define CGPU_EXPORTED (UINT64_C(1) << 63)
 
-/* Bytes of a small one; 0: it is charged by itself. */
+/* Bytes of a small allocation; 0: LINEAR is charged by itself. */
 static inline uint64_t
 cgpu_small_bytes(const struct cgpu_holding *linear)
 {

@@ -2,8 +2,8 @@
  * This process's part in the container: the limits, its ledger slot and its holdings.
  *
  * The limits are mapped when the library is loaded. The ledger is attached by cuInit, so that a
- * program that never uses CUDA takes no slot. Everything that a child must not inherit is in one
- * page that fork wipes.
+ * program that never uses CUDA takes no slot. Everything that a child must not inherit lies in
+ * pages that fork wipes.
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ cgpu_state_is_attached(void)
     return cgpu_state != NULL && __atomic_load_n(&cgpu_state->attached, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Under the lock. 0 or a negative status; what was made before a failure is given back. */
+/* Under the lock: attach. 0 or a negative status; what was made before a failure is given back. */
 static int
 attach(void)
 {
@@ -99,7 +99,10 @@ cgpu_state_attach(void)
     return CUDA_SUCCESS;
 }
 
-/* Attached first: the driver may load tools into the process that allocate before it returns. */
+/*
+ * Start the driver. The process attaches first: the driver may load tools into it that allocate
+ * before the call returns.
+ */
 CUresult
 cgpu_start(CUresult (*real)(unsigned int), unsigned int flags)
 {

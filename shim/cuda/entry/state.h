@@ -18,14 +18,14 @@ enum {
     CGPU_MAX_LISTED = 128 /* contexts of one process: each costs 100 MiB and more */
 };
 
-/* Pages that read as zeros in a forked child: there nothing is attached. */
+/* State that reads as zeros in a forked child, where nothing is attached. */
 struct cgpu_state {
     pthread_mutex_t lock;     /* attaching, and filling `devices` */
     pthread_mutex_t contexts; /* making and destroying contexts, which waits for their work */
     pthread_mutex_t growth;   /* what contexts grow by, except for their limits; only the locks
                                  of a charge are taken under it */
     uint32_t attached;        /* set last; 0: refuse */
-    uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
+    uint32_t generation;      /* of contexts; a change makes void what threads remember of theirs */
     int64_t clock_ahead;      /* of the host: cgpu_host_clock_ahead, in force when attached */
     struct cgpu_ledger *ledger;
     struct cgpu_holdings *holdings;
@@ -40,7 +40,7 @@ struct cgpu_state {
 extern struct cgpu_state *cgpu_state;         /* NULL: could not be set up */
 extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
 
-/* Map the limits and make the state. Once, when the library is loaded. */
+/* Map the limits and make the state: once, when the library is loaded. */
 void cgpu_state_setup(void);
 
 /*
@@ -49,7 +49,7 @@ void cgpu_state_setup(void);
  */
 CUresult cgpu_state_attach(void);
 
-/* Is this process attached? One load. */
+/* Whether this process is attached: one load. */
 bool cgpu_state_is_attached(void);
 
 #endif

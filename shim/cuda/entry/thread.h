@@ -14,7 +14,7 @@ struct cgpu_thread {
     uint64_t owner;
     uint32_t generation; /* cgpu_state.generation at that time */
     int32_t gpu;
-    uint32_t charged; /* 0: the context could not be charged, ask again */
+    uint32_t charged; /* 0: the context could not be charged, try again */
     uint32_t depth;   /* 1: in a hook */
 };
 

@@ -3,7 +3,10 @@
 #include "entry/shim.h"
 #include "ledger/sharing.h"
 
-/* HOLDING, of any kind, is gone: bytes to release for blocks that went with it. */
+/*
+ * Forget HOLDING's small allocation, if it is one. Returns the bytes to release for blocks that are
+ * empty now.
+ */
 static uint64_t
 forget_small(const struct cgpu_holding *holding)
 {
@@ -56,7 +59,7 @@ cgpu_account_whole(int32_t gpu, uint64_t bytes)
     return bytes;
 }
 
-/* What others may have opened of HOLDING. */
+/* Bytes of HOLDING that others may have opened. */
 static uint64_t
 exported_of(const struct cgpu_holding *holding)
 {
@@ -92,9 +95,9 @@ cgpu_account_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out
 }
 
 /*
- * The driver gave out HANDLE, so nothing else can have it. If there is an entry for it already,
- * that memory was freed in a way that we did not see (or its context is just being destroyed), and
- * its charge is given back.
+ * Record HANDLE, which the driver has just given out, so nothing else can have it. If there is an
+ * entry for it already, that memory was freed in a way that we did not see (or its context is just
+ * being destroyed). Then the old charge is given back.
  */
 CUresult
 cgpu_account_hold(const struct cgpu_holding *holding)
@@ -135,8 +138,8 @@ void
 cgpu_account_restore(const struct cgpu_holding *holding)
 {
     /*
-     * There was room for it a moment ago. If there is none now, the charge stays, which is the safe
-     * side.
+     * There was room for it a moment ago. If there is none now, the charge stays: too much rather
+     * than too little.
      */
     (void)cgpu_holdings_insert(cgpu_state->holdings, holding);
 }
@@ -156,7 +159,7 @@ struct owned {
     uint64_t charged, exported, opened;
 };
 
-/* Add what goes with HOLDING to the sums by GPU in ARGUMENT. */
+/* Add what is released with HOLDING to the sums by GPU in ARGUMENT. */
 static void
 add_up(const struct cgpu_holding *holding, void *argument)
 {
@@ -172,7 +175,7 @@ add_up(const struct cgpu_holding *holding, void *argument)
     }
 }
 
-/* Thousands of holdings are one charge in the ledger. */
+/* Give back all that OWNER has. Thousands of holdings become one release in the ledger. */
 void
 cgpu_account_give_back_owned(uint64_t owner)
 {

@@ -25,10 +25,12 @@ bool cgpu_account_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding
 void cgpu_account_give_back(const struct cgpu_holding *holding);
 void cgpu_account_restore(const struct cgpu_holding *holding);
 
-/* What is left of BOUND after the charge under KIND and HANDLE. */
+/* The part of BOUND that is not charged yet under KIND and HANDLE. */
 uint64_t cgpu_account_left(uint64_t bound, enum cgpu_kind kind, uint64_t handle);
 
-/* HOLDING goes, and with it CHARGED bytes. False: it was not exported, and nothing was done. */
+/*
+ * Remove CHARGED bytes with HOLDING, which was exported. False: it was not, and nothing was done.
+ */
 bool cgpu_account_end_export(const struct cgpu_holding *holding, uint64_t charged);
 
 /*
@@ -39,7 +41,7 @@ bool cgpu_account_end_export(const struct cgpu_holding *holding, uint64_t charge
  */
 CUresult cgpu_account_end_free(const struct cgpu_holding *taken, CUresult status);
 
-/* Give back everything that OWNER takes along. */
+/* Give back everything whose owner is OWNER. */
 void cgpu_account_give_back_owned(uint64_t owner);
 
 #endif

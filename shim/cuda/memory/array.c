@@ -1,8 +1,8 @@
 /*
  * Arrays and mipmapped arrays, charged by their real size.
  *
- * The driver chooses the layout of an array, so it is asked: a twin with deferred mapping has the
- * same layout but no memory, and shows how much it would need. For drivers that cannot do that, an
+ * The driver chooses the layout of an array. To learn its size, a second array with deferred
+ * mapping is made, which has the same layout but no memory. For drivers that cannot do that, an
  * upper estimate is charged. Sparse and deferred arrays take nothing; what is mapped into them
  * later was charged when it was created.
  */
@@ -15,8 +15,8 @@ enum { ROW_UNIT = 512, ROWS_UNIT = 16, LEVEL_UNIT = 64 << 10, CUBE_FACES = 6 };
 enum { FIRST_PACKED = 0x91, LAST_PACKED = 0xcb, LARGEST_TEXEL = 16 };
 
 /*
- * CUarray_format: bytes of one channel. Block-compressed and planar formats take at most four, one
- * that is newer than cgpu as many as a texel has.
+ * Bytes of one channel of a CUarray_format. Block-compressed and planar formats take at most four.
+ * A format that is newer than cgpu is assumed to take as many as a texel has.
  */
 static uint64_t
 channel_bytes(int format)
@@ -54,7 +54,7 @@ level_bytes(const struct cgpu_array3d_descriptor *asked, unsigned int level)
     uint64_t depth = layered ? asked->depth : asked->depth >> level;
     uint64_t bytes;
     if (width > UINT32_MAX || height > UINT32_MAX || depth > UINT32_MAX || asked->channels > 4) {
-        return UINT64_MAX; /* no GPU has such arrays: the driver will say so, or the cap */
+        return UINT64_MAX; /* no GPU has such arrays: the driver refuses them, or the cap does */
     }
     uint64_t row = round_up(
         (width == 0 ? 1 : width) * channel_bytes(asked->format) * asked->channels, ROW_UNIT);
@@ -84,7 +84,7 @@ takes_memory(const struct cgpu_array3d_descriptor *asked)
     return (asked->flags & (CU_ARRAY3D_SPARSE | CU_ARRAY3D_DEFERRED_MAPPING)) == 0;
 }
 
-/* What the driver says an array like ASKED needs. */
+/* Bytes that the driver reports for an array like ASKED. */
 static uint64_t
 size_of_array(const struct cgpu_array3d_descriptor *asked)
 {
@@ -129,7 +129,7 @@ begin(struct cgpu_pending *pending, const struct cgpu_array3d_descriptor *asked)
                                : cgpu_pending_begin(pending, 0);
 }
 
-/* STATUS is the driver's answer. */
+/* Keep the array's charge, or cancel it. STATUS is the driver's answer. */
 static CUresult
 finish(struct cgpu_pending *pending, CUresult status, const CUarray *array)
 {
@@ -208,7 +208,9 @@ cgpu_array_create_3d_v1(CUresult (*real)(CUarray *, const struct cgpu_array3d_de
     return status != CUDA_SUCCESS ? status : finish(&pending, real(array, asked), array);
 }
 
-/* As with linear memory: the holding goes before the real call, the charge after it. */
+/*
+ * Destroy ARRAY. As with linear memory, its holding goes before the real call, its charge after it.
+ */
 CUresult
 cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)
 {

@@ -27,7 +27,9 @@ is_empty(const struct cgpu_async_freed *freed)
     return freed->bytes == 0 && freed->small == 0;
 }
 
-/* A thread's own default stream is another stream in every thread. */
+/*
+ * The thread whose default stream STREAM is; 0: no thread's. Each thread has another such stream.
+ */
 static uint32_t
 thread_of(CUstream stream)
 {
@@ -40,7 +42,10 @@ is_default(CUstream stream)
     return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
 }
 
-/* The context whose synchronisation is one of STREAM, too. It need not be the current one. */
+/*
+ * The context that synchronises STREAM, too, when it is synchronised. It need not be the current
+ * one.
+ */
 static CUcontext
 context_of(CUstream stream)
 {
@@ -51,7 +56,7 @@ context_of(CUstream stream)
     return context;
 }
 
-/* Was it freed in STREAM? CONTEXT and THREAD distinguish default streams: each has its own. */
+/* Whether FREED was freed in STREAM. CONTEXT and THREAD distinguish default streams. */
 static bool
 is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, uint32_t thread)
 {
@@ -137,11 +142,17 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
-    /* Otherwise it stays charged for good, and keeps its place: too much rather than too little. */
+    /*
+     * If not, it stays charged for good, and small memory keeps its units: too much rather than too
+     * little.
+     */
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-/* Under the lock of pools: STREAM or CONTEXT was synchronised, or the context that is GONE went. */
+/*
+ * Under the lock of pools: give back what was freed in STREAM or in CONTEXT, one of which was
+ * synchronised, or in the context GONE, which was destroyed.
+ */
 static void
 collect(CUstream stream, CUcontext context, CUcontext gone)
 {
@@ -182,7 +193,10 @@ cgpu_async_free_context_gone(CUcontext context)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-/* Under the lock of pools, so that STREAM is not destroyed meanwhile. A capture is left alone. */
+/*
+ * Whether all work in STREAM is done; then synchronise it. Under the lock of pools, so that STREAM
+ * is not destroyed meanwhile. A stream that captures is left alone.
+ */
 static bool
 is_done(CUstream stream)
 {
@@ -201,7 +215,10 @@ is_freed_in(CUstream stream)
     return false;
 }
 
-/* STREAM is gone, and its work is not done: nobody can synchronise it any more. */
+/*
+ * STREAM is gone before its work was done, and nobody can synchronise it any more: give its memory
+ * back with its context.
+ */
 static void
 leave(CUstream stream)
 {
@@ -231,7 +248,7 @@ cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
     return status;
 }
 
-/* A thread's own default stream is another stream in every thread: no other thread can query it. */
+/* Threads' own default streams are left out: no other thread can query them. */
 void
 cgpu_async_free_finish(int32_t gpu)
 {
@@ -283,7 +300,8 @@ cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstr
         cgpu_account_restore(&holding);
         return status;
     }
-    cgpu_account_end_export(&holding, 0); /* who has opened it has it from now on */
+    cgpu_account_end_export(&holding,
+                            0); /* other processes that have opened it keep it from now on */
     if (stream == NULL) {
         stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT
                                                        : CU_STREAM_LEGACY_DEFAULT;

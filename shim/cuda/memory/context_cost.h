@@ -4,7 +4,10 @@
 
 #include "entry/shim.h"
 
-/* For a DEVICE whose GPU is not in the limits: the driver's word where there is no such device. */
+/*
+ * Whether a context on DEVICE can be charged. If its GPU is not in the limits, this returns the
+ * driver's error where there is no such device.
+ */
 CUresult cgpu_context_check(CUdevice device, int32_t gpu);
 
 /* Charge what a context costs on GPU. */

@@ -29,7 +29,7 @@ cgpu_graph_memory_follow(void)
     __atomic_store_n(&kinds()->graph_memory, 1, __ATOMIC_RELAXED);
 }
 
-/* What is reserved on GPU, or what is charged if the driver does not say. */
+/* Bytes reserved on GPU; if the driver does not answer, the bytes that are charged. */
 static uint64_t
 ask(int32_t gpu)
 {
@@ -41,7 +41,7 @@ ask(int32_t gpu)
 }
 
 /*
- * Under the lock of graphs: shrink the account to RESERVED, if that is less. What was trimmed, by
+ * Under the lock of graphs: lower the account to RESERVED, if that is less. What was trimmed, by
  * whatever thread, may have been some graph's upload.
  */
 static void
@@ -54,7 +54,7 @@ shrink(int32_t gpu, uint64_t reserved)
     }
 }
 
-/* Under the lock of graphs: what GPU's account lacks, after giving back what it had in excess. */
+/* Under the lock of graphs: give back what GPU's account has in excess. Returns what it lacks. */
 static uint64_t
 lacks(int32_t gpu)
 {
@@ -83,7 +83,7 @@ cgpu_graph_memory_force(void)
     }
 }
 
-/* Under the lock of graphs. */
+/* Under the lock of graphs: release what no running graph uses. */
 static void
 trim(int32_t gpu)
 {
@@ -92,7 +92,10 @@ trim(int32_t gpu)
     shrink(gpu, ask(gpu));
 }
 
-/* What does not fit is released at once, even before room is made for it. */
+/*
+ * Charge what GPU has reserved. If it does not fit, it is released at once, even before room is
+ * made.
+ */
 static CUresult
 charge(int32_t gpu, struct cgpu_graph_lack *lack)
 {
@@ -109,7 +112,7 @@ charge(int32_t gpu, struct cgpu_graph_lack *lack)
     int mode = cgpu_capture_mode_relax();
     trim(gpu);
     cgpu_capture_mode_restore(mode);
-    force(gpu); /* what a graph that runs keeps all the same */
+    force(gpu); /* what a running graph keeps nevertheless */
     *lack = (struct cgpu_graph_lack){.gpu = gpu, .bytes = bytes};
     return status;
 }
@@ -126,7 +129,7 @@ cgpu_graph_memory_charge(struct cgpu_graph_lack *lack)
     return status;
 }
 
-/* Under the lock of graphs. */
+/* Under the lock of graphs: give back what is not reserved any more. */
 static void
 collect(void)
 {

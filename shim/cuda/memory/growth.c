@@ -25,7 +25,7 @@ enum {
     MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE
 };
 
-/* How many fit on GPU at a time, of what PER_PROCESSOR counts. */
+/* The number of what PER_PROCESSOR counts that fits on GPU at a time. */
 static uint64_t
 resident(int32_t gpu, int per_processor)
 {
@@ -40,7 +40,7 @@ resident(int32_t gpu, int per_processor)
     return (uint64_t)each * (uint64_t)processors;
 }
 
-/* What one more of WHAT takes on GPU. */
+/* Bytes that one more unit of WHAT takes on GPU. */
 static uint64_t
 unit_bytes(int32_t gpu, int what)
 {
@@ -61,8 +61,11 @@ unit_bytes(int32_t gpu, int what)
     }
 }
 
-/* The driver refuses to make heap and printf buffer smaller once there are any; what it does with
- * the rest is not documented, so that stays charged. */
+/*
+ * Whether the charge may be lowered with the limit. The driver refuses to make heap and printf
+ * buffer smaller once there are any; what it does with the rest is not documented, so that stays
+ * charged.
+ */
 static bool
 goes_when_lowered(int what)
 {
@@ -85,7 +88,10 @@ ask_limit(uint64_t context, int limit)
     return value;
 }
 
-/* The account of one growth of one context. LIMIT has its default; negative: it has none. */
+/*
+ * Load the account of one growth of one context. It grows from the default of LIMIT; negative: from
+ * 0.
+ */
 static void
 load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, int limit)
 {
@@ -102,7 +108,7 @@ load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, in
     };
 }
 
-/* In whole blocks. */
+/* Bytes to charge if the limit is VALUE, in whole blocks. */
 static uint64_t
 bytes_beyond(const struct cgpu_holding *growth, int what, uint64_t value)
 {
@@ -113,7 +119,7 @@ bytes_beyond(const struct cgpu_holding *growth, int what, uint64_t value)
                : cgpu_account_whole(gpu, bytes);
 }
 
-/* Write the account down with BYTES; it was charged for them. */
+/* Store the account with BYTES, which were charged for it. */
 static CUresult
 store(struct cgpu_holding *growth, uint64_t bytes)
 {
@@ -125,8 +131,9 @@ store(struct cgpu_holding *growth, uint64_t bytes)
 }
 
 /*
- * In `extra` of NODES: how many there are, and in the upper half the most there were. A graph that
- * is being made may still be refused: it counts for the most once it is there, which 0 confirms.
+ * `extra` of NODES: how many nodes there are, and in the upper half the most that there were. A
+ * graph that is being made may still be refused. So its nodes count for the most only once it is
+ * made, which a call with 0 confirms.
  */
 uint64_t
 cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes)
@@ -211,7 +218,7 @@ cgpu_growth_limit(CUresult (*real)(int, size_t), int limit, size_t value,
     return status;
 }
 
-/* Under the lock of growth. */
+/* Under the lock of growth: charge TARGET for BYTES of local memory per thread. */
 static CUresult
 grow_local(const struct cgpu_target *target, uint64_t bytes)
 {
@@ -239,7 +246,7 @@ cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes)
     return status;
 }
 
-/* Under the lock of contexts. */
+/* Under the lock of contexts: charge each context for BYTES of local memory per thread. */
 static CUresult
 grow_everywhere(uint64_t bytes)
 {

@@ -23,7 +23,7 @@ enum cgpu_growth {
     CGPU_GROWTH_HEAP = 16
 };
 
-/* The handle of the account of one growth of CONTEXT. Contexts are aligned. */
+/* The handle of the account of one growth of CONTEXT. Contexts are aligned, so handles differ. */
 static inline uint64_t
 cgpu_growth_handle(uint64_t context, int what)
 {
@@ -31,28 +31,31 @@ cgpu_growth_handle(uint64_t context, int what)
 }
 
 /*
- * A function that needs BYTES of local memory per thread can be launched in TARGET from now on:
- * charge what the context's local memory buffer will grow by. Does nothing if it is charged
- * already.
+ * Charge what TARGET's local memory buffer will grow by: a function that needs BYTES of local
+ * memory per thread can be launched there from now on. Does nothing if it is charged already.
  */
 CUresult cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes);
 
-/* The same for a kernel that can be launched in every context, those included that come later. */
+/*
+ * Charge this in every context, for a kernel that can be launched in all, also in those that come
+ * later.
+ */
 CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
 
-/* Code that calls malloc may be launched in TARGET: charge its heap, unless it is charged already.
+/*
+ * Charge the heap of TARGET, where code that calls malloc may be launched, unless it is charged
+ * already.
  */
 CUresult cgpu_growth_heap(const struct cgpu_target *target, uint64_t *charged);
 bool cgpu_growth_has_heap(uint64_t context);
 
-/* BYTES were charged for WHAT of TARGET: record them until its context goes. */
+/* Record BYTES, which were charged for WHAT of TARGET, until its context goes. */
 CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);
 
 /*
- * Add NODES (negative: remove them; 0: those that were added are there to stay) to the nodes of
- * TARGET's executable graphs. Returns how many
- * bytes may still be charged: NODE_BYTES times the most nodes that ever existed at once, less what
- * was charged.
+ * Add NODES (negative: remove them; 0: those that were added last are there to stay) to the nodes
+ * of TARGET's executable graphs. Returns how many bytes may still be charged: NODE_BYTES times the
+ * most nodes that ever existed at once, less what was charged.
  */
 uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes);
 
@@ -63,7 +66,7 @@ uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uin
 CUresult cgpu_growth_limit(CUresult (*real)(int, size_t), int limit, size_t value,
                            const struct cgpu_target *target);
 
-/* CONTEXT on GPU is new: charge it for such kernels. _locked: under the lock of contexts. */
+/* Charge CONTEXT, which is new on GPU, for such kernels. _locked: under the lock of contexts. */
 CUresult cgpu_growth_of_context(uint64_t context, int32_t gpu);
 CUresult cgpu_growth_of_context_locked(uint64_t context, int32_t gpu);
 

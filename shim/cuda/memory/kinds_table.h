@@ -10,10 +10,11 @@
 /* Each takes the lock of its kind and drops it again; NULL: there is nothing to do. */
 struct cgpu_memory_kind {
     const char *name;            /* NULL: the table ends */
-    void (*finish)(int32_t gpu); /* wait for what is done already */
-    void (*collect)(void);       /* give back what is charged and no longer held: at most a load */
-    void (*context_gone)(void);  /* what else a context that is gone may have taken along */
-    void (*trim)(int32_t gpu);   /* let go of what is only kept for reuse */
+    void (*finish)(int32_t gpu); /* wait for frees whose work is done already */
+    void (*collect)(
+        void); /* give back what is charged and no longer held; one load if there is none */
+    void (*context_gone)(void); /* give back what a context that is gone took along */
+    void (*trim)(int32_t gpu);  /* give back what is only kept for reuse */
 };
 
 extern const struct cgpu_memory_kind cgpu_memory_kinds[];

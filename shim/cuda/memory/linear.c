@@ -18,7 +18,7 @@
 
 enum { PITCH = 512 /* what drivers make rows a multiple of */ };
 
-/* One call of the driver's that allocates. */
+/* One driver call that allocates. */
 struct allocation {
     struct cgpu_pending pending;
     struct cgpu_small small;
@@ -51,7 +51,7 @@ fail(struct allocation *made, CUresult status)
     return status;
 }
 
-/* The driver chooses pitch and address. */
+/* Change the charge to what the allocation takes: the driver chooses pitch and address. */
 static CUresult
 fit(struct cgpu_pending *pending, CUdeviceptr address, uint64_t bytes)
 {
@@ -79,8 +79,8 @@ keep_large(struct allocation *made, CUdeviceptr address, uint64_t bytes)
 }
 
 /*
- * Record it first: if the address belonged to memory that was freed unseen, that is removed from
- * its block.
+ * Keep a small allocation. It is recorded first: if the address belonged to memory that was freed
+ * unseen, that memory is removed from its block.
  */
 static CUresult
 keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
@@ -98,7 +98,7 @@ keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
     return status;
 }
 
-/* STATUS is the driver's answer; it put BYTES at ADDRESS. */
+/* Keep the allocation, or cancel it. STATUS is the driver's answer; it put BYTES at ADDRESS. */
 static CUresult
 finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t bytes)
 {
@@ -108,13 +108,13 @@ finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t b
     if (made->is_small && bytes <= CGPU_BLOCK_SMALL) {
         return keep_small(made, address, bytes);
     }
-    if (made->is_small) { /* its pitch is larger than thought */
+    if (made->is_small) { /* its pitch is larger than expected */
         (void)fail(made, status);
     }
     return keep_large(made, address, bytes);
 }
 
-/* Without DPTR, the call goes to the driver, which refuses it. */
+/* Allocate. A call without DPTR goes to the driver, which refuses it. */
 CUresult
 cgpu_linear_alloc(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *dptr, size_t size)
 {
@@ -161,7 +161,10 @@ pitched(uint64_t width, uint64_t height)
     return area(rest == 0 || width > UINT64_MAX - PITCH ? width : width + PITCH - rest, height);
 }
 
-/* An incomplete call goes on without an address, so that no driver can allocate for it. */
+/*
+ * Allocate with a pitch. An incomplete call goes on without an address, so that no driver can
+ * allocate for it.
+ */
 CUresult
 cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int),
                         CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
@@ -199,7 +202,7 @@ cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, un
                                   : finish(&made, status, *dptr, area(*pitch, height));
 }
 
-/* The holding of what is about to be freed. */
+/* Take the holding of memory that is about to be freed. NULL: it has none. */
 static struct cgpu_holding *
 leave(CUdeviceptr address, struct cgpu_holding *holding)
 {
@@ -212,7 +215,10 @@ leave(CUdeviceptr address, struct cgpu_holding *holding)
     return holding;
 }
 
-/* First who has opened it is charged, if anybody has, so that it is never nobody's. */
+/*
+ * End a free. Processes that have opened the memory are charged first, so that somebody always
+ * pays.
+ */
 static CUresult
 end_free(const struct cgpu_holding *holding, CUresult status)
 {

@@ -15,8 +15,8 @@ bool cgpu_location_is_host(const struct cgpu_mem_location *location);
 bool cgpu_location_device(const struct cgpu_mem_location *location, CUdevice *device);
 
 /*
- * May the entry point NAME make memory of this type at LOCATION? NOT_SUPPORTED and a log line if it
- * is managed, or unknown to us; INVALID_VALUE for what no driver knows.
+ * Whether the entry point NAME may make memory of this type at LOCATION. NOT_SUPPORTED and a log
+ * line if it is managed or unknown to us; INVALID_VALUE if no driver knows it.
  */
 CUresult cgpu_location_check(int allocation_type, const struct cgpu_mem_location *location,
                              const char *name);

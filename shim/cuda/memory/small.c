@@ -53,7 +53,7 @@ cgpu_small_cancel(const struct cgpu_small *small)
                          cgpu_blocks_done(cgpu_state->blocks, &small->key, small->expected));
 }
 
-/* The driver took NEED beyond what was charged. */
+/* Charge NEED, which the driver took beyond what was charged. */
 static CUresult
 pay(const struct cgpu_small *small, uint64_t need, uint64_t asked)
 {
@@ -68,8 +68,8 @@ pay(const struct cgpu_small *small, uint64_t need, uint64_t asked)
 }
 
 /*
- * It does not fit: free it again. If another allocation has come into the new block meanwhile, the
- * block stays, and is charged over the cap.
+ * Free an allocation that does not fit. If another allocation has come into the new block
+ * meanwhile, the block stays, and is charged over the cap.
  */
 static void
 undo(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes, uint64_t need)

@@ -7,18 +7,25 @@
 
 struct cgpu_small {
     struct cgpu_arena_key key;
-    bool expected; /* to be served from a hole: nothing is charged */
+    bool expected; /* it will take a hole: nothing is charged */
 };
 
-/* Before the driver is asked for BYTES; LOW: by an entry point with pointers of 32 bits. */
+/*
+ * Charge BYTES before the driver is asked for them. LOW: by an entry point with pointers of 32
+ * bits.
+ */
 CUresult cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target,
                           uint64_t bytes, bool low);
 void cgpu_small_cancel(const struct cgpu_small *small);
 
-/* It put BYTES at ADDRESS: charge what that takes. If that does not fit they are freed again. */
+/*
+ * Charge what the driver took to put BYTES at ADDRESS. If that does not fit, they are freed again.
+ */
 CUresult cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes);
 
-/* The memory of HOLDING is about to be freed; it was not freed; it was. */
+/*
+ * Before HOLDING's memory is freed: leave. After the free: stay if it failed, gone if it succeeded.
+ */
 void cgpu_small_leave(const struct cgpu_holding *holding);
 void cgpu_small_stay(const struct cgpu_holding *holding);
 void cgpu_small_gone(const struct cgpu_holding *holding);

@@ -15,7 +15,7 @@ CUresult cgpu_target_current(struct cgpu_target *target);
 /* GPU of the current context, whether it can be charged or not. */
 CUresult cgpu_target_current_gpu(int32_t *gpu);
 
-/* What threads remember about contexts is void from now on. */
+/* Make void what threads remember about contexts. */
 void cgpu_target_forget(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include "memory/pools/pool.h"
 #include "memory/target.h"
 
-/* The cap and what is left of it, in whole pieces: nothing if use and bypass exceed the cap. */
+/* The cap and what is left of it, in whole pieces: 0 if ledger and bypass exceed the cap. */
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
@@ -24,7 +24,10 @@ narrow(uint64_t bytes)
     return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
 }
 
-/* A program may leave out either output. If it leaves out both, the driver has nothing to show. */
+/*
+ * Show the memory. A program may leave out either output. If it leaves out both, the driver
+ * answers.
+ */
 CUresult
 cgpu_view_memory(CUresult (*real)(size_t *, size_t *), size_t *available, size_t *total)
 {
@@ -112,7 +115,7 @@ cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attr
     }
 }
 
-/* The most that POOL can be shown to hold: pools in host memory have no cap. */
+/* The cap on what POOL may be shown to hold. Pools in host memory have none. */
 static uint64_t
 most_of(CUmemoryPool pool)
 {
@@ -125,7 +128,10 @@ most_of(CUmemoryPool pool)
     return cgpu_location_is_host(&location) ? UINT64_MAX : cgpu_device_cap(cgpu_device_gpu(device));
 }
 
-/* The maximum of an imported pool may be all that the GPU has. 0 stands for none. */
+/*
+ * Show an attribute of POOL. The maximum of an imported pool may be all that the GPU has; 0 means
+ * none.
+ */
 CUresult
 cgpu_view_pool(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool pool, int attribute,
                void *value)

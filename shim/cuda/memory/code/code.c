@@ -2,9 +2,9 @@
  * What loading code takes.
  *
  * The driver does not report it, and takes it in units of its own choice. So the GPU's free memory
- * is compared before and after, less what this container was charged meanwhile. Other containers
- * allocate and free at the same time. So the difference counts at most as much as the image can
- * need (image.c), and at least as much as the variables that it declares.
+ * is compared before and after. What this container was charged meanwhile is subtracted. Other
+ * containers allocate and free at the same time, so the difference counts at most as much as the
+ * image can need (image.c), and at least as much as the variables that it declares.
  *
  * Several threads can load at once, and no lock is held while the driver compiles. The loads share
  * one point of comparison, which the first of them sets. A load that ends is charged what is
@@ -45,7 +45,9 @@ look(int32_t gpu)
     };
 }
 
-/* Memory that has gone since WATCH was set and is not charged; 0 if the driver does not say. */
+/*
+ * Memory that has gone since WATCH was set and is not charged; 0 if the driver does not report it.
+ */
 static uint64_t
 missing(const struct cgpu_code_watch *watch, const struct look *now)
 {
@@ -71,7 +73,7 @@ cgpu_code_calls(const struct cgpu_image *image)
 {
     uint32_t calls = (image->calls ? ANY : 0) | (image->heap ? MALLOC : 0);
     if (calls != 0 && cgpu_state_is_attached()) {
-        /* relaxed: it only allows more */
+        /* relaxed: it only raises what is allowed */
         __atomic_fetch_or(&cgpu_state->kinds.calls, calls, __ATOMIC_RELAXED);
     }
 }
@@ -105,7 +107,7 @@ cgpu_code_lacks_library(void)
            (library_bytes(target.owner) < LIBRARY_IS_THERE || lacks_heap(target.owner));
 }
 
-/* BRINGS: of ANY, MALLOC, what may come with the load. */
+/* Begin to measure a load. BRINGS: which of ANY and MALLOC may come with it. */
 static CUresult
 begin(struct cgpu_code *code, uint64_t bound, uint32_t brings)
 {
@@ -187,8 +189,9 @@ least_of(const struct cgpu_code *code)
 }
 
 /*
- * The part of TOTAL that the driver added. The first of it comes whole, and the image's own part is
- * small beside it: that it is given back with the image would be wrong, as the driver keeps it.
+ * The part of TOTAL that the driver added. Its first part comes whole, and the image's own part is
+ * small in comparison. What the driver added must not be given back with the image, because the
+ * driver keeps it.
  */
 static uint64_t
 library_part(const struct cgpu_code *code, uint64_t total)
@@ -199,7 +202,7 @@ library_part(const struct cgpu_code *code, uint64_t total)
     return first && most >= LIBRARY_IS_THERE ? most : beyond;
 }
 
-/* Under the lock. */
+/* Under the lock: charge what the load took, up to its bound. */
 static CUresult
 end(struct cgpu_code *code)
 {
@@ -219,7 +222,7 @@ end(struct cgpu_code *code)
     return cgpu_account_charge(code->gpu, code->taken, &charged);
 }
 
-/* Not under the lock: making room takes its time. */
+/* If there was no room, reclaim and charge again. Not under the lock: reclaiming takes time. */
 static CUresult
 insist(const struct cgpu_code *code, CUresult status)
 {
@@ -260,9 +263,7 @@ keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    /*
-     * If another thread makes or frees the holding meanwhile, that is a race of the program's own.
-     */
+    /* If another thread makes or frees the holding meanwhile, the program itself has a race. */
     if (cgpu_account_find(kind, handle, &holding)) {
         holding.bytes += bytes;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {

@@ -17,13 +17,13 @@ struct cgpu_code {
     uint64_t payer;  /* of a library in a context; kind 0: none */
     uint64_t taken;  /* what it took and was charged for */
     uint64_t rest;   /* part of that: what the driver added, which the context keeps */
-    uint64_t beyond; /* what is missing beyond that and belongs to no other load */
+    uint64_t beyond; /* missing beyond that, and of no other load */
 };
 
 /*
- * IMAGE is about to be loaded, which may call printf, assert or malloc. The driver has code and
- * memory of its own for them, which it takes when the first such code is loaded in a context, and
- * a heap for malloc, which it takes at the first launch.
+ * Note that IMAGE is about to be loaded. It may call printf, assert or malloc, for which the driver
+ * has code and memory of its own. The driver takes them when the first such code is loaded in a
+ * context, and a heap for malloc at the first launch.
  */
 void cgpu_code_calls(const struct cgpu_image *image);
 
@@ -31,34 +31,39 @@ void cgpu_code_calls(const struct cgpu_image *image);
 bool cgpu_code_lacks_library(void);
 
 /*
- * Measure before an image is loaded, or a library may be. Errors: there is no current context, or
- * it cannot be charged.
+ * Begin to measure, before a call that loads an image or may load a library. Errors: there is no
+ * current context, or it cannot be charged.
  */
 CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
 
-/* Before a function of what was loaded here is: no room for a heap is no error. */
+/*
+ * Begin before a function of code that was loaded here is loaded. No room for a heap is no error.
+ */
 CUresult cgpu_code_begin_function(struct cgpu_code *code, uint64_t bound);
 
-/* The same before something else than code is made, which is measured in the same way. */
+/* Begin before something else than code is made, which is measured in the same way. */
 CUresult cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound);
 
-/* The driver loaded nothing. */
+/* End a load by which the driver loaded nothing. */
 void cgpu_code_cancel(const struct cgpu_code *code);
 
-/* Look after a load, and charge what it took. OUT_OF_MEMORY: it does not fit; unload it. */
+/* End a load, and charge what it took. OUT_OF_MEMORY: it does not fit; unload it. */
 CUresult cgpu_code_end(struct cgpu_code *code);
 
 /* Record what the driver added, for the context. */
 CUresult cgpu_code_keep_rest(const struct cgpu_code *code);
 
-/* The load was refused and undone, but the driver keeps what it added: charge that nevertheless. */
+/* Charge what the driver added and keeps, although the load was refused and undone. */
 void cgpu_code_refused(struct cgpu_code *code);
 
-/* Record both, the own part under KIND and HANDLE; creates the holding if need be. */
+/*
+ * Record what the load took: what the driver added for the context, the image's own part under KIND
+ * and HANDLE. The holding is created if need be.
+ */
 CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
 /*
- * cgpu_code_end and cgpu_code_keep, for code that cannot be unloaded alone: if it does not fit, it
+ * End a load, and keep its charge, for code that cannot be unloaded alone. If it does not fit, it
  * is refused but stays charged. If several threads load a library at once, only one is charged for
  * its variables.
  */

@@ -24,8 +24,8 @@
 #define FNV_PRIME UINT64_C(0x100000001b3)
 
 /*
- * What a key's holding records: the function, and when it was checked. The record is void once the
- * address may belong to something else.
+ * The time stamp of a function's record, with the function in its other half. The record is void
+ * once the address may belong to something else.
  */
 static uint64_t
 mark(void)
@@ -64,7 +64,7 @@ is_seen(CUfunction function, const struct cgpu_function_origin *origin)
            holding.extra == origin->serial;
 }
 
-/* If this fails, the function is checked again the next time. */
+/* Note that a function was checked. If this fails, it is checked again the next time. */
 static void
 note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *code)
 {
@@ -78,7 +78,7 @@ note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *cod
     (void)cgpu_account_hold(&holding);
 }
 
-/* Whatever streams capture: the program did not ask for this call. */
+/* Load FUNCTION, whatever streams capture: the program did not ask for this call. */
 static void
 load(CUfunction function)
 {
@@ -127,7 +127,9 @@ cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origi
     return status;
 }
 
-/* The module's own context pays, whichever is current. */
+/*
+ * Find where MODULE's functions run and who pays: the module's own context, whichever is current.
+ */
 static uint64_t
 find_origin(CUmodule module, struct cgpu_function_origin *origin)
 {
@@ -168,7 +170,9 @@ hash(const char *name)
     return value;
 }
 
-/* So that a program that ignores STATUS has no function to launch. */
+/*
+ * Clear *FUNCTION unless STATUS is success, so that a program that ignores STATUS cannot launch it.
+ */
 static CUresult
 hand_out(CUresult status, CUfunction *function)
 {
@@ -208,7 +212,7 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
     return hand_out(cgpu_function_look(*function, &origin, &code, key), function);
 }
 
-/* They are not loaded: few of them may be launched. */
+/* List a module's functions. They are not loaded: few of them may be launched. */
 CUresult
 cgpu_function_enumerate(CUresult (*real)(CUfunction *, unsigned int, CUmodule),
                         CUfunction *functions, unsigned int count, CUmodule module)

@@ -8,7 +8,7 @@
 /* Whether KEY was checked, and no code was unloaded and no context destroyed since. */
 bool cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready);
 
-/* Whether that look was at FUNCTION. */
+/* Whether READY was found for FUNCTION. */
 bool cgpu_function_is_same(const struct cgpu_holding *ready, CUfunction function);
 
 /* Which holding pays for a function's code, and where it runs. */
@@ -21,8 +21,8 @@ struct cgpu_function_origin {
 };
 
 /*
- * FUNCTION was handed out between cgpu_code_begin and this, which loads it, ends the load, and
- * charges its code and local memory. Then KEY is ready.
+ * Load FUNCTION, which was handed out since cgpu_code_begin; end the load, and charge the
+ * function's code and local memory. Then KEY is ready.
  */
 CUresult cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origin,
                             struct cgpu_code *code, uint64_t key);

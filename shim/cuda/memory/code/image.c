@@ -57,7 +57,9 @@ struct fat_member {
 
 #define MEMBER_BYTES offsetof(struct fat_member, zero)
 
-/* The names of the symbols in TABLE; LIMIT as below. Without bytes if they are not there. */
+/*
+ * The section with the names of the symbols in TABLE; of size 0 if there is none. LIMIT as below.
+ */
 static Elf64_Shdr
 names_of(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
          const Elf64_Shdr *table)
@@ -98,7 +100,7 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, const Elf64_Shdr
     }
 }
 
-/* Whether SECTION holds variables in global memory; LIMIT as below. */
+/* Whether SECTION holds variables in global memory. LIMIT as below. */
 static bool
 has_variables(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
               const Elf64_Shdr *section)
@@ -114,7 +116,7 @@ has_variables(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header
            memcmp(elf + names.sh_offset + section->sh_name, name, sizeof(name) - 1) == 0;
 }
 
-/* A cubin of at most LIMIT bytes. What it can take is what it says is to be allocated. */
+/* Scan a cubin of at most LIMIT bytes: it states what is to be allocated. */
 static void
 scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
 {
@@ -144,7 +146,7 @@ scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
     cgpu_image_add(image, header.e_shoff + sections);
 }
 
-/* The largest member counts, as only one of them is loaded. */
+/* Scan a member. The largest member counts, as only one of them is loaded. */
 static void
 scan_member(const unsigned char *body, const struct fat_member *member, struct cgpu_image *image)
 {
@@ -204,7 +206,7 @@ scan_fat(const unsigned char *fat, uint64_t limit, struct cgpu_image *image)
     }
 }
 
-/* The first four bytes; none of the numbers looked for has a NUL, which ends shorter text. */
+/* The first four bytes. Text that is shorter ends with a NUL, which no known number contains. */
 static uint32_t
 magic_of(const unsigned char *data, uint64_t limit)
 {
@@ -215,7 +217,7 @@ magic_of(const unsigned char *data, uint64_t limit)
     return magic;
 }
 
-/* DATA has LIMIT bytes, or as many as its headers say. */
+/* Scan DATA of LIMIT bytes, or of as many as its headers state. */
 static void
 scan_any(const void *data, uint64_t limit, struct cgpu_image *image)
 {
@@ -258,7 +260,7 @@ read_whole(int fd, void *data, size_t size)
 }
 
 /*
- * Read a copy: the file itself, if mapped, could be truncated, and reading it would end the
+ * Scan a copy of the file. If the file itself were mapped and truncated, reading it would end the
  * program.
  */
 static void

@@ -12,15 +12,15 @@ enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
 
 struct cgpu_image {
     uint64_t bytes;     /* the most that loading may take */
-    uint64_t variables; /* in global memory, whose sizes it states; 0: it states none */
-    bool hidden;        /* it has parts that cannot be read, where variables may add to this */
-    bool read;          /* of a fat binary: one that could be read was among its members */
+    uint64_t variables; /* in global memory, as far as it states their sizes; 0: it states none */
+    bool hidden;        /* it has parts that cannot be read, which may hold more variables */
+    bool read;          /* of a fat binary: some member could be read */
     bool managed;       /* a managed variable is declared */
     bool calls;         /* it may call what the driver adds: printf, assert, malloc */
     bool heap;          /* it calls malloc */
 };
 
-/* Sums and products stop at CGPU_IMAGE_MOST. */
+/* A x B, at most CGPU_IMAGE_MOST. */
 static inline uint64_t
 cgpu_image_product(uint64_t a, uint64_t b)
 {
@@ -47,7 +47,7 @@ cgpu_image_add_variables(struct cgpu_image *image, uint64_t bytes)
 /* Look through the code at DATA, whose bounds only its own headers tell. */
 void cgpu_image_scan(const void *data, struct cgpu_image *image);
 
-/* The same for the file at PATH. */
+/* Scan the code in the file at PATH. */
 void cgpu_image_scan_file(const char *path, struct cgpu_image *image);
 
 #endif

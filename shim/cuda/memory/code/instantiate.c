@@ -33,12 +33,12 @@ kinds(void)
 }
 
 /*
- * What is known of a graph and the graphs in it. BRANCHES: nodes that do not merely follow one
- * other node, which nothing else follows.
+ * What is known of a graph and the graphs in it. BRANCHES: all nodes but those that follow exactly
+ * one other node, which nothing else follows.
  *
- * Conditional nodes do not show their graphs, and nodes that are newer than cgpu nothing. So they
- * are assumed to allocate, and to have many nodes. Of the newer ones there may be many, which take
- * little: that each of their nodes is a branch is not assumed.
+ * The graphs of conditional nodes cannot be read, and of nodes that are newer than cgpu nothing
+ * can. So both are assumed to allocate, and to have many nodes. There may be many of the newer
+ * ones, and each takes little, so their nodes are not assumed to be branches.
  */
 struct content {
     uint64_t nodes, branches; /* kernels, copies and fills */
@@ -57,7 +57,7 @@ is_in_a_chain(CUgraphNode node)
            before == 1 && after <= 1;
 }
 
-/* What cannot be found out is assumed to be more. */
+/* Count a node whose content cannot be read, on the safe side. */
 static void
 count_unseen(uint64_t nodes, uint64_t branches, struct content *content)
 {
@@ -120,7 +120,10 @@ count(CUgraph graph, unsigned int depth, struct content *content)
     munmap(list, bytes);
 }
 
-/* Charge what graphs took before this process was known to have any with memory. */
+/*
+ * Begin to charge graph memory, with what graphs took before one of this process was known to
+ * allocate.
+ */
 static CUresult
 begin_to_follow(void)
 {
@@ -137,7 +140,7 @@ begin_to_follow(void)
     return status;
 }
 
-/* EXEC allocates memory when it is launched. */
+/* Record that EXEC allocates memory when it is launched. */
 static CUresult
 follow(CUgraphExec exec)
 {
@@ -172,7 +175,7 @@ forget(const struct instantiation *made)
     cgpu_growth_graphs(&made->target, -(int64_t)made->content.nodes, NODE_BYTES);
 }
 
-/* The driver could not give back what it took, so what would not fit is not made. */
+/* Refuse what would not fit before it is made: the driver could not give back what it took. */
 static CUresult
 see_room(const struct instantiation *made, uint64_t bound)
 {
@@ -224,7 +227,7 @@ note_nodes(const struct instantiation *made, CUgraphExec exec)
     cgpu_growth_graphs(&made->target, 0, NODE_BYTES);
 }
 
-/* STATUS is the driver's answer. */
+/* Charge and record what was made, or forget it. STATUS is the driver's answer. */
 static CUresult
 end(struct instantiation *made, CUresult status, const CUgraphExec *exec)
 {

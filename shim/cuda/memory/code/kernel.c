@@ -26,7 +26,10 @@ local_bytes(CUkernel kernel, CUdevice device)
     return local > 0 ? (uint64_t)local : 0;
 }
 
-/* On the current device; without one, on the container's device that needs most. */
+/*
+ * Local memory of KERNEL on the current device; without one, on the container's device that needs
+ * most.
+ */
 static uint64_t
 most_local_bytes(CUkernel kernel)
 {
@@ -44,7 +47,7 @@ most_local_bytes(CUkernel kernel)
     return most;
 }
 
-/* Getting a kernel's function in a context loads the library there. */
+/* Get a kernel's function in the current context, which loads the library there. */
 static CUresult
 load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel,
           uint64_t key)
@@ -75,8 +78,8 @@ load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
 }
 
 /*
- * The launch would take what the driver adds for printf, assert and malloc, which is not small,
- * without a charge. So until that is there, kernels are loaded when they are handed out.
+ * Load KERNEL when it is handed out, until the driver's code and memory for printf, assert and
+ * malloc are there. The launch would take them without a charge, and they are not small.
  */
 static CUresult
 load_at_once(CUkernel kernel)

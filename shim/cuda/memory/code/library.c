@@ -70,7 +70,7 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     return status;
 }
 
-/* What the variables of LIBRARY take in the current context beyond what it is charged there. */
+/* Bytes of LIBRARY's variables that are not charged yet in the current context. */
 static uint64_t
 uncharged_variables(const void *library)
 {
@@ -120,7 +120,7 @@ cgpu_library_of(const void *part)
     return known ? (const void *)(uintptr_t)holding.extra : NULL;
 }
 
-/* Handles may be reused: what was known of them is void. */
+/* Note that code was unloaded. Handles may be reused, so what was known of them is void. */
 static CUresult
 unloaded(CUresult status)
 {
@@ -139,7 +139,7 @@ cgpu_module_unload(CUresult (*real)(CUmodule), CUmodule module)
     return cgpu_account_end_free(held ? &holding : NULL, unloaded(real(module)));
 }
 
-/* Remove what LIBRARY has charged in each context. Returns the sum. */
+/* Remove LIBRARY's holdings in all contexts, and copy them to TAKEN. Returns their number. */
 static size_t
 take_all(CUlibrary library, struct cgpu_holding taken[CGPU_MAX_LISTED])
 {
@@ -168,13 +168,13 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
         (void)cgpu_account_end_free(&taken[i], status);
     }
     (void)cgpu_account_end_free(noted ? &image : NULL, status);
-    if (status == CUDA_SUCCESS) { /* what is recorded of it, which costs nothing */
+    if (status == CUDA_SUCCESS) { /* remove its records, which cost nothing */
         cgpu_account_give_back_owned((uint64_t)(uintptr_t)library);
     }
     return status;
 }
 
-/* This use of the library may load its code. */
+/* Get the library's module. This may load its code. */
 CUresult
 cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module, CUlibrary library)
 {

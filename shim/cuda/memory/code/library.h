@@ -11,10 +11,10 @@ struct cgpu_loaded {
     uint64_t bound;  /* the most bytes that it can take in a context */
 };
 
-/* For a holding's `extra`: BOUND, and the next serial. */
+/* The value for a holding's `extra`: BOUND, and the next serial. */
 uint64_t cgpu_module_remember(uint64_t bound);
 
-/* Read such a holding; if there is none: no serial, and a small bound. */
+/* Read that value from a holding; if there is none: no serial, and a small bound. */
 struct cgpu_loaded cgpu_module_loaded(uint32_t kind, const void *handle);
 
 /* Record what the variables of LIBRARY take in each context. */
@@ -33,7 +33,7 @@ CUresult cgpu_library_load_variables(CUlibrary library);
  */
 CUresult cgpu_library_begin(struct cgpu_code *code, const void *library);
 
-/* PART is a kernel or module of LIBRARY. */
+/* Record that PART is a kernel or module of LIBRARY. */
 CUresult cgpu_library_note_part(const void *part, const void *library);
 
 /* The library of PART; NULL: none. */

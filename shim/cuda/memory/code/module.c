@@ -14,7 +14,7 @@
 #include "memory/code/image.h"
 #include "memory/code/library.h"
 
-/* One load, so that it can be done again. */
+/* One load. It can be done again. */
 struct load {
     const char *name;
     CUresult (*run)(const struct load *load);
@@ -67,7 +67,9 @@ bound_of(const struct cgpu_image *image)
     return image->bytes + CGPU_CODE_SLACK;
 }
 
-/* Smaller variables may lie in a block that is there already. */
+/*
+ * The least that the image's variables take. Smaller ones may lie in a block that exists already.
+ */
 static uint64_t
 least_of(const struct cgpu_image *image)
 {
@@ -98,7 +100,7 @@ load_charged(const struct load *load, struct cgpu_code *code)
 }
 
 /*
- * More is missing than the image's bound, and parts of the image cannot be read. They may hold
+ * More is missing than the image's bound, and parts of the image cannot be read. Either they hold
  * variables, or another container has allocated. Load again: what is missing both times is charged.
  * What the driver adds is missing the first time only.
  */
@@ -222,7 +224,10 @@ note_image(const struct load *load)
                                   : status;
 }
 
-/* What loading a library takes in the current context, if any; most of it comes later. */
+/*
+ * Run LOAD, and charge what the library takes in the current context, if any. Most of it comes
+ * later.
+ */
 static CUresult
 load_library_here(const struct load *load)
 {

@@ -10,7 +10,7 @@
  */
 enum { CGPU_CODE_SLACK = 4 << 20 };
 
-/* NOT_SUPPORTED and a log line. */
+/* Return NOT_SUPPORTED, with a log line. */
 CUresult cgpu_module_refuse_managed(const char *name);
 
 #endif

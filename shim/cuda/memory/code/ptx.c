@@ -13,7 +13,7 @@
 enum {
     MAX_ATTRIBUTE = 256,
     MAX_DECLARATION = 4096,
-    DELETE = 0x7f /* other code than PTX begins with it */
+    DELETE = 0x7f /* no PTX has this byte; code of another kind begins with it */
 };
 
 static bool
@@ -77,7 +77,7 @@ type_factor(const char *text, const char *end)
     return text[1] == 'v' || value < 8 ? value : value / 8;
 }
 
-/* "[N]" at TEXT: the product with N. An N that is not a plain number may be anything. */
+/* Read "[N]" at TEXT: multiply *BYTES by N. An N that is not a plain number may be anything. */
 static const char *
 multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *image)
 {
@@ -95,7 +95,7 @@ multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *
     return end;
 }
 
-/* At a comma: whether another name of the same declaration follows, not a parameter. */
+/* Whether another name of the same declaration, not a parameter, follows the comma at TEXT. */
 static bool
 goes_on(const char *text, const char *end)
 {
@@ -103,7 +103,7 @@ goes_on(const char *text, const char *end)
     return text < end && *text != '.';
 }
 
-/* "(...)" at TEXT, with brackets in it: an attribute's. */
+/* Skip an attribute's "(...)" at TEXT, which may contain brackets. */
 static const char *
 skip_arguments(const char *text, const char *end)
 {
@@ -115,7 +115,7 @@ skip_arguments(const char *text, const char *end)
     return text;
 }
 
-/* One token at TEXT that is not a word. */
+/* Read one token at TEXT that is not a word. */
 static const char *
 skip_sign(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *image)
 {
@@ -134,8 +134,9 @@ skip_sign(const char *text, const char *end, uint64_t *bytes, struct cgpu_image 
 }
 
 /*
- * What follows ".global" or ".const" at TEXT, up to the values or the end of the statement. It is
- * read in instructions and parameters as well, where it adds a few bytes for each operand.
+ * Read a declaration at TEXT, behind ".global" or ".const", up to its values or the end of the
+ * statement. Operands of instructions and parameters are read as well, which adds a few bytes for
+ * each.
  */
 static void
 scan_declaration(const char *text, const char *end, struct cgpu_image *image)
@@ -161,7 +162,8 @@ scan_declaration(const char *text, const char *end, struct cgpu_image *image)
     image->hidden |= text == end;
 }
 
-/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read.
+/*
+ * Whether the text up to the closing bracket at or after TEXT contains ".managed". END is not read.
  */
 static bool
 declares_managed(const char *text, const char *end)
@@ -184,7 +186,10 @@ begins(const char *text, const char *end, const char *word, size_t length)
     return (size_t)(end - text) > length && memcmp(text, word, length) == 0;
 }
 
-/* As a part of an instruction (ld.global) it declares nothing. */
+/*
+ * Add the variable that is declared at TEXT. As a part of an instruction (ld.global), it declares
+ * none.
+ */
 static void
 scan_global(const char *text, const char *end, bool is_variable, struct cgpu_image *image)
 {
@@ -197,7 +202,10 @@ scan_global(const char *text, const char *end, bool is_variable, struct cgpu_ima
     }
 }
 
-/* Memory that is declared elsewhere, such as the launch's shared memory, is no function. */
+/*
+ * Whether a function is declared at TEXT. Memory that is declared elsewhere, such as the launch's
+ * shared memory, is none.
+ */
 static bool
 is_function(const char *text, const char *end)
 {
@@ -211,7 +219,9 @@ is_function(const char *text, const char *end)
     return true;
 }
 
-/* Whether what is declared at TEXT is malloc: its result comes before it, its parameters after. */
+/*
+ * Whether malloc is declared at TEXT, with its result before the name and its parameters after it.
+ */
 static bool
 declares_malloc(const char *text, const char *end)
 {
@@ -243,7 +253,7 @@ scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_im
     }
 }
 
-/* Read PTX of at most LIMIT bytes, to the first byte that is not text. */
+/* Read PTX of at most LIMIT bytes, up to the first byte that is not text. */
 void
 cgpu_ptx_scan(const char *text, uint64_t limit, struct cgpu_image *image)
 {

@@ -16,7 +16,7 @@ is_managed(CUdeviceptr address)
            managed != 0;
 }
 
-/* The driver gave out ADDRESS; DPTR is where the program wants it, or NULL. */
+/* Give ADDRESS, from the driver, to the program at DPTR (or NULL), unless it is managed. */
 static CUresult
 hand_out(CUdeviceptr address, CUdeviceptr *dptr, const char *name)
 {

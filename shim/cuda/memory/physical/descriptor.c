@@ -1,6 +1,6 @@
 /*
- * Descriptors of physical memory that this process has exported. Nobody tells when one is closed,
- * so they are looked at: the same number must still be the same file.
+ * Descriptors of physical memory that this process has exported. No call shows when one is closed,
+ * so they are checked: the same number must still be the same file.
  */
 #include <sys/stat.h>
 
@@ -83,8 +83,10 @@ free_entry(void)
     return NULL;
 }
 
-/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last
- * handle. */
+/*
+ * Record that FD keeps ALLOCATION alive. If there is no room for that, the charge is given back
+ * with the last handle.
+ */
 void
 cgpu_descriptor_remember(int fd, uint64_t allocation)
 {

@@ -5,14 +5,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Is some descriptor of ALLOCATION still open here? */
+/* Whether some descriptor of ALLOCATION is still open here. */
 bool cgpu_descriptor_is_open(uint64_t allocation);
 
-/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last
- * handle. */
+/*
+ * Record that FD keeps ALLOCATION alive. If there is no room for that, the charge is given back
+ * with the last handle.
+ */
 void cgpu_descriptor_remember(int fd, uint64_t allocation);
 
-/* FD was just made, so an older one of that number is closed: its allocation; 0: there is none. */
+/*
+ * Forget an older descriptor with the number FD, which was just made, so that one is closed.
+ * Returns its allocation; 0: there is none.
+ */
 uint64_t cgpu_descriptor_forget(int fd);
 
 /* The allocation that descriptor FD was made from in this process; 0: none. */

@@ -43,7 +43,7 @@ make_room(void)
     return true;
 }
 
-/* Place of the first mapping whose base is above ADDRESS. */
+/* Index of the first mapping whose base is above ADDRESS. */
 static uint64_t
 above(uint64_t address)
 {

@@ -6,8 +6,8 @@
  * a mapping keeps the memory alive. The lock of physical memory is held around every driver call
  * that adds or removes a reference, so our records change in the driver's order. cuMemCreate
  * itself, which may take long, runs without the lock: nobody else knows its handle yet. Memory on
- * the host costs nothing. Imported memory is paid for by the process that made it, and as sharing.h
- * says when that one has let go of it. How much it is nobody says before it is mapped.
+ * the host costs nothing. Imported memory is paid for by the process that made it; sharing.h
+ * describes who pays when that process has released it. Its size is not known before it is mapped.
  */
 #include "memory/physical/physical.h"
 #include "entry/shim.h"
@@ -53,7 +53,7 @@ cgpu_physical_of(uint64_t handle)
     return cgpu_account_find(CGPU_KIND_HANDLE, handle, &alias) ? serial_in(&alias) : 0;
 }
 
-/* What was made here or imported. */
+/* Find an allocation that was made here or imported. */
 static bool
 find(uint64_t allocation, struct cgpu_holding *out)
 {
@@ -132,7 +132,7 @@ cgpu_physical_alias(uint64_t handle, uint64_t allocation)
     return true;
 }
 
-/* Write down an allocation with its first handle; on failure the charge is given back. */
+/* Record an allocation with its first handle; on failure the charge is given back. */
 static CUresult
 keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
 {
@@ -141,7 +141,7 @@ keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
         .bytes = charged,
         .kind = kind,
         .gpu = (uint32_t)gpu,
-        .extra = 1, /* ours, until the handle is written down */
+        .extra = 1, /* one reference of ours, until the handle is recorded */
     };
     CUresult status = cgpu_account_hold(&holding);
     if (status == CUDA_SUCCESS) {
@@ -222,7 +222,7 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
     return status;
 }
 
-/* HANDLE was released once. */
+/* Count one release of HANDLE. */
 static void
 release_alias(uint64_t handle)
 {
@@ -276,7 +276,7 @@ cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
     return status;
 }
 
-/* ALLOCATION is mapped up to END: of imported memory, as much as was not mapped before is new. */
+/* Charge what is new when imported memory is mapped up to END: what was not mapped before. */
 static bool
 import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {
@@ -341,7 +341,7 @@ cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllo
     return status;
 }
 
-/* One call may unmap several mappings that lie side by side. */
+/* Unmap. One call may unmap several neighbouring mappings. */
 CUresult
 cgpu_physical_unmap(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t size)
 {

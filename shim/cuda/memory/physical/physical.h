@@ -4,13 +4,13 @@
 
 #include "entry/shim.h"
 
-/* Under the lock of physical memory. Serial behind HANDLE; 0: not ours. */
+/* Under the lock of physical memory. The serial behind HANDLE; 0: not ours. */
 uint64_t cgpu_physical_of(uint64_t handle);
 void cgpu_physical_keep(uint64_t allocation); /* one more reference */
 void cgpu_physical_drop(uint64_t allocation); /* one less; the last one gives the charge back */
-bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is one more reference */
+bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is another reference */
 
-/* Under the lock: HANDLE has come from elsewhere; ALLOCATION was given to others. */
+/* Under the lock: record that HANDLE was imported; that ALLOCATION was exported. */
 CUresult cgpu_physical_import(uint64_t handle);
 void cgpu_physical_export(uint64_t allocation);
 
@@ -20,7 +20,7 @@ void cgpu_physical_collect(void);
 /* Under the lock: give ALLOCATION back if no descriptor keeps it alive any more. */
 void cgpu_physical_collect_one(uint64_t allocation);
 
-/* An array is gone, and with it what was mapped into it. */
+/* Drop what was mapped into an array that is gone. */
 void cgpu_physical_array_gone(uint64_t array);
 
 #endif

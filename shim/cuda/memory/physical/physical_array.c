@@ -13,7 +13,10 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
-/* Under the lock of physical memory. A pair that is there already counts once. */
+/*
+ * Record that ALLOCATION was mapped into ARRAY, under the lock of physical memory. A known pair
+ * counts once.
+ */
 static void
 pair(uint64_t array, uint64_t allocation)
 {

@@ -34,7 +34,7 @@ is_held(uint64_t allocation)
     return cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, &holding);
 }
 
-/* FD keeps ALLOCATION alive; an older descriptor of that number is closed. */
+/* Record that FD keeps ALLOCATION alive. An older descriptor of that number is closed. */
 static void
 remember(int fd, uint64_t allocation)
 {
@@ -65,7 +65,10 @@ cgpu_share_export(CUresult (*real)(void *, CUmemGenericAllocationHandle, int, ui
     return status;
 }
 
-/* HANDLE has come through a descriptor of ALLOCATION; 0: of another process's. */
+/*
+ * Record HANDLE, which was imported through a descriptor of ALLOCATION; 0: of another process's
+ * memory.
+ */
 static CUresult
 imported(CUmemGenericAllocationHandle handle, uint64_t allocation)
 {
@@ -100,7 +103,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
 
 /* ---- linear memory by its IPC handle ---- */
 
-/* What ADDRESS lies in may be opened by others from now on. It counts once. */
+/* Record that others may open the memory at ADDRESS from now on. It counts once. */
 static void
 note_export(CUdeviceptr address)
 {
@@ -135,7 +138,7 @@ cgpu_share_get_handle(CUresult (*real)(struct cgpu_ipc_handle *, CUdeviceptr),
     return status;
 }
 
-/* Under the lock: ADDRESS, if it is open already, is so once more. */
+/* Under the lock: count one more opening of ADDRESS, if it is open already. */
 static bool
 open_again(CUdeviceptr address)
 {
@@ -148,7 +151,7 @@ open_again(CUdeviceptr address)
     return true;
 }
 
-/* Write down what is charged. Another thread may have opened it meanwhile, and paid as well. */
+/* Record what was charged. Another thread may have opened it meanwhile, and paid as well. */
 static CUresult
 keep_opened(const struct cgpu_holding *opened)
 {
@@ -162,7 +165,7 @@ keep_opened(const struct cgpu_holding *opened)
     return kept || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Of small memory as much counts as there is, not the block that it lies in. */
+/* Charge opened memory. Of small memory its own size counts, not the block that it lies in. */
 static CUresult
 import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
 {
@@ -182,7 +185,9 @@ import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
     return keep_opened(opened);
 }
 
-/* For memory of a pool on the host the driver may name a device as well. */
+/*
+ * Whether ADDRESS is on the host. For memory of a pool there, the driver may name a device as well.
+ */
 static bool
 is_on_host(CUdeviceptr address)
 {
@@ -192,7 +197,10 @@ is_on_host(CUdeviceptr address)
            type == CU_MEMORY_HOST;
 }
 
-/* What the driver says nothing of lies on none of our GPUs. */
+/*
+ * Record and charge the opening of ADDRESS. Memory whose device the driver does not report is on
+ * none of our GPUs.
+ */
 CUresult
 cgpu_share_note_opened(CUdeviceptr address, uint64_t owner, bool once, struct cgpu_lack *lack)
 {
@@ -257,7 +265,7 @@ cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned
     return status;
 }
 
-/* In OPENED, extra is how often it still is open. */
+/* Count one closing of ADDRESS. OPENED's extra is how often it still is open. */
 bool
 cgpu_share_leave(CUdeviceptr address, struct cgpu_holding *opened)
 {
@@ -271,7 +279,7 @@ cgpu_share_leave(CUdeviceptr address, struct cgpu_holding *opened)
     return known;
 }
 
-/* OPENED was not closed after all. */
+/* Undo cgpu_share_leave for OPENED, which was not closed after all. */
 static void
 stay_opened(struct cgpu_holding *opened)
 {
@@ -295,7 +303,10 @@ cgpu_share_left(struct cgpu_holding *opened, CUresult status)
     }
 }
 
-/* As with freeing: the address may be another opened one's as soon as it is closed. */
+/*
+ * Close ADDRESS. Its record goes first, as with freeing: other memory may be opened at the address
+ * as soon as it is closed.
+ */
 CUresult
 cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
 {

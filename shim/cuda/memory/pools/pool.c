@@ -91,9 +91,9 @@ cgpu_pool_trim_idle(CUmemoryPool pool)
 }
 
 /*
- * Would all of POOL go with it? What was freed in a stream is not used, but reserved until the
- * stream has got there and is synchronised. A pool that can be exported keeps all of it reserved,
- * so it only shows that nothing is used.
+ * Whether destroying POOL would release all of it. Memory freed in a stream is not used, but
+ * reserved until the stream has got there and is synchronised. A pool that can be exported keeps
+ * all of it reserved, so here it only shows that nothing is used.
  */
 static bool
 is_empty(const struct cgpu_pool *pool)
@@ -126,7 +126,10 @@ cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes)
     }
 }
 
-/* Who has imported what goes pays for it from now on. */
+/*
+ * Lower POOL's account to RESERVED. Processes that have imported the released part pay for it from
+ * now on.
+ */
 static void
 shrink_to(struct cgpu_pool *pool, uint64_t reserved)
 {
@@ -206,7 +209,7 @@ cgpu_pool_trim(int32_t gpu)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-/* Pools in host memory cost nothing. */
+/* Record a pool that was created. Pools in host memory cost nothing. */
 static CUresult
 keep(CUmemoryPool handle, const struct cgpu_pool_properties *properties)
 {
@@ -247,7 +250,9 @@ cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_propert
     return status;
 }
 
-/* The driver would make the default pool current instead. */
+/*
+ * Make the default pool current before POOL, if it is current, is destroyed, as the driver would.
+ */
 static void
 replace_current(const struct cgpu_pool *pool)
 {
@@ -270,7 +275,7 @@ doom(struct cgpu_pool *pool)
     cgpu_pool_measure(pool);
 }
 
-/* Under the lock of pools. */
+/* Under the lock of pools: destroy the pool, or doom it until it is empty. */
 static CUresult
 destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
 {

@@ -4,34 +4,36 @@
 
 #include "entry/shim.h"
 
-/* Under the lock of pools. NULL: not seen before; no free entry. */
+/* Under the lock of pools. NULL from find: not seen before; from add: no free entry. */
 struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
 struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
 
-/* BYTES more were charged for POOL. */
+/* Record that BYTES more were charged for POOL. */
 void cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes);
 
-/* May memory that is freed be of another process's pool? */
+/* Whether memory that is freed may be of another process's pool. */
 static inline bool
 cgpu_pool_imports(void)
 {
     return cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_imports) != 0;
 }
 
-/* Does the driver say what a pool has reserved? CUDA 11.2, the first with pools, does not. */
+/*
+ * Whether the driver reports what a pool has reserved. CUDA 11.2, the first with pools, does not.
+ */
 bool cgpu_pool_is_reported(void);
 
 /*
- * What the driver says of POOL, or UNKNOWN if it does not answer, as after an error that ends the
- * context. Under the lock of pools if it is what may change.
+ * Ask the driver for an attribute of POOL. UNKNOWN if it does not answer, as after an error that
+ * ends the context. Under the lock of pools, if the attribute may change.
  */
 uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown);
 
-/* Under the lock of pools: give back what POOL has released since. */
+/* Under the lock of pools: give back what POOL has released since it was last measured. */
 void cgpu_pool_measure(struct cgpu_pool *pool);
 void cgpu_pool_measure_all(void);
 
-/* Under no lock: measure if some pool may be smaller; if a context is gone. */
+/* Under no lock: measure the pools if some may be smaller; if a context is gone. */
 void cgpu_pool_collect(void);
 void cgpu_pool_context_gone(void);
 

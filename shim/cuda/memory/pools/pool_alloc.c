@@ -23,12 +23,13 @@ struct request {
     size_t size;
     CUmemoryPool pool; /* NULL: the current one of the stream's device */
     CUstream stream;   /* as the program gave it, for the real function */
-    CUstream asked;    /* with what NULL means filled in, for questions of our own */
+    CUstream asked;    /* the stream, with NULL replaced, for questions of our own */
     CUresult (*real)(CUdeviceptr *, size_t, CUstream);
     CUresult (*real_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
     int32_t gpu;
-    bool refused;       /* by us, not by the driver */
-    CUmemoryPool grown; /* it keeps memory of the refused call until the stream gets there */
+    bool refused; /* by us, not by the driver */
+    CUmemoryPool
+        grown; /* the pool that keeps memory of the refused call until the stream gets there */
 };
 
 static CUresult
@@ -39,7 +40,7 @@ call(const struct request *request)
                : request->real_from(request->dptr, request->size, request->pool, request->stream);
 }
 
-/* While the stream captures, the call makes a graph node and allocates nothing. */
+/* Whether STREAM captures. If so, the call makes a graph node and allocates nothing. */
 static bool
 is_captured(CUstream stream)
 {
@@ -55,7 +56,7 @@ has_own_context(CUstream stream)
            stream != CU_STREAM_PER_THREAD_DEFAULT;
 }
 
-/* A stream may be of another context than the current one. */
+/* The device of STREAM, whose context need not be the current one. */
 static CUresult
 device_of(CUstream stream, CUdevice *device)
 {
@@ -121,10 +122,10 @@ undo(struct request *request, struct cgpu_pool *pool)
 }
 
 /*
- * What the refused call left in the pool is released when the stream reaches it: soon, or only
- * after this call if the stream waits for this very thread. So the wait is short. After it the
- * memory stays charged, over the cap if need be, until the program synchronises or is refused
- * again.
+ * After a refused call: wait until the stream reaches what the call left in the pool, which is then
+ * released. If the stream waits for this very thread, it gets there only after the call, so the
+ * wait is short. After it the memory stays charged, over the cap if need be, until the program
+ * synchronises or is refused again.
  */
 static void
 give_up(const struct request *request)
@@ -137,7 +138,8 @@ give_up(const struct request *request)
         naps += 1;
     }
     if (naps < NAPS) {
-        cgpu_real.cuStreamSynchronize(request->asked); /* at once; the driver lets go here only */
+        cgpu_real.cuStreamSynchronize(
+            request->asked); /* at once; only here does the driver release it */
     }
     cgpu_capture_mode_restore(mode);
     pthread_mutex_lock(&cgpu_state->kinds.pools);
@@ -168,7 +170,7 @@ follow(struct request *request, struct cgpu_pool *pool, CUresult status)
     return status;
 }
 
-/* Under the lock of pools. */
+/* Under the lock of pools: charge the predicted growth, and allocate. */
 static CUresult
 allocate(struct request *request, struct cgpu_pool *pool)
 {
@@ -189,7 +191,9 @@ allocate(struct request *request, struct cgpu_pool *pool)
     return follow(request, pool, call(request));
 }
 
-/* A pool that was not made by cuMemPoolCreate is some device's default pool. */
+/*
+ * The device of a pool that was not made by cuMemPoolCreate: it is the default pool of some device.
+ */
 static CUdevice
 device_of_pool(CUmemoryPool handle, CUdevice device)
 {
@@ -277,7 +281,7 @@ begin(struct request *request)
     return is_captured(request->asked) ? call(request) : allocate_somehow(request);
 }
 
-/* In a _ptsz entry point NULL means the thread's own stream. */
+/* The stream that a program means: in a _ptsz entry point NULL is the thread's own. */
 static CUstream
 fill_in(CUstream stream, bool per_thread)
 {

@@ -4,8 +4,8 @@
 #include "memory/pools/pool.h"
 
 /*
- * A device's own pool is learnt when something is allocated from it. That of a locality domain may
- * be another one: nobody but this call says whose it is.
+ * Record POOL. A device's own pool becomes known when something is allocated from it, but the pool
+ * of a locality domain may be another one: only this call shows whose it is.
  */
 static void
 keep(CUmemoryPool pool, const struct cgpu_mem_location *location)

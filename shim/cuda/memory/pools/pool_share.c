@@ -33,7 +33,7 @@ cgpu_pool_export(CUresult (*real)(void *, CUmemoryPool, int, uint64_t), void *ou
     return status;
 }
 
-/* What this process has of it is charged by the pointer. */
+/* Import a pool. It is not charged; the allocations that this process imports from it are. */
 CUresult
 cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
                  void *handle, int type, uint64_t flags)
@@ -77,7 +77,7 @@ import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *), CUdevicept
     return status;
 }
 
-/* What is imported belongs to no context: pools do not go with contexts. */
+/* Import an allocation. Its owner is no context: pools do not go with contexts. */
 CUresult
 cgpu_pool_import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *),
                          CUdeviceptr *address, CUmemoryPool pool, void *shared)

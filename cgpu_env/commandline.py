@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse the rest here: the parser of a command knows its own options."""
+        """Refuse words that are left over here: the parser of a command knows its own options."""
         words = sys.argv[1:] if args is None else [*args]
         self._check_options(words)
         given, rest = super().parse_known_args(words, namespace)
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         return given, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse a misspelt option, before its value is taken for the command or an argument."""
+        """Refuse a misspelt option, before its value is mistaken for the command or an argument."""
         is_value = False
         for word in words:
             name, equals, _ = word.partition("=")
@@ -44,9 +44,9 @@ class Parser(argparse.ArgumentParser):
                 is_value = False
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> object:
-        """Refuse an empty value, as in ``--state-dir "$DIR"`` where nobody has set that.
+        """Refuse an empty value, as in ``--state-dir "$DIR"`` with an unset variable.
 
-        Only an option whose type is ``str`` by name may have one.
+        Only an option whose type is named ``str`` may have one.
         """
         if action.option_strings and action.type is not str and "" in arg_strings:
             raise argparse.ArgumentError(action, "the value is empty")
@@ -68,12 +68,12 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def add_version(self, program: str) -> None:
-        """``--version``."""
+        """Add ``--version``."""
         self.add_argument("--version", action="version", version=f"{program} {VERSION}")
 
 
 def parse_address(word: str) -> tuple[str, int]:
-    """The type of an option that names where to listen."""
+    """Return the address and port that an option names to listen on."""
     host, _, port = word.rpartition(":")
     if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{word}: expected ADDRESS:PORT, such as 127.0.0.1:32766")

@@ -36,7 +36,7 @@ class Gpu(NamedTuple):
 
 
 def check_devices(variable: str, value: str) -> list[str]:
-    """The items of a list of devices, or ``["all"]``; refuses what no node could ever satisfy."""
+    """The items of a list of devices, or ``["all"]``; refuse what no node could ever have."""
     names = split_items(value)
     if names == ["all"]:
         return names
@@ -49,7 +49,7 @@ def check_devices(variable: str, value: str) -> list[str]:
 
 
 def select_gpus(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs that ``value`` names, in its order; each at most once."""
+    """Return the GPUs that ``value`` names, in its order; each at most once."""
     names = check_devices(variable, value)
     if not gpus:
         raise env_error(variable, value, "this node has no GPU")
@@ -65,10 +65,10 @@ def select_gpus(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def select_answering(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs that answer.
+    """Return the GPUs that answer.
 
     Raises:
-        GpuLostError: there are GPUs, and none does.
+        GpuLostError: there are GPUs, but none answers.
     """
     found = [gpu for gpu in gpus if not gpu.lost]
     if gpus and not found:
@@ -77,7 +77,7 @@ def select_answering(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def format_lost_gpu(gpu: Gpu) -> str:
-    """The sentence for a GPU that does not answer."""
+    """Return the sentence for a GPU that does not answer."""
     uuid = f" ({gpu.uuid})" if gpu.uuid else ""
     return f"GPU {gpu.index}{uuid} does not answer: {gpu.lost}"
 

@@ -37,7 +37,7 @@ class EnvError(CgpuError):
 
 
 def printable(value: str, longest: int = LONGEST_VALUE) -> str:
-    """``value`` as it may stand in a one-line message: printable, and cut when it is long."""
+    """Return ``value`` for a one-line message: printable, and cut if it is long."""
     cut = value if len(value) <= longest else value[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
@@ -57,7 +57,7 @@ def format_suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
-    """The error for a ``variable`` with ``value`` (None: not set) where ``allowed`` holds."""
+    """The error for a ``variable`` with ``value`` (None: not set); ``allowed`` is what is."""
     given = f"{variable}={printable(value)}" if value is not None else f"{variable} is not set"
     return EnvError(f"{given}: {allowed}")
 

@@ -11,7 +11,7 @@ _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 def format_line(event: str, fields: Mapping[str, object]) -> str:
-    """The line without its end: printable ASCII, so that no value can forge a second one.
+    """Return the line without its end: printable ASCII, so that no value can forge a second one.
 
     A value of other characters than letters, digits and ``_.:/@%+,-[]`` is a JSON string.
     """
@@ -19,7 +19,7 @@ def format_line(event: str, fields: Mapping[str, object]) -> str:
 
 
 def quote_value(value: object) -> str:
-    """``value`` as it stands behind ``key=``; cut when it is long."""
+    """Return ``value`` as it stands behind ``key=``; cut if it is long."""
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if len(text) > LONGEST_VALUE:
         text = text[:LONGEST_VALUE] + "..."

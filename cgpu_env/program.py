@@ -80,7 +80,7 @@ def _hear_interrupts() -> None:
 
 
 def _finish_work(work: Callable[[], int]) -> int:
-    """The status of ``work``, once all that it printed is out."""
+    """Return the status of ``work``, after all that it printed was written."""
     try:
         status = work()
     except SystemExit as end:  # argparse has already printed the message
@@ -95,12 +95,12 @@ class _Closed(io.TextIOBase):
     """Replaces a closed standard output, on which ``print`` would silently print nothing."""
 
     def write(self, _text: str) -> NoReturn:
-        """Say so."""
+        """Raise an error that tells the user."""
         raise CgpuError("cannot write the output: standard output is closed")
 
 
 def _prepare_output() -> None:
-    r"""Print what the locale cannot show as \xe4, whichever locale that is."""
+    r"""Print characters that the locale cannot show as escapes such as \xe4."""
     sys.stdout = sys.stdout or _Closed()
     reconfigure = getattr(sys.stdout, "reconfigure", None)  # a test's stand-in has none
     if reconfigure is not None:
@@ -137,7 +137,7 @@ def _drop_output() -> None:
 
 
 def _end_by(name: str) -> NoReturn:
-    """Die of a signal, which tells a shell to stop its loop; exit where that is not possible."""
+    """Die of a signal, so that a shell stops its loop; if that is not possible, exit."""
     import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
 
     _drop_output()

@@ -1,13 +1,14 @@
 """The request of a container, read from its own environment.
 
-Invalid input is always refused: even if ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu off, the
+Invalid input is always refused. Even if ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu off, the
 other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`` makes cgpu ignore
 them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only if cgpu is on. Only
 ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
 
-An unknown name is refused too, because it may be one of ours misspelt: one of ``ALIYUN_COM_GPU_*``
-always, and one of ``CGPU_*`` where the container gets a share. Without a size, cgpu is off whatever
-else is set, as those expect who move here; ``without_size`` is the warning.
+An unknown name is refused too, because it may be a misspelt one of ours: a name
+``ALIYUN_COM_GPU_*`` always, a name ``CGPU_*`` if the container gets a share. Without a size, cgpu
+is off whatever else is set, because users of other implementations expect that; ``without_size`` is
+the warning.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 PREFIX = "ALIYUN_COM_GPU_"
 DISABLE = "CGPU_DISABLE"
-# Of our own programs and proxies; names of the simulated driver go on after the last.
+# Prefixes of our own programs and proxies; variables of the simulated driver have the longer one.
 _OWN_PREFIX, _SIMULATED = "CGPU_", "CGPU_SIM_"
 _POLICY = "POLICY"
 _OWN = frozenset((DISABLE, "CGPU_LOG", "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"))
@@ -54,7 +55,7 @@ DEFAULT_MAX_INST, MOST_INST = 20, 25
 # max_inst is set for each GPU and can be changed, so admission checks weights against it.
 _MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
 _OURS = frozenset((MEM_DEV, MEM_CONTAINER, VISIBLE, WEIGHT, HIGH_PRIO))
-_OF_A_SHARE = (MEM_DEV, WEIGHT, HIGH_PRIO)  # they count beside MEM_CONTAINER only
+_OF_A_SHARE = (MEM_DEV, WEIGHT, HIGH_PRIO)  # they count only together with MEM_CONTAINER
 MEANT = f"nothing if this is meant; otherwise set {MEM_CONTAINER} to the GiB wanted of each GPU"
 # What published schedulers and device plugins set for their own use.
 PASSED_OVER = frozenset(
@@ -93,7 +94,7 @@ class Request(NamedTuple):
         weight: compute weight.
         high_priority: whether it goes first.
         notes: what the caller may not have meant, one sentence each.
-        asked: what that was made from, for a refusal to quote; None: not known here.
+        what the request was made from, for a refusal to quote; None: not known here.
     """
 
     gpus: tuple[GpuShare, ...]
@@ -124,13 +125,13 @@ class Asked(NamedTuple):
     Attributes:
         given: the variables, as written.
         share: GiB of each GPU; empty: ``sizes``, else the node's default size.
-        dev: what the whole memory of each GPU is taken to be, in GiB.
+        dev: the whole memory of each GPU as the user states it, in GiB.
         weight: compute weight.
         high_priority: whether it goes first.
         has_units: whether it was typed to our own tools, which know units.
         sizes: as written, with units.
         default_memsize: cap on each GPU of a container that names none, in bytes or as a part such
-            as 40% or 6/15; 0: none, or it names one.
+            as 40% or 6/15; 0: the node has none, or the container names one.
     """
 
     given: Mapping[str, str]
@@ -218,9 +219,9 @@ def _parse_asked(
 
 
 def without_size(env: Mapping[str, str]) -> str | None:
-    """Warn of a container with other variables of a share, and none; None if that is meant.
+    """A warning for a container that has variables of a share but no size; None if it needs none.
 
-    Its size may have been forgotten, or left empty by a template.
+    The size may have been forgotten, or left empty by a template.
     """
     disabled = env.get(DISABLE, "").strip(BLANKS).lower() in {"true", "1"}
     if disabled or env.get(MEM_CONTAINER, "").strip(BLANKS):
@@ -283,13 +284,13 @@ def _check_own_names(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name.startswith(_OWN_PREFIX) or name in _OWN or name.startswith(_SIMULATED):
             continue
-        # A service called cgpu-x brings others.
+        # A service called cgpu-x brings such variables.
         if _strip_prefix(name) == _POLICY or _find_meant_name(name):
             raise _make_unknown_error(name, value)
 
 
 def _make_unknown_error(name: str, value: str) -> EnvError:
-    """The error for a variable that only looks like one of ours."""
+    """Return the error for a variable that only looks like one of ours."""
     near = _find_meant_name(name)
     meant = f"did you mean {near}?" if near else f"there are {', '.join(sorted(_OURS))}."
     if _strip_prefix(name) == _POLICY:
@@ -321,7 +322,7 @@ def _select_visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
-    """Return the size that is wanted of each GPU; of any, if none is visible.
+    """Return the size that is wanted of each GPU; without visible GPUs, those that were written.
 
     Raises:
         EnvError: a size that the GPU, or no GPU, could give; or more sizes than GPUs.
@@ -340,7 +341,7 @@ def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
 
 
 def _compute_parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
-    """CONTAINER of DEV for each of ``count`` GPUs."""
+    """Return the part CONTAINER/DEV for each of ``count`` GPUs."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
         raise env_error(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
@@ -365,7 +366,7 @@ def _format_stated(asked: Asked) -> str:
 def _per_gpu(
     variable: str, env: Mapping[str, str], given: Sequence[Given], count: int
 ) -> list[Given]:
-    """One value for each of ``count`` GPUs; the last one given repeats."""
+    """Return one value for each of ``count`` GPUs; the last one given repeats."""
     if len(given) > max(count, 1):
         visible = {0: "no GPU is", 1: "1 GPU is"}.get(count, f"{count} GPUs are")
         raise env_error(variable, env[variable], f"{len(given)} values, but {visible} visible")

@@ -19,7 +19,7 @@ MAX_GIB = 1 << 20  # a pebibyte: far above any GPU, far below overflow of a byte
 _DIGITS = frozenset("0123456789")
 MIB, GIB = 1 << 20, 1 << 30
 LARGEST_BYTES = 1 << 60
-LEAST_BYTES = MIB  # of a cap; whoever writes 6 means GiB
+LEAST_BYTES = MIB  # of a cap; a user who writes 6 means GiB
 BYTES = "a number without a unit is in bytes"
 _UNITS = {"GiB": GIB, "MiB": MIB}
 _WHOLE_UNITS = {**_UNITS, "GB": GIB, "Gi": GIB, "MB": MIB, "Mi": MIB}
@@ -28,7 +28,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def parse_integer(text: str, maximum: int) -> int | None:
-    """The number that ``text`` writes, or None if it is not a whole number of 0..maximum."""
+    """Return the number that ``text`` writes, or None if it is not a whole number of 0..maximum."""
     if not text or not _DIGITS.issuperset(text) or len(text) > len(str(maximum)):
         return None
     if text[0] == "0" and text != "0":
@@ -38,9 +38,9 @@ def parse_integer(text: str, maximum: int) -> int | None:
 
 
 class Size(NamedTuple):
-    """Memory of a GPU: ``part`` of ``whole`` equal parts of it; where that is 0, ``part`` bytes.
+    """Memory of a GPU: ``part`` of ``whole`` equal parts of it; if ``whole`` is 0, ``part`` bytes.
 
-    ``is_stated``: whether ``whole`` is what somebody takes the GPU's memory to be, as in 6/15.
+    ``is_stated``: whether ``whole`` is the GPU's memory as the user states it, as in 6/15.
     """
 
     part: int
@@ -48,7 +48,7 @@ class Size(NamedTuple):
     is_stated: bool = False
 
     def to_bytes(self, total: int) -> int:
-        """In bytes, on a GPU of ``total``."""
+        """Return the bytes on a GPU of ``total``."""
         return total * self.part // self.whole if self.whole else self.part
 
 
@@ -69,7 +69,7 @@ def parse_size(text: str) -> Size | None:
 
 
 def describe_slip(text: str) -> str:
-    """Return the mistake in a size's unit, or in a number that is not whole; "" if none."""
+    """The mistake in a size's unit, or in a number that is not whole; "" if there is none."""
     text = text.strip(BLANKS)
     unit = text.lstrip("0123456789.")
     number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
@@ -87,7 +87,7 @@ def _suggest_sizes(text: str, total: int) -> str:
 
 
 def _with_unit(item: str, total: int) -> str:
-    """A size as it is written, or with the unit that its own is like; GiB, else MiB, for none."""
+    """Return a size as it is written or, if its unit is wrong or missing, with the likely one."""
     unit = item.lstrip("0123456789")
     number = parse_integer(item.removesuffix(unit), MAX_GIB)
     letter = unit.strip(BLANKS).lower().removesuffix("b").removesuffix("i")
@@ -116,7 +116,7 @@ def compute_cap(name: str, value: str, given: Size | None, index: int | None, to
 def format_misstated(
     gpus: Iterable[tuple[int, int]], sizes: Iterable[Size], written: str, unit: str = "GiB"
 ) -> tuple[str, ...]:
-    """A sentence for the GPUs whose size differs much from the stated one.
+    """Return a sentence for the GPUs whose size differs much from the stated one.
 
     Args:
         gpus: index and bytes of each.
@@ -137,7 +137,7 @@ def format_misstated(
 
 
 def format_misstated_default(gpus: Iterable[tuple[int, int]], given: int | str) -> tuple[str, ...]:
-    """A sentence for the GPUs that a node's default size, in bytes or a part, does not suit.
+    """Return a sentence for the GPUs that a node's default size, in bytes or a part, does not suit.
 
     Args:
         gpus: index and bytes of each.
@@ -173,7 +173,7 @@ def split_items(text: str) -> list[str]:
 
 
 def parse_gib_list(variable: str, value: str, minimum: int) -> list[int]:
-    """The whole GiB of a comma list, each at least ``minimum`` (0 or 1)."""
+    """Return the whole GiB of a comma list, each at least ``minimum`` (0 or 1)."""
     numbers = []
     for item in split_items(value):
         number = parse_integer(item, MAX_GIB)
@@ -190,7 +190,7 @@ def parse_gib_list(variable: str, value: str, minimum: int) -> list[int]:
 
 
 def parse_number(variable: str, value: str, minimum: int, maximum: int, most: str = "") -> int:
-    """The whole number of ``minimum``..``maximum`` (in words ``most``) that ``value`` writes."""
+    """The whole number that ``value`` writes, of ``minimum``..``maximum`` (in words ``most``)."""
     number = parse_integer(value.strip(BLANKS), maximum)
     if number is None or number < minimum:
         allowed = f"expected a whole number from {minimum} to {most or maximum}"
@@ -199,7 +199,7 @@ def parse_number(variable: str, value: str, minimum: int, maximum: int, most: st
 
 
 def parse_truth(variable: str, value: str) -> bool:
-    """``true``, ``false`` in any case, ``1`` or ``0``."""
+    """Return the truth value of ``true`` or ``false`` in any case, ``1`` or ``0``."""
     word = value.strip(BLANKS)
     known = _TRUTH.get(word.lower()) if word.isascii() else None
     if known is None:

@@ -1,4 +1,4 @@
-"""The release that this is."""
+"""The release of this code."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ _SENTENCES = {
 }
 
 
-def check_status(status: int, what: str) -> None:
-    """Raise the exception for ``status``; ``what`` is the action and the file.
+def check_status(status: int, action: str) -> None:
+    """Raise the exception for ``status``; ``action`` is what was tried, and on which file.
 
     Raises:
         OSError: for ``CGPU_EIO``, with the errno that the C function left.

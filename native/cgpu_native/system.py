@@ -9,7 +9,7 @@ from cgpu_native.errors import check_status
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """``mount(2)``.
+    """Call ``mount(2)``.
 
     Raises:
         OSError: it is not allowed or not possible.
@@ -19,7 +19,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def unmount(target: str, flags: int) -> None:
-    """``umount2(2)``.
+    """Call ``umount2(2)``.
 
     Raises:
         OSError: it is not allowed or not possible.
@@ -27,13 +27,13 @@ def unmount(target: str, flags: int) -> None:
     check_status(lib.cgpu_system_unmount(os.fsencode(target), flags), target)
 
 
-def unshare(flags: int, what: str) -> None:
-    """``unshare(2)``; ``what`` is asked for, in words.
+def unshare(flags: int, purpose: str) -> None:
+    """Call ``unshare(2)``; ``purpose`` is what for, in words.
 
     Raises:
         OSError: it is not allowed.
     """
-    check_status(lib.cgpu_system_unshare(flags), what)
+    check_status(lib.cgpu_system_unshare(flags), purpose)
 
 
 def adopt_orphans() -> None:

@@ -1,10 +1,11 @@
-"""Accounts beside ours on this machine: they promise the same GPUs, and know nothing of ours.
+"""Other accounts on this machine, which promise the same GPUs and know nothing of our shares.
 
-A user's session has an account of the user's own unless root's server admits it, and so has each
-state directory that somebody names. Nobody else can read the files of one. So the server of an
-account that has shares binds an abstract socket to a name, which every user finds in the kernel's
-list of sockets: the driver's file, the user, and the state directory's number and path. Anybody may
-bind such names, so nothing is looked up by what they say, and few are read.
+An account is a state directory with its server and shares. A user's session is in an account of the
+user's own unless root's server admits it, and each state directory that a user names is another
+account. Nobody else can read its files. So a server whose account has shares binds an abstract
+socket, whose name every user finds in the kernel's list of sockets. The name contains the driver's
+file, the user, and the state directory's number and path. Anybody may bind such names, so nothing
+is looked up by their content, and few are read.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Account(NamedTuple):
 
 
 def format_socket_name(state_dir: str, driver_dir: str) -> bytes:
-    """To what the server of an account binds a socket while it has shares of these GPUs.
+    """Return the socket name that a server binds while its account has shares of these GPUs.
 
     Raises:
         OSError: the driver is gone.
@@ -52,7 +53,7 @@ def format_socket_name(state_dir: str, driver_dir: str) -> bytes:
 
 
 def find_other_accounts(state_dir: str, driver_dir: str) -> list[Account]:
-    """The accounts beside that of ``state_dir`` which have shares of the GPUs of ``driver_dir``."""
+    """The accounts other than that of ``state_dir`` with shares of the GPUs of ``driver_dir``."""
     own = _identify_directory(state_dir)
     try:
         found = {each: None for number, each in _read_accounts(driver_dir) if number != own}
@@ -64,7 +65,7 @@ def find_other_accounts(state_dir: str, driver_dir: str) -> list[Account]:
 
 
 def _read_accounts(driver_dir: str) -> list[tuple[str, Account]]:
-    """The accounts in the kernel's list, each with the number of its state directory."""
+    """Return the accounts in the kernel's list, each with the number of its state directory."""
     prefix = f" @{_format_name_prefix(driver_dir)}".encode()
     with open(_SOCKETS, "rb") as file:
         lines = itertools.islice((line for line in file if prefix in line), _MOST)
@@ -96,7 +97,7 @@ def _format_user(uid: int) -> str:
 
 
 def _format_name_prefix(driver_dir: str) -> str:
-    """The beginning of all names of those who share the GPUs of a driver."""
+    """Return the beginning of all names of servers that share the GPUs of a driver."""
     facts = os.stat(f"{driver_dir}/{CUDA}")
     return f"cgpu/{facts.st_dev:x}.{facts.st_ino:x}/"
 
@@ -111,7 +112,10 @@ def _identify_directory(state_dir: str) -> str:
 
 
 def _is_roots(driver_dir: str) -> bool:
-    """Return whether root's server has shares of these GPUs; others do not see its names."""
+    """Whether root's server has shares of these GPUs.
+
+    Other users do not see the names of its sockets.
+    """
     try:
         # A folder without folders has two links; one if the file system does not count them.
         if os.stat(f"{ROOT_STATE}/containers").st_nlink == _OF_NONE:
@@ -119,5 +123,5 @@ def _is_roots(driver_dir: str) -> bool:
         if not server.is_listening(ROOT_STATE):
             return False
         return os.path.samefile(driver_folder(None, load_config()), driver_dir)
-    except (CgpuError, OSError):  # there is none, or it has another driver
+    except (CgpuError, OSError):  # it is not running, or has another driver
         return False

@@ -58,7 +58,7 @@ class AllocationAnnotation(NamedTuple):
 
 
 def parse_annotation(text: str) -> AllocationAnnotation:
-    """The decision that an annotation's value holds.
+    """Return the decision that an annotation's value holds.
 
     Raises:
         CgpuError: it holds none; one sentence that names the field and what is allowed.
@@ -117,30 +117,30 @@ def _dump_grant(grant: Grant) -> dict[str, int]:
     return {"mem": grant.mem, "core": grant.core} if grant.core else {"mem": grant.mem}
 
 
-def _parse_grants(where: str, given: object) -> dict[str, Grant]:
+def _parse_grants(field: str, value: object) -> dict[str, Grant]:
     found = {}
-    for uuid, part in _check_object(where, given, "GPUs").items():
+    for uuid, part in _check_object(field, value, "GPUs").items():
         name = uuid.removeprefix(_VENDOR)
         if name == uuid:
             raise _make_error(
-                f"{where}: {printable(uuid)}: expected a GPU's UUID, such as {_VENDOR}..."
+                f"{field}: {printable(uuid)}: expected a GPU's UUID, such as {_VENDOR}..."
             )
-        _check_name(where, name, _WORD, _LONGEST_UID, f"a GPU's UUID, such as {_VENDOR}...")
-        found[uuid] = _parse_grant(f"{where}.{uuid}", part)
+        _check_name(field, name, _WORD, _LONGEST_UID, f"a GPU's UUID, such as {_VENDOR}...")
+        found[uuid] = _parse_grant(f"{field}.{uuid}", part)
     return found
 
 
-def _parse_grant(where: str, given: object) -> Grant:
-    part = _check_object(where, given, "mem and core")
-    _check_fields(f"{where}.", part, _PARTS, _PARTS[:1])
+def _parse_grant(field: str, value: object) -> Grant:
+    part = _check_object(field, value, "mem and core")
+    _check_fields(f"{field}.", part, _PARTS, _PARTS[:1])
     mem, core = part["mem"], part.get("core", 0)
     if not _is_whole(mem) or not 1 <= mem <= _MAX_MIB:
         raise _make_error(
-            f"{where}.mem={_format_value(mem)}: expected whole MiB from 1 to {_MAX_MIB}"
+            f"{field}.mem={_format_value(mem)}: expected whole MiB from 1 to {_MAX_MIB}"
         )
     if not _is_whole(core) or not 0 <= core <= WHOLE_CORE or core % CORE_STEP:
         allowed = f"a multiple of {CORE_STEP} from 0 to {WHOLE_CORE}"
-        raise _make_error(f"{where}.core={_format_value(core)}: expected {allowed}")
+        raise _make_error(f"{field}.core={_format_value(core)}: expected {allowed}")
     return Grant(mem, core)
 
 
@@ -157,20 +157,22 @@ def _check_fields(
             raise _make_error(f"{where}{name} is missing")
 
 
-def _check_object(where: str, given: object, what: str) -> dict[str, Any]:
-    if not isinstance(given, dict) or not given:
+def _check_object(field: str, value: object, members: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
         raise _make_error(
-            f"{where}={_format_value(given)}: expected an object of {what}, at least one"
+            f"{field}={_format_value(value)}: expected an object of {members}, at least one"
         )
-    return given
+    return value
 
 
-def _check_name(where: str, given: object, letters: frozenset[str], longest: int, what: str) -> str:
-    if not isinstance(given, str) or not 0 < len(given) <= longest or not letters.issuperset(given):
+def _check_name(
+    field: str, value: object, letters: frozenset[str], longest: int, expected: str
+) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= longest or not letters.issuperset(value):
         raise _make_error(
-            f"{where}={_format_value(given)}: expected {what} of at most {longest} characters"
+            f"{field}={_format_value(value)}: expected {expected} of at most {longest} characters"
         )
-    return given
+    return value
 
 
 def _is_whole(value: object) -> bool:
@@ -178,11 +180,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _format_value(value: object) -> str:
-    """A value of the annotation as a message shows it."""
+    """Return a value of the annotation as a message shows it."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     return printable(str(value) if isinstance(value, float) else jsontext.dumps(value))
 
 
-def _make_error(what: str) -> CgpuError:
-    return CgpuError(f"{ANNOTATION}: {what}")
+def _make_error(problem: str) -> CgpuError:
+    return CgpuError(f"{ANNOTATION}: {problem}")

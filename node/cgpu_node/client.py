@@ -20,7 +20,7 @@ _SOON = 5.0
 _TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine
 _START_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-_RESTART_SECONDS = 0.5  # a server that is about to end still keeps the next one out
+_RESTART_SECONDS = 0.5  # a server that is about to end still holds the lock of the next one
 _LARGEST = 1 << 24
 _CREDENTIALS = Struct("iII")  # struct ucred
 _TIME = Struct("ll")  # struct timeval
@@ -92,7 +92,7 @@ def with_driver(request: dict[str, Any], driver_dir: str | None) -> dict[str, An
 
 
 def _try_send(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer; None if no server is there, or an idle one ended just then."""
+    """Return the answer to a request; None if there is no server, or an idle one has just ended."""
     try:
         return send_request(state_dir, request)
     except AbsentError:
@@ -114,7 +114,7 @@ def _exchange_lines(state_dir: str, line: bytes) -> bytes:
 
 
 def _read_line(end: socket) -> bytes:
-    """The answer; this waits for a busy server, but not for a stopped one.
+    """Return the answer. This waits for a busy server, but not for a stopped one.
 
     Raises:
         SilentError: it is stopped, or silent for too long.

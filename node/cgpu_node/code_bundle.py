@@ -1,9 +1,9 @@
 """Finds our own code, and keeps the modules that a program's start loads in one file.
 
 Python finds a module by searching one folder after another, and reads a separate file for each: 3
-ms for the 50 modules of a container's creation. So they are kept in one file beside the ``.pyc``
-files that they come from. Whoever may write those writes it, and it is trusted as they are. A
-module whose source has changed since is imported in the usual way, and kept anew.
+ms for the 50 modules of a container's creation. So their code is kept in one file beside the
+``.pyc`` files. Only a user who may write those may write it, so it is trusted as they are. A module
+whose source has changed since then is imported in the usual way, and kept anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     # Path, whether it is a package, time and size of the file; its code: None for a library.
     Entry = tuple[str, bool, int, int, CodeType | None]
-    MadeFor = tuple[bytes, list[str]]  # the form of the code, and where modules are searched for
+    MadeFor = tuple[bytes, list[str]]  # the form of the code, and the directories of modules
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__))
 _TREE_FOLDERS = (".", "native", "shim", "node", "hook", "server", "cli")
@@ -44,7 +44,7 @@ def import_path() -> list[str]:
 
 
 def find_programs_folder() -> str:
-    """The folder of the programs that engines start."""
+    """Return the folder of the programs that engines start."""
     parent = os.path.dirname(_PACKAGE)
     beside = os.path.isdir(f"{parent}/cgpu_env")
     return f"{parent if beside else os.path.dirname(parent) + '/hook'}/cgpu_hook/_bin"
@@ -68,7 +68,7 @@ class Finder:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to import the module; None if it was not kept, or has changed."""
+        """Return how to import the module; None if it was not kept, or its source has changed."""
         entry = self._modules.get(name)
         if entry is None or not _is_unchanged(entry):
             return None
@@ -84,14 +84,14 @@ class Finder:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave that to Python."""
+        """Leave the creation of the module to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's code."""
         exec(module.__spec__.loader_state, module.__dict__)  # type: ignore[union-attr]  # noqa: S102
 
     def keep(self) -> None:
-        """Write the file anew, if modules were loaded that it lacks, and if that is possible.
+        """Write the file anew, if this start loaded modules that it lacks and it can be written.
 
         Raises:
             OSError: it cannot be written.
@@ -113,14 +113,14 @@ _finder: Finder | None = None
 
 
 def install_finder(program: str) -> None:
-    """From now on, import the modules of ``program`` from its file, as far as they are in it."""
+    """Import the modules of ``program`` from its file from now on, as far as they are in it."""
     global _finder  # noqa: PLW0603 (one for each process, as sys.meta_path is)
     _finder = Finder(program)
     sys.meta_path.insert(0, _finder)
 
 
 def keep_modules() -> None:
-    """Keep what this start has loaded for the next one; nobody waits for that any more."""
+    """Keep what this start has loaded for the next one, after the program's work is done."""
     try:
         if _finder is not None:
             _finder.keep()
@@ -129,7 +129,10 @@ def keep_modules() -> None:
 
 
 def _add_checksum(content: bytes) -> bytes:
-    """``content`` after its checksum: marshal reads damaged data too, and Python would run it."""
+    """Return ``content`` after its checksum.
+
+    marshal reads damaged data too, and Python would run it.
+    """
     return source_hash(0, content) + content
 
 

@@ -39,10 +39,11 @@ class Exclusive(NamedTuple):
 
 
 def read(state_dir: str) -> tuple[Exclusive, ...]:
-    """The containers that are known to have whole GPUs; none if nothing new or readable is left."""
+    """Return the containers that have whole GPUs; none if the file is old or cannot be read."""
     try:
         with open(f"{state_dir}/{_FILE}", "rb") as file:
-            if abs(time.time() - os.fstat(file.fileno()).st_mtime) > _OLD:  # it may be set back
+            # the clock may have been set back
+            if abs(time.time() - os.fstat(file.fileno()).st_mtime) > _OLD:
                 return ()
             content: Any = jsontext.loads(file.read().decode())
         if content["v"] != VERSION:
@@ -60,15 +61,15 @@ def read(state_dir: str) -> tuple[Exclusive, ...]:
         return ()
 
 
-def write(state_dir: str, found: Collection[Exclusive]) -> None:
-    """Leave which containers have whole GPUs; all others have none.
+def write(state_dir: str, containers: Collection[Exclusive]) -> None:
+    """Write which containers have whole GPUs; all others have none.
 
     Raises:
         OSError: it cannot be written.
     """
     path = f"{state_dir}/{_FILE}"
-    if found:
-        listed = [{**each._asdict(), "devices": [*each.devices]} for each in found]
+    if containers:
+        listed = [{**each._asdict(), "devices": [*each.devices]} for each in containers]
         write_atomically(path, jsontext.dumps({"v": VERSION, "containers": listed}).encode())
     elif os.path.lexists(path):
         os.unlink(path)

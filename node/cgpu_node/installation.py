@@ -1,4 +1,4 @@
-"""The installations of cgpu: environments beside each other, and the link to one of them.
+"""The installations of cgpu: environments in one directory, and a link to the one in use.
 
 ``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to the previous environment. A
 program that was started from an environment stays in it, because its path is never reused. An
@@ -19,7 +19,7 @@ UNKNOWN = "unknown"
 
 
 class Installation(NamedTuple):
-    """One installation of cgpu; ``prefix`` is what people call it by."""
+    """One installation of cgpu; users call it by its ``prefix``."""
 
     prefix: str
 
@@ -41,7 +41,7 @@ class Installation(NamedTuple):
 
 
 def find_installation(environment: str) -> Installation:
-    """The installation that an environment, or the prefix itself, belongs to."""
+    """Return the installation of an environment, or of the prefix itself."""
     path = os.path.abspath(environment)
     if os.path.islink(path):
         return Installation(path.removesuffix(_BACK))
@@ -53,7 +53,7 @@ def find_installation(environment: str) -> Installation:
 
 
 def own_environment() -> str | None:
-    """The virtual environment that this very code is in; None if it is in none."""
+    """Return the virtual environment that this code is in; None if it is in none."""
     packages = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
     path = os.path.normpath(f"{packages}/../../..")
     return path if os.path.isfile(f"{path}/pyvenv.cfg") else None
@@ -73,15 +73,15 @@ def find_clone() -> str | None:
 
 
 def release_of(environment: str) -> str:
-    """The release in an environment, found out without running anything of it."""
+    """Return the release in an environment, without running anything of it."""
     pattern = f"{glob.escape(environment)}/lib/python3*/site-packages/cgpu_env/version.py"
-    # A newer Python's folder may have a link beside it, by the name of the older one.
+    # The folder of a newer Python may have a link beside it, with the name of the older one.
     found = [path for path in glob.glob(pattern) if os.path.realpath(path) == os.path.abspath(path)]
     return read_release(found[0]) if found else UNKNOWN
 
 
 def installed_release() -> str:
-    """The release that would be started now."""
+    """Return the release that would be started now."""
     own = own_environment()
     if own is None:
         return read_release(version.__file__)
@@ -89,7 +89,7 @@ def installed_release() -> str:
 
 
 def read_release(path: str) -> str:
-    """The release that a ``version.py`` names."""
+    """Return the release that a ``version.py`` names."""
     try:
         with open(path, encoding="ascii") as file:
             found = re.search(r'^VERSION = "(.+)"$', file.read(), re.MULTILINE)

@@ -29,7 +29,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         for name, _ in pairs:
-            if name not in found:  # taken out where it stands first
+            if name not in found:  # removed where it occurs first
                 raise ValueError(f"the name {name} stands twice in one object")
             del found[name]
     return found
@@ -104,7 +104,7 @@ else:
 
 
 def loads(text: str) -> Any:  # noqa: ANN401
-    """The value that ``text`` writes; no name may stand twice in one object.
+    """Return the value that ``text`` writes; no name may occur twice in one object.
 
     Raises:
         ValueError: it is not JSON, nested too deeply, or has a number that is too large.
@@ -116,7 +116,7 @@ def loads(text: str) -> Any:  # noqa: ANN401
 
 
 def dumps(value: Any) -> str:  # noqa: ANN401
-    """``value`` as JSON in ASCII, without blanks.
+    """Return ``value`` as JSON in ASCII, without blanks.
 
     Raises:
         ValueError: it is nested too deeply.

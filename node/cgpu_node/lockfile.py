@@ -1,6 +1,6 @@
-"""Locks between programs of one user: files that nobody else can open, and therefore nobody hold.
+"""Locks between programs of one user: files that no other user can open, and so none can lock.
 
-A folder, or a file that others can read, can be locked by everybody.
+Anybody can lock a folder, or a file that others can read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def try_lock(path: str) -> int | None:
-    """Take a lock until the descriptor that this returns is closed; None: another program has it.
+    """Take a lock until the returned descriptor is closed; None: another program has it.
 
     Raises:
         OSError: it cannot be made, or the holder's process id cannot be written to it.
@@ -36,43 +36,43 @@ def try_lock(path: str) -> int | None:
 
 
 def _write_pid(fd: int) -> None:
-    """Write who holds it: the kernel's list of locks is as long as any user likes."""
+    """Write the holder's process id: finding it in the kernel's list of locks may take any time."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
 class LockFile:
-    """``with LockFile(path, "state directory ..."):`` waits for the lock, but not without end.
+    """Waits for a lock, but not without end: ``with LockFile(path, "state directory ..."):``.
 
-    A class, because ``contextlib`` takes 2 ms to import.
+    It is a class because ``contextlib`` takes 2 ms to import.
 
     Args:
-        path: of the file, which is made if it is missing.
-        what: is locked, as sentences begin.
-        patience: for how many seconds the holder is waited for, who may be stopped or hang.
-        make: whether the file may be made.
+        path: the file, which is made if it is missing.
+        subject: what is locked, as sentences begin.
+        patience: the seconds to wait for a holder, which may be stopped or hang.
+        create: whether the file may be made.
         temporary: whether the file is removed in the end.
     """
 
     def __init__(
         self,
         path: str,
-        what: str,
+        subject: str,
         *,
         patience: float,
-        make: bool = True,
+        create: bool = True,
         temporary: bool = False,
     ) -> None:
-        self._path, self._what, self._patience = path, what, patience
-        self._flags = os.O_CREAT if make else 0
+        self._path, self._subject, self._patience = path, subject, patience
+        self._flags = os.O_CREAT if create else 0
         self._temporary = temporary
         self._fd = -1
 
     def __enter__(self) -> None:
-        """Take it.
+        """Take the lock.
 
         Raises:
-            CgpuError: it cannot be made, or its holder is waited for in vain.
+            CgpuError: the lock cannot be made, or its holder keeps it for longer than ``patience``.
         """
         try:
             self._wait_for_lock()
@@ -113,18 +113,18 @@ class LockFile:
             return False
 
     def _make_timeout_error(self) -> CgpuError:
-        """The error for those who wait in vain: who holds the lock, and what to do."""
+        """Return the error after waiting for too long: who holds the lock, and what to do."""
         pid = os.pread(self._fd, _LONGEST_PID, 0).decode("ascii", "replace").strip()
         known = pid.isdecimal() and os.path.exists(f"/proc/{pid}")
         holder = f"process {pid}" if known else "another process"
         return CgpuError(
-            f"{self._what}: {holder} has held its lock for {self._patience:g} seconds",
+            f"{self._subject}: {holder} has held its lock for {self._patience:g} seconds",
             hint="wait, or let it go on if it was stopped; if it hangs, kill -9 it: nothing is"
             " lost",
         )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Give it back."""
+        """Give the lock back."""
         if self._temporary and self._is_there():
             os.unlink(self._path)
         self._close()
@@ -136,4 +136,4 @@ class LockFile:
 
     def to_cgpu_error(self, error: OSError) -> CgpuError:
         """Return an error for users from an error of the file system."""
-        return CgpuError(f"{self._what}: {error.strerror}")
+        return CgpuError(f"{self._subject}: {error.strerror}")

@@ -8,18 +8,18 @@ import stat
 from cgpu_env.errors import CgpuError
 
 ROOT_STATE = "/run/cgpu"
-# What people's commands and cgpud read where the option is not given. Nothing else that an engine
-# starts does, and the cgpud that it starts has an environment of its own.
+# The variables that users' commands and cgpud read if the option is not given. Nothing else that an
+# engine starts reads them, and the cgpud that it starts has an environment of its own.
 STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
 
 
 def read_variable(variable: str) -> str | None:
-    """The directory that a variable of the environment names; None if it is empty or not set."""
+    """Return the directory in a variable of the environment; None if it is empty or not set."""
     return os.environ.get(variable) or None
 
 
 def default_state_dir() -> str:
-    """``/run/cgpu`` for root; a user's runtime directory, else one in ``/tmp``, for others."""
+    """Return ``/run/cgpu`` for root; for others, one in a user's runtime directory or ``/tmp``."""
     if os.geteuid() == 0:
         return ROOT_STATE
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -27,15 +27,15 @@ def default_state_dir() -> str:
 
 
 def state_path(given: str | None = None) -> str:
-    """The absolute path of the state directory, whether or not it is there."""
+    """Return the absolute path of the state directory, whether or not it exists."""
     # A link is followed only if the user named it: the default in /tmp may be anybody's.
     return os.path.realpath(given) if given else default_state_dir()
 
 
 def node_state(given: str | None = None) -> str | None:
-    """Root's state directory, if it exists and the user names no other.
+    """Return root's state directory, if it exists and the user names no other.
 
-    Users may not read what is in it; root's server answers what they may know.
+    Users may not read what is in it; root's server tells them what they may know.
     """
     if given or os.geteuid() == 0:
         return None
@@ -46,9 +46,9 @@ def node_state(given: str | None = None) -> str | None:
 
 
 def open_state(given: str | None = None) -> str:
-    """The state directory, made if it is missing; absolute, without symbolic links.
+    """Return the state directory, made if it is missing; absolute, without symbolic links.
 
-    The directory that it is in has to be there: a misspelt path makes no tree.
+    The directory above it has to exist: a misspelt path makes no tree.
 
     Args:
         given: the directory that the user named, or None for the default.
@@ -74,7 +74,7 @@ def check_parent(path: str) -> None:
     """Refuse a state directory that cannot be made.
 
     Raises:
-        CgpuError: the directory that it is in is missing.
+        CgpuError: the directory above it is missing.
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
@@ -82,7 +82,7 @@ def check_parent(path: str) -> None:
 
 
 def make_nested_error() -> CgpuError:
-    """The refusal of a request that only a node can answer, inside a container or session."""
+    """The refusal, inside a container or session, of a request that only a node can answer."""
     return CgpuError(
         "already inside a cgpu container or session: a share is not divided",
         hint="run this outside; nvidia-smi shows the share from inside",
@@ -93,7 +93,7 @@ def check_state(path: str) -> None:
     """Refuse a state directory that others could change.
 
     Raises:
-        CgpuError: it is not there, is no directory, or another user owns it or can write to it.
+        CgpuError: it is missing, is no directory, or another user owns it or can write to it.
     """
     try:
         facts = os.lstat(path)
@@ -123,8 +123,8 @@ def write_atomically(
         path: of the file.
         data: its content.
         mode: its permissions.
-        temporary: where it is written first, on the same file system; None: beside it.
-        durable: whether that holds when the power fails, too; else it may be empty then.
+        temporary: where it is written first, on the same file system; None: beside ``path``.
+        durable: whether this holds even if the power fails. If not, the file may then be empty.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.

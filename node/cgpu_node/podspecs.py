@@ -92,14 +92,14 @@ def wait_for_spec(
     Args:
         state_dir: the state directory.
         uid: of the pod.
-        patience: for how many seconds an agent is waited for.
+        patience: the seconds to wait for an agent.
 
     Raises:
         CgpuError: the file is damaged.
     """
     deadline = monotonic() + patience
     while True:
-        # In this order: what an agent has left before it ended is seen.
+        # In this order, so that what an agent wrote before it ended is found.
         current = is_current(state_dir)
         found = read_spec(state_dir, uid)
         if found is not None or not current or monotonic() > deadline:
@@ -128,12 +128,12 @@ def is_uid(uid: str) -> bool:
 
 
 def write_spec(state_dir: str, uid: str, spec: PodSpec) -> None:
-    """Leave what a pod asks for, unless that is longer than any decision.
+    """Write what a pod asks for, unless that is longer than any decision.
 
-    What would give so many containers a part of a GPU is refused, so that it need not be kept.
+    A pod with so many containers is refused, so its specification need not be kept.
 
     Raises:
-        CgpuError: the UID is none.
+        CgpuError: the UID is malformed.
         OSError: it cannot be written.
     """
     if not is_uid(uid):
@@ -150,7 +150,7 @@ def write_spec(state_dir: str, uid: str, spec: PodSpec) -> None:
 
 
 def list_uids(state_dir: str) -> list[str]:
-    """The UIDs of the pods whose specifications are in the state directory."""
+    """Return the UIDs of the pods whose specifications are in the state directory."""
     try:
         return os.listdir(f"{state_dir}/{_FOLDER}")
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def list_uids(state_dir: str) -> list[str]:
 
 
 def remove_spec(state_dir: str, uid: str) -> None:
-    """Take back what was left about a pod; no error if there is nothing.
+    """Remove what was written about a pod; no error if there is nothing.
 
     Raises:
         OSError: it cannot be removed.
@@ -170,13 +170,13 @@ def remove_spec(state_dir: str, uid: str) -> None:
 
 
 class Current:
-    """The agent's side of the lock; it ends with the process, however that ends."""
+    """The agent's side of the lock, which ends with the process, however that ends."""
 
     def __init__(self, state_dir: str) -> None:
         self._path, self._fd = f"{state_dir}/{_LOCK}", -1
 
     def begin(self) -> bool:
-        """Take the lock after all is written; return False to try again, while a reader has it.
+        """Take the lock after all is written. False: a reader has it now, try again.
 
         Raises:
             OSError: there can be no lock.

@@ -1,7 +1,7 @@
 """The proxies as containers have them: in an overlay, which nobody can make writable.
 
-Whoever has ``CAP_SYS_ADMIN`` in a container can remount a bind mount, and write to the file of the
-host. An overlay without an upper layer has nothing to write to, however it is remounted.
+A process with ``CAP_SYS_ADMIN`` in a container can remount a bind mount, and write to the file of
+the host. An overlay without an upper layer has nothing to write to, however it is remounted.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 
 from cgpu_node.trust import check_source
 
-_BELOW = "cgpu_shim/_lib"  # where every release keeps its proxies, and by which it knows a mount
-_SPECIAL = ",:\\"  # what the kernel would take for the end of a path
+_BELOW = "cgpu_shim/_lib"  # every release keeps its proxies there, and knows a mount by that
+_SPECIAL = ",:\\"  # the kernel would end a path there
 _OPTIONS = 0x1 | 0x2 | 0x4  # MS_RDONLY, MS_NOSUID, MS_NODEV
 _DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 
@@ -30,27 +30,27 @@ def overlay_path(proxy: str, state_dir: str) -> str:
     return f"{state_dir}/lib/{version}/{_BELOW}/{os.path.basename(proxy)}"
 
 
-def seal_proxy(proxy: str, state_dir: str, *, make: bool) -> str:
-    """The proxy in its overlay, which is mounted if need be; ``proxy`` itself if there is none.
+def seal_proxy(proxy: str, state_dir: str, *, mount: bool) -> str:
+    """Return the path of the proxy in its overlay; ``proxy`` itself if it has no overlay.
 
     Args:
         proxy: absolute, without links in it.
-        state_dir: of root.
-        make: whether it may be mounted.
+        state_dir: root's.
+        mount: whether the overlay may be mounted, if it is not yet.
 
     Raises:
         CgpuError: others could change the proxy.
     """
     inside = overlay_path(proxy, state_dir)
     if not os.path.exists(inside):
-        if not make:
+        if not mount:
             return proxy
         check_source(proxy)
         try:
             _mount_overlay(
                 os.path.dirname(proxy), os.path.dirname(inside), f"{state_dir}/lib/empty"
             )
-        except OSError:  # no overlayfs: cgpu doctor says so
+        except OSError:  # no overlayfs: cgpu doctor reports it
             return proxy
     return inside
 
@@ -62,12 +62,12 @@ def is_refused(proxy: str, state_dir: str) -> bool:
 
 
 def find_special_character(folder: str) -> str:
-    """The character of a path that keeps it from being in an overlay; empty if it has none."""
+    """The first character of a path that cannot be in an overlay's options; empty if none."""
     return next((each for each in folder if each in _SPECIAL), "")
 
 
 def unmount_overlays(state_dir: str) -> None:
-    """Take the overlays and their directories away; containers keep those that they have."""
+    """Unmount and remove the overlays; containers keep those that they have."""
     from contextlib import suppress
 
     from cgpu_native import system
@@ -80,7 +80,7 @@ def unmount_overlays(state_dir: str) -> None:
     for name in names:
         point = f"{lib}/{name}/{_BELOW}"
         with suppress(OSError):
-            while True:  # two that started at once mounted it twice
+            while True:  # two processes that started at once have mounted it twice
                 system.unmount(point, _DETACH)
         for made in (point, os.path.dirname(point), f"{lib}/{name}"):
             with suppress(OSError):  # it is not ours: something is in it

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SOCKET, LOCK, LOG = "cgpud.sock", "cgpud.lock", "cgpud.log"
 ROOT_SOCKET = "cgpud-root.sock"  # of root's server, beside the one that all users can connect to
-IDLE_SECONDS = 60  # a server that was started here ends when for so long no container has lived
+IDLE_SECONDS = 60  # a server that was started here ends after no container has lived for so long
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 _STANDARD_FDS = 3
 # SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD: as they would be for a service.
@@ -40,7 +40,7 @@ def notify_server(state_dir: str) -> None:
 
 
 def is_listening(state_dir: str) -> bool:
-    """Return whether a server answers; a connection makes it refresh.
+    """Whether a server answers; a connection makes it refresh.
 
     Raises:
         OSError: that cannot be found out.
@@ -51,7 +51,7 @@ def is_listening(state_dir: str) -> bool:
     end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)  # no import of 5 ms
     try:
         connect(end, folder)
-    except BlockingIOError:  # so many are waiting for it
+    except BlockingIOError:  # its queue is full
         return True
     except (FileNotFoundError, ConnectionRefusedError):
         return False
@@ -62,7 +62,7 @@ def is_listening(state_dir: str) -> bool:
 
 
 def connect(end: _socket, folder: int) -> None:
-    """Connect to the server of an open state directory; root does it where users are not waiting.
+    """Connect to the server of an open state directory. Root uses a socket at which no users queue.
 
     Raises:
         BlockingIOError: too many others are waiting.
@@ -79,7 +79,7 @@ def connect(end: _socket, folder: int) -> None:
 
 
 def socket_address(folder: int, name: str = SOCKET) -> str:
-    """A socket's address from an open state directory, whose path may be too long for one."""
+    """A socket's address below an open state directory, whose path may be too long for one."""
     return f"/proc/self/fd/{folder}/{name}"
 
 

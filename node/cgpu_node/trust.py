@@ -22,7 +22,7 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
     Args:
         path: absolute, without links in it.
         shared: the file itself may be written by anybody (a device, a ledger).
-        known: directories found fit a moment ago, which are not looked at again; it grows.
+        known: directories that were found safe a moment ago, which are not checked again; it grows.
 
     Raises:
         CgpuError: it is missing, is a link, or others could change it.
@@ -51,10 +51,10 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
 
 
 def _is_outside(uid: int) -> bool:
-    """Return whether, as far as we can see, the owner is root of the host.
+    """Whether, as far as we can see, the owner is root of the host.
 
-    In a user namespace all users who are not of it have one id. Whoever made the namespace has no
-    more rights on the host than before, and finds the host's libraries with that owner.
+    In a user namespace all users from outside it have one id. The user who made the namespace has
+    no more rights on the host than before, and finds the host's libraries with that owner.
     """
     with open("/proc/self/uid_map", "rb") as file:
         if file.read().split() == _WHOLE:

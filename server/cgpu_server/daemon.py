@@ -162,7 +162,7 @@ class Daemon:
         if time.monotonic() - self._state.inhabited_at < seconds:
             return
         registry = self._state.registry
-        with registry.lock(make=True):  # nobody is admitted between the check and the end
+        with registry.lock(create=True):  # nobody is admitted between the check and the end
             if not registry.list_records():
                 log.info("idle", seconds=seconds)
                 self._stop_serving()

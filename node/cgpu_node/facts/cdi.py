@@ -27,7 +27,7 @@ _KIND = "nvidia.com/gpu"
 
 
 def driver_directory(sonames: tuple[str, ...]) -> str | None:
-    """The directory of the host that holds all of ``sonames``, by the first specification."""
+    """The directory of the host that holds all of ``sonames``, from the first specification."""
     for path in SPECIFICATIONS:
         for source in _read_mounts(path):
             folder, name = os.path.split(source)

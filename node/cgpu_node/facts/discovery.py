@@ -1,4 +1,4 @@
-"""Find out the facts about a node: run the probe under a time limit and write ``node.json``."""
+"""Finds out the facts about a node: runs the probe under a time limit and writes ``node.json``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cgpu_node.paths import write_atomically
 # A driver that initialises many GPUs without the persistence daemon takes several seconds each.
 TIME_LIMIT_SECONDS = 120
 _SOON_SECONDS = 5.0
-_PATIENCE = 3.0 * TIME_LIMIT_SECONDS  # for another process that asks it twice
+# seconds to wait for another process that may ask the driver twice
+_PATIENCE = 3.0 * TIME_LIMIT_SECONDS
 _PROBE = Path(__file__).with_name("probe.py")
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
@@ -53,10 +54,10 @@ def ask_driver(
     """Ask the driver in ``folder`` and return its facts in the form of ``node.json``.
 
     Args:
-        folder: of the driver's libraries.
-        identity: of driver and boot.
-        before: earlier facts. Those of the same boot say what a lost GPU is; and a context costs
-            as much as it did for as long as the driver is the same.
+        folder: the directory of the driver's libraries.
+        identity: what the facts are valid for: driver and boot.
+        before: earlier facts. Those of the same boot describe lost GPUs. Those of the same driver
+            have the cost of a context.
 
     Raises:
         CgpuError: it does not answer, or we are root and others could change it.
@@ -73,7 +74,8 @@ def ask_driver(
     if before is not None and before["identity"] == identity:
         order = before["cuda_order"]
         costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
-    is_ordered = order or (order == [] and facts["lost"])  # while one is lost, nobody knows it
+    # while one is lost, the order is not known
+    is_ordered = order or (order == [] and facts["lost"])
     if not is_ordered or not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
         contexts, notes = _probe_contexts(folder)
         costs |= contexts["costs"]
@@ -112,7 +114,7 @@ def _probe_contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
 def _list_known_gpus(
     before: dict[str, Any] | None, identity: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The GPUs that earlier facts describe, if they are of this boot."""
+    """Return the GPUs that earlier facts describe, if those are of this boot."""
     if before is None or before["identity"]["boot"] != identity["boot"]:
         return []
     return [*before["gpus"], *before.get("lost", ())]
@@ -128,7 +130,7 @@ def _describe_lost_gpu(
     """Return a lost GPU with its known facts, or with those that the driver still has.
 
     A GPU without a UUID is found by its index: as long as the driver counts it, no index changes.
-    If it was never known, its device nodes are those of no other GPU.
+    If nothing was known of it, it gets the device nodes that belong to no other GPU.
     """
     others = {each["uuid"] for each in answering}
     for each in known:
@@ -144,7 +146,7 @@ def _describe_lost_gpu(
 
 
 def compute_modes(folder: str) -> dict[str, int]:
-    """UUID -> compute mode of a GPU as NVML numbers it; it may change at any time.
+    """Return the compute mode of each GPU by UUID, as NVML numbers it; it may change at any time.
 
     Raises:
         CgpuError: the driver does not answer, or we are root and others could change it.
@@ -156,7 +158,7 @@ def compute_modes(folder: str) -> dict[str, int]:
 
 
 def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
-    """By UUID of a GPU, how much each process holds, for a command that looks once.
+    """Return how much each process holds, by UUID of the GPU, for a command that asks once.
 
     Empty if the driver in ``folder`` does not answer soon; None for what it does not report.
     """
@@ -170,12 +172,12 @@ def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
     except subprocess.TimeoutExpired:
         process.kill()
     except ValueError:
-        pass  # it has failed
+        pass  # the probe has failed
     return {}
 
 
-def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
-    """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
+def start_probe(question: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
+    """Start the probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
 
     Raises:
         CgpuError: we are root, and others could change what would be loaded; or a process holds a
@@ -184,7 +186,7 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
     """
     folder = driver.check_trust(folder)
     held = driver.hold_libraries(folder)  # and the probe holds them as long as it runs
-    command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
+    command = [sys.executable, "-I", "-S", str(_PROBE), question, folder]
     # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
     environment = {"LD_LIBRARY_PATH": folder, "LC_ALL": "C"}
     try:
@@ -201,26 +203,26 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
         driver.release_libraries(held)
 
 
-def _run_probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
+def _run_probe(question: str, folder: str) -> tuple[dict[str, Any] | None, str]:
     """Run the probe and return its output, or None and the reason."""
-    process = start_probe(what, folder, subprocess.DEVNULL)
+    process = start_probe(question, folder, subprocess.DEVNULL)
     try:
         out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: a process stuck in the kernel does not die
+        process.kill()  # not waited for: a process stuck in the kernel does not die
         return None, f"no answer within {TIME_LIMIT_SECONDS} s"
     if process.returncode < 0:
         return None, f"it died by signal {-process.returncode}"
     if process.returncode > 0:
         lines = err.decode(errors="replace").strip().splitlines()
         last = lines[-1] if lines else f"exit status {process.returncode}"
-        unloaded = last.removeprefix("OSError: ")  # of a library, which the sentence names
+        unloaded = last.removeprefix("OSError: ")  # of a library, whose name the sentence has
         return None, last if unloaded == last else f"{unloaded}; {driver.REPAIR}"
     return json.loads(out), ""
 
 
 def _read_manifest(folder: str) -> dict[str, Any] | None:
-    """The device nodes that ``driver.json`` in a driver directory names, if it is there."""
+    """The device nodes that ``driver.json`` in a driver directory names; None if there is none."""
     path = Path(folder, "driver.json")
     if not path.exists():
         return None

@@ -68,9 +68,9 @@ _LARGEST_PROXY = 4 << 20
 
 
 def find_driver_dir() -> str:
-    """The first usual directory with both libraries, else the one that a CDI specification names.
+    """Return the first usual directory with both libraries, else the one in a CDI specification.
 
-    A directory that others could change is passed over: the driver may be in a later one.
+    A directory that others could change is skipped: the driver may be in a later one.
 
     Raises:
         CgpuError: there is none.
@@ -111,9 +111,9 @@ def list_withheld_nodes(folder: str, *, is_simulated: bool) -> list[str]:
 
 
 def check_trust(driver_dir: str) -> str:
-    """The real path of a directory from which root may load the driver.
+    """Return the real path of a directory from which root may load the driver.
 
-    Another user's process loads what that user names.
+    Another user's process loads whatever that user names.
 
     Raises:
         CgpuError: we are root, and others could change the directory or one of the two libraries.
@@ -127,13 +127,13 @@ def check_trust(driver_dir: str) -> str:
 
 
 def hold_libraries(driver_dir: str) -> list[int]:
-    """Descriptors of the two libraries: while these are open, nobody makes a reader of them wait.
+    """Open the two libraries, so that no reader has to wait, and return their descriptors.
 
-    A container has the libraries, and root in it owns them. So it can take a lease on one that
-    nobody has open (``fcntl(2)``), and whoever loads that then waits for 45 s.
+    A container has the libraries, and its root user owns them. So it can take a lease on one that
+    nobody has open (``fcntl(2)``), and a process that loads that one then waits for 45 s.
 
     Raises:
-        CgpuError: one is not there, or a process holds a lease on it, which the kernel now breaks.
+        CgpuError: one is missing, or a process holds a lease on it, which the kernel now breaks.
     """
     held: list[int] = []
     try:
@@ -174,22 +174,22 @@ def check_driver_dir(driver_dir: str) -> None:
 
 
 def make_missing_error(driver_dir: str, soname: str) -> CgpuError:
-    """The sentence for a named directory that has no ``soname``."""
+    """Return the error for a named directory that has no ``soname``."""
     what = f"no {soname} there" if os.path.isdir(driver_dir) else "there is no such directory"
     return CgpuError(f"driver directory {driver_dir}: {what}", hint=_WHERE)
 
 
 def format_refusal(error: str, given: str | None) -> str:
-    """The sentence of a refusal, which names the command's directory if that is not there."""
+    """Return the sentence of a refusal, with the command's directory if that does not exist."""
     if not given or os.path.isdir(given) or error == str(make_missing_error(given, CUDA)):
         return error
     return f"{error}; there is no directory {printable(given, LONGEST_PATH)}"
 
 
 def make_other_driver_error(state_dir: str, own: str, given: str) -> CgpuError:
-    """The sentence for a command that names a driver other than the server's.
+    """Return the error for a command that names a driver other than the server's.
 
-    The server does not look whether it is there: a guest's path could hang it.
+    The server does not look whether it exists: a guest's path could hang it.
     """
     return CgpuError(
         f"the server of {state_dir} shares the GPUs of {own}, not of"
@@ -199,7 +199,7 @@ def make_other_driver_error(state_dir: str, own: str, given: str) -> CgpuError:
 
 
 def find_libraries(driver_dir: str) -> dict[str, str]:
-    """SONAME -> the file behind it, for the two libraries that get a proxy.
+    """Return the files behind the SONAMEs of the two libraries that get a proxy.
 
     Raises:
         CgpuError: one is missing, or is a proxy: this runs inside a cgpu container or session.
@@ -216,14 +216,14 @@ def find_libraries(driver_dir: str) -> dict[str, str]:
 
 
 def find_companions(driver_dir: str, version: str) -> dict[str, str]:
-    """SONAME -> file of the libraries that the driver loads when it needs them."""
+    """The files behind the SONAMEs of the libraries that the driver loads when it needs them."""
     names = [name.format(version) for name in _COMPANIONS]
     paths = {name: os.path.realpath(f"{driver_dir}/{name}") for name in names}
     return {name: path for name, path in paths.items() if os.path.isfile(path)}
 
 
 def _is_proxy(path: str, soname: str) -> bool:
-    """Return whether ``path`` loads a real library from a base directory: only proxies do."""
+    """Whether ``path`` loads a real library from a base directory: only proxies do."""
     if os.stat(path).st_size > _LARGEST_PROXY:
         return False
     with open(_open_library(path), "rb") as file:

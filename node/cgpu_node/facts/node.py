@@ -1,7 +1,7 @@
 """Facts about this node's driver and GPUs, kept so that no container start waits for the driver.
 
 ``<state>/node.json`` holds them. It is valid for one boot and for the driver files that they came
-from. Whoever needs it first writes it: ``cgpu probe``, an installer, or the first container.
+from. The first that needs it writes it: ``cgpu probe``, an installer, or a container's creation.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class NodeGpu(NamedTuple):
     Attributes:
         index: as the driver numbers it.
         uuid: empty if it was lost before anybody asked.
-        name: the product's; likewise.
-        total_bytes: its memory; then 0.
-        context_bytes: what a CUDA context costs; 0: not known.
+        the product's name; likewise.
+        its memory; likewise 0.
+        cost of a CUDA context; 0: not known.
         device_nodes: those of this GPU alone.
-        lost: why it does not answer and, after a semicolon, what to do; empty: it answers.
+        why it does not answer and, after a semicolon, what to do; empty if it answers.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -132,19 +132,19 @@ def load_node(
     return _parse_node(facts, config)
 
 
-def refresh_if_lost(make: _Maker[Made_co]) -> Made_co:
-    """Return ``make`` of the known facts, or of new ones if these know a GPU as lost.
+def refresh_if_lost(build: _Maker[Made_co]) -> Made_co:
+    """Call ``build`` with the known facts and, if it raises GpuLostError, once more with new ones.
 
     Args:
-        make: takes whether to refresh the facts. It raises GpuLostError for a GPU that is lost.
+        build: its ``refresh`` tells whether to ask the driver again.
 
     Raises:
-        GpuLostError: it is lost still.
+        GpuLostError: the GPU is still lost.
     """
     try:
-        return make(refresh=False)
+        return build(refresh=False)
     except GpuLostError:
-        return make(refresh=True)
+        return build(refresh=True)
 
 
 def check_release(version: str, folder: str) -> None:
@@ -163,7 +163,7 @@ def check_release(version: str, folder: str) -> None:
 
 
 def driver_folder(driver_dir: str | None, config: Config) -> str:
-    """The absolute path of the driver's libraries: as named, as configured, else as found.
+    """Return the absolute path of the driver's libraries: as named, as configured, else as found.
 
     Raises:
         CgpuError: nobody named one, and none is found.
@@ -206,7 +206,7 @@ def _stat_file(path: str) -> list[int] | None:
 
 
 def read_facts(path: str) -> dict[str, Any] | None:
-    """The JSON object at ``path`` if it is one of ours; None if it is missing or damaged.
+    """Return the facts at ``path``; None if they are missing, damaged or incomplete.
 
     Earlier releases did not ask for CUDA's order, without which numbers may mean other GPUs.
     """
@@ -236,7 +236,7 @@ def _parse_gpu(fields: dict[str, Any]) -> NodeGpu:
 
 
 def _parse_node(facts: dict[str, Any], config: Config) -> Node:
-    # Those that are lost are apart: releases that do not know of them find the others.
+    # Lost GPUs are listed separately: releases that do not know of them find the others.
     gpus = [_parse_gpu(fields) for fields in (*facts["gpus"], *facts.get("lost", ()))]
     return Node(
         driver_version=facts["driver_version"],

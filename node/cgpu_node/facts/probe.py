@@ -33,7 +33,7 @@ _COMPUTE, *_OTHERS = (
     f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
 )
 _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 6, 7, 13
-# Errors of NVML that say something about the call, and nothing about the GPU.
+# Errors of NVML that concern the call, not the GPU.
 _OF_CALLS = {1, 2, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND, 25}
 _RESET = "nvidia-smi --gpu-reset -i {}, or reboot"
 _ADVICE = {
@@ -130,7 +130,7 @@ class _Library:
             self.fail(name, status)
 
     def fail(self, name: str, status: int) -> NoReturn:
-        """Raise what the driver calls an error, with its number, which documents have."""
+        """Raise the driver's words for the error, with its number, which documents list."""
         words = getattr(self._library, "nvmlErrorString", None)
         if words is None:
             raise _FailedError(name, 0, f"error {status}")
@@ -143,7 +143,7 @@ class _Library:
         return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
 
     def find_newest(self, name: str, *suffixes: str) -> str:
-        """``name`` with the first of ``suffixes`` that this driver has, else as it is."""
+        """Return ``name`` with the first of ``suffixes`` that this driver has, else as it is."""
         names = (name + suffix for suffix in suffixes)
         return next((each for each in names if hasattr(self._library, each)), name)
 
@@ -156,7 +156,7 @@ class _Library:
 def _read_gpus(nvml: _Library, read: Callable[[Handle, str], Fields]) -> dict[str, list[Fields]]:
     """Call ``read`` for each GPU, with its handle and UUID, and return the results.
 
-    A GPU that does not answer stops no other one: it is among the ``lost``.
+    A GPU that does not answer keeps no other one from being read: it is among the ``lost``.
     """
     count = ctypes.c_uint()
     nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
@@ -198,7 +198,7 @@ def _read_product(nvml: _Library, handle: Handle) -> Fields:
 
 
 def _read_modes(nvml: _Library) -> Fields:
-    """UUID -> compute mode as NVML numbers it, of the GPUs that have one."""
+    """Return the compute mode by UUID, as NVML numbers it, of the GPUs that have one."""
 
     def read(handle: Handle, _: str) -> Fields:
         mode = ctypes.c_int()
@@ -215,7 +215,7 @@ def _own_bytes(nvml: _Library, handle: Handle) -> int:
 
 
 def _read_holders(nvml: _Library, handle: Handle) -> dict[int, int | None]:
-    """Process of the host -> bytes that it holds; None if NVML does not report how much."""
+    """The bytes that each process of the host holds; None if NVML does not report how much."""
     found: dict[int, int | None] = {}
     for kind in (_COMPUTE, *_OTHERS):
         for each in _list_processes(nvml, kind, handle):
@@ -226,7 +226,7 @@ def _read_holders(nvml: _Library, handle: Handle) -> dict[int, int | None]:
 
 
 def _list_processes(nvml: _Library, kind: str, handle: Handle) -> Sequence[_Process | _ProcessV1]:
-    """One list of any length: a process that makes it long must not hide the others."""
+    """Return a list of any length: a process that makes it long must not hide the others."""
     name = nvml.find_newest(kind, "_v3", "_v2")  # v3 came with driver 510, v2 with 450
     entry = _ProcessV1 if name == kind else _Process
     room, status = _FEW_PROCESSES, _INSUFFICIENT_SIZE
@@ -242,7 +242,7 @@ def _list_processes(nvml: _Library, kind: str, handle: Handle) -> Sequence[_Proc
 
 
 def _read_used_bytes(nvml: _Library, handle: Handle) -> int:
-    """Bytes in use without what the driver keeps, which drivers before 510 never count."""
+    """Return the bytes in use without the driver's own, which drivers before 510 never count."""
     memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
     status = nvml.try_call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
     if status == _FUNCTION_NOT_FOUND:
@@ -257,7 +257,7 @@ def _read_holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fiel
 
     Args:
         nvml: the driver.
-        wanted: UUIDs of the GPUs of which also the processes' utilisation is wanted.
+        wanted: UUIDs of the GPUs of which the processes' utilisation is wanted, too.
     """
 
     def read(handle: Handle, uuid: str) -> Fields:
@@ -273,20 +273,20 @@ def _read_holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fiel
 
 
 def _read_utilisation(nvml: _Library, handle: Handle) -> int | None:
-    """In percent; None if the driver does not report it, as for a GPU divided by MIG."""
+    """Return the utilisation in percent; None if the driver does not report it, as under MIG."""
     rates = _Rates()
     status = nvml.try_call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
     return min(rates.gpu, 100) if status == 0 else None
 
 
 def _read_busy_processes(nvml: _Library, handle: Handle) -> dict[int, int] | None:
-    """Process -> percent of its last second or less; idle ones are absent. None: not known."""
+    """The percent of the last second or less by process, without idle ones; None: not known."""
     found, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
     since = time.time_ns() // 1000 - _WINDOW_US
     name = "nvmlDeviceGetProcessUtilization"
     status = nvml.try_call(name, handle, found, ctypes.byref(count), ctypes.c_uint64(since))
     samples: Sequence[_Sample | _Usage] = found[: count.value if status == 0 else 0]
-    if not any(each.sm for each in samples):  # of some GPUs only the newer call has figures
+    if not any(each.sm for each in samples):  # on some GPUs only the newer call has figures
         usages = (_Usage * _FEW_PROCESSES)()
         version = ctypes.sizeof(_Usages) | 1 << 24
         all_ = _Usages(version, _FEW_PROCESSES, since, usages)
@@ -321,7 +321,7 @@ def _measure_contexts(nvml: _Library, cuda: str) -> Fields:
         GPUs by default; empty if that is not known of all.
     """
     found = _read_gpus(nvml, lambda *_: {})
-    if found["lost"]:  # it is not known what CUDA does about a GPU that is lost
+    if found["lost"]:  # what CUDA does about a lost GPU is not known
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu["uuid"]) for gpu in found["gpus"])
     library = _Library(cuda)
     devices = _list_devices(library)
@@ -364,31 +364,31 @@ def _measure_cost(nvml: _Library, handle: Handle, cuda: _Library, device: ctypes
     return int(cost)
 
 
-def main(what: str, driver_dir: str) -> None:
-    """Print what is asked of the driver in ``driver_dir`` as JSON."""
+def main(question: str, driver_dir: str) -> None:
+    """Answer the question about the driver in ``driver_dir``, as JSON on standard output."""
     try:
-        _print_answer(what, driver_dir)
+        _print_answer(question, driver_dir)
     except _FailedError as error:
         advice = f"; {_ADVICE[error.status]}" if error.status in _ADVICE else ""
         sys.exit(f"{error.name}: {error.words}{advice}")
 
 
-def _print_answer(what: str, driver_dir: str) -> None:
+def _print_answer(question: str, driver_dir: str) -> None:
     from cgpu_node.jsontext import dumps
 
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
-    if what == "holdings":
+    if question == "holdings":
         for line in sys.stdin:
             print(dumps(_read_holdings(nvml, line.split())), flush=True)  # noqa: T201
         return
-    if what == "gpus":
+    if question == "gpus":
         for _line in sys.stdin:
             print(dumps(_read_facts(nvml)), flush=True)  # noqa: T201
         return
-    if what == "facts":
+    if question == "facts":
         answer = _read_facts(nvml)
-    elif what == "modes":
+    elif question == "modes":
         answer = _read_modes(nvml)
     else:
         answer = _measure_contexts(nvml, f"{driver_dir}/libcuda.so.1")

@@ -24,7 +24,7 @@ def bundle_of(runtime_dir: str | None) -> str:
 
 
 def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
-    """The container's first process and its start time; None if it is not known."""
+    """Return the container's first process and its start time; None if it is not known."""
     for file, pid, started in (
         ("state.json", "init_process_pid", "init_process_start"),  # runc
         ("status", "pid", "process-start-time"),  # crun
@@ -51,5 +51,5 @@ def read_json(path: str) -> object:
 
 
 def to_table(value: object) -> dict[str, Any]:
-    """A JSON object's fields; none if it is something else."""
+    """Return a JSON object's fields; none if it is something else."""
     return value if isinstance(value, dict) else {}

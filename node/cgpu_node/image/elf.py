@@ -24,7 +24,7 @@ _MOST_SEGMENTS, _MOST_DYNAMIC, _LONGEST = 128, 1 << 16, 256
 
 
 def read_soname(read: Read) -> str:
-    """The SONAME in a file; empty if it is no library with one."""
+    """Return the SONAME of a file; empty if it is no library, or has none."""
     head = read(0, _HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(_IDENT):
         return ""

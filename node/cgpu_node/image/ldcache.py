@@ -19,7 +19,7 @@ _LONGEST = 4096
 
 
 def find_by_stems(data: bytes, stems: tuple[str, ...]) -> list[str]:
-    """The files that the loader finds under names that begin with one of ``stems``."""
+    """Return the files that the loader finds under names that begin with one of ``stems``."""
     keys = {at for stem in stems for at in _find_occurrences(data, stem.encode())}
     if not keys:
         return []
@@ -34,7 +34,7 @@ def find_by_stems(data: bytes, stems: tuple[str, ...]) -> list[str]:
 
 
 def find_by_names(data: bytes, names: set[str]) -> list[str]:
-    """The files that the loader finds under exactly these names, in one pass."""
+    """Return the files that the loader finds under exactly these names, in one pass."""
     wanted = {os.fsencode(name) for name in names}
     if not any(name in data for name in wanted):
         return []
@@ -56,9 +56,9 @@ def _find_occurrences(data: bytes, text: bytes) -> Iterator[int]:
 
 
 def _read_tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]:
-    """Each table: the base of its string offsets, and its entries.
+    """Yield each table: the base of its string offsets, and its entries.
 
-    The new format may follow the old one, which older loaders read; both are yielded.
+    The old format, which older loaders read, may precede the new one; then both are yielded.
     """
     if data.startswith(_OLD) and len(data) >= _OLD_HEAD.size:
         count = _OLD_HEAD.unpack_from(data)[1]
@@ -75,6 +75,6 @@ def _read_tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, in
 
 
 def _read_path(data: bytes, at: int) -> str:
-    """The absolute path that begins at ``at``; empty if there is none."""
+    """Return the absolute path that begins at ``at``; empty if there is none."""
     end = data.find(b"\0", at, at + _LONGEST)
     return os.fsdecode(data[at:end]) if end > at and data[at : at + 1] == b"/" else ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cgpu_node.image.rootfs import RootfsView
 
 OPENCL = "libnvidia-opencl.so.1"
-# Pairs of one directory under its two names; distributions link the second to the first or not.
+# Each directory with its second name. Some distributions link the second to the first.
 _LOADER_DIRECTORIES = (
     ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
     ("/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu"),
@@ -29,7 +29,7 @@ _CACHED = _LOADER_DIRECTORIES[2:]  # ldconfig always puts what is there into the
 
 
 def strip_version(soname: str) -> str:
-    """The common beginning of the names of all versions of ``soname``, such as libcuda.so."""
+    """Return the common start of the names of all versions of ``soname``, such as libcuda.so."""
     return soname[: soname.index(".so") + len(".so")]
 
 
@@ -40,12 +40,12 @@ def is_version(name: str, soname: str) -> bool:
 
 
 def select_versions(paths: Iterable[str], soname: str) -> list[str]:
-    """Those of ``paths`` whose file name is some version of ``soname``."""
+    """Return the ``paths`` whose file name is some version of ``soname``."""
     return [path for path in paths if is_version(os.path.basename(path), soname)]
 
 
 def _find_loader_pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
-    """The pairs of directories that the image's glibc searches by default: where it is installed.
+    """Return the pairs of directories where the image's glibc is installed and searches by default.
 
     Empty for an image without glibc; the driver's libraries cannot be loaded there.
     """
@@ -57,7 +57,7 @@ def _find_loader_pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
 
 
 def loader_directories(rootfs: RootfsView) -> list[str]:
-    """The directories for our libraries, which the image's glibc searches by default."""
+    """Return the directories for our libraries, which the image's glibc searches by default."""
     pairs = _find_loader_pairs(rootfs)
     return [
         d for names in pairs for d in [n for n in names if rootfs.get_kind(n) == "directory"][:1]
@@ -65,13 +65,13 @@ def loader_directories(rootfs: RootfsView) -> list[str]:
 
 
 def default_directories(rootfs: RootfsView) -> list[str]:
-    """All directories that the image's glibc may search by default, before ours or after."""
+    """Return all directories that the image's glibc may search by default, before or after ours."""
     own = _find_loader_pairs(rootfs)
     return [name for names in dict.fromkeys((*own, *_CACHED)) for name in names if own]
 
 
 def find_library_files(rootfs: RootfsView, directories: Iterable[str], soname: str) -> list[str]:
-    """The image's own files that are some version of ``soname``."""
+    """Return the image's own files that are some version of ``soname``."""
     return [
         path
         for directory in directories
@@ -83,16 +83,16 @@ def find_library_files(rootfs: RootfsView, directories: Iterable[str], soname: s
 
 
 def paths_to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
-    """The paths to cover so that the loader finds ours as ``directory/soname``.
+    """Return the paths to cover so that the loader finds ours as ``directory/soname``.
 
-    An image that once ran with a driver has a link left there, to a file beside it: that file is
-    covered. A link to anywhere else is refused.
+    An image that once ran with a driver may have a link left at that path. If it leads to a file in
+    the same directory, that file is covered; if it leads elsewhere, it is refused.
 
     Some programs load libcuda.so.1 as libcuda.so. NVIDIA's runtimes make a link of that name, so
-    ours is there too, unless the image has something: a file is covered, and a link stays.
+    ours is there too, unless the image has something at that path: a file is covered, a link stays.
 
     Raises:
-        CgpuError: the image has something there that cannot be covered safely.
+        CgpuError: the image has something at a path that cannot be covered safely.
     """
     present = find_library_files(rootfs, [directory], soname)
     short = strip_version(soname)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cgpu_node.image.rootfs import RootfsView
 
-# Where NVIDIA's images expect a driver: their scripts put these on the path while they run.
+# Directories where NVIDIA's images expect a driver: their scripts add these to the path later.
 _USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLKITS, _TOOLKIT, _COMPAT = "/usr/local", "cuda", "compat"
 _BELOW_A_MOUNT = ("", "/lib64", "/lib")
@@ -33,8 +33,8 @@ _LONGEST = 4096  # bytes of a path, by the kernel
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
-# What ends a word in each kind of file. Python's own ``split`` and ``strip`` know more blanks than
-# the loader does.
+# Ends of words in each kind of file. Python's own ``split`` and ``strip`` know more blanks than the
+# loader does.
 _BETWEEN_PRELOADED = str.maketrans(dict.fromkeys(":\t\n\0", " "))  # in the file
 _BLANKS = " \t\v\f\r"
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -85,11 +85,11 @@ class LibraryFinder:
             environment: the program's.
             cwd: its working directory.
             mounts: where directories of the host are mounted.
-            usual: directories that may come onto the path later.
-            follow_origin: whether ``$ORIGIN`` may lead to every directory there is.
+            usual: directories that may be added to the path later.
+            follow_origin: whether ``$ORIGIN`` may lead to every directory.
 
         Raises:
-            CgpuError: there is more to look at than in any real image, or it cannot be seen.
+            CgpuError: there is more to search than in any real image, or it cannot be seen.
         """
         searched = list(_split_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
         preloaded, self._plain = _read_preloads(self._view, environment, cwd)
@@ -111,11 +111,11 @@ class LibraryFinder:
                     self._search_directory(folder)
 
     def _usual_names(self) -> list[str]:
-        """Names that programs load: tells whether a mount has a driver without listing it."""
+        """Return names that programs load, to find a driver in a mount without listing it."""
         return [*self._stems, *self._stems.values()]
 
     def _search_cache(self) -> None:
-        """Look at what the cache has under a driver's or a preloaded name, whatever the file's."""
+        """Add what the cache lists under a driver's or a preloaded name, whatever its file's."""
         data = self._view.read(resolve_path(self._view, _CACHE), _MOST_CACHED) or b""
         names = [*self._prefixes, *self._plain]
         if not any(os.fsencode(name) in data for name in names):
@@ -129,7 +129,7 @@ class LibraryFinder:
             self._examine_library(path)
 
     def _follow_origin(self, paths: list[str], roots: list[str]) -> None:
-        """If one of ``paths`` begins at the program: look into every directory below ``roots``."""
+        """If one of ``paths`` begins with ``$ORIGIN``, search every directory below ``roots``."""
         if not any(word in path for path in paths for word in _ORIGIN):
             return
         self._most = _MOST_ANYWHERE
@@ -151,7 +151,7 @@ class LibraryFinder:
                 self._search_tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
 
     def _search_tree(self, path: str, depth: int) -> None:
-        """Look into a directory and all below it: scripts of images may link to any of them."""
+        """Search a directory and all below it: scripts of images may link to any of them."""
         names = self._search_directory(path)
         if names and depth >= _DEEPEST:
             raise CgpuError(
@@ -166,7 +166,7 @@ class LibraryFinder:
                 self._search_tree(below, depth + 1)
 
     def _search_directory(self, path: str) -> list[str]:
-        """Look into one directory. Returns its names; none if it was looked into before."""
+        """Search one directory. Returns its names; none if it was searched before."""
         real = resolve_path(self._view, path)
         if real in self._seen or self._view.get_kind(real) != "directory":
             return []
@@ -196,13 +196,13 @@ class LibraryFinder:
         )
 
     def _examine_name(self, path: str) -> None:
-        """Look at a file by its name."""
+        """Add a file if it has a driver's name."""
         for soname in self.files:
             if is_version(os.path.basename(path), soname):
                 self._add_file(soname, path)
 
     def _examine_library(self, path: str) -> None:
-        """Look at a file that every program loads: it may be a driver by another name."""
+        """Add a file that every program loads, if it is a driver, perhaps by another name."""
         self._count_file()
         self._examine_name(path)
         real = resolve_path(self._view, path)
@@ -224,7 +224,7 @@ class LibraryFinder:
             )
 
     def _add_file(self, soname: str, path: str) -> None:
-        """The loader may take the file for SONAME."""
+        """Add a file that the loader may load as SONAME."""
         self._count_file()
         real = resolve_path(self._view, path)
         if real not in self.files[soname] and self._view.get_kind(real) == "file":
@@ -232,7 +232,7 @@ class LibraryFinder:
 
 
 def _split_search_path(text: str | None, cwd: str) -> Iterator[str]:
-    """The directories of a search path; an empty entry is the working directory."""
+    """Yield the directories of a search path; an empty entry is the working directory."""
     if not text:
         return
     entries = dict.fromkeys(text.replace(";", ":").split(":"))
@@ -256,7 +256,7 @@ def _make_absolute(path: str, cwd: str) -> str:
 
 
 def _expand_tokens(entry: str) -> list[str]:
-    """The paths that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``.
+    """Return the paths that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``.
 
     Raises:
         CgpuError: it is too long; each token multiplies it.
@@ -275,11 +275,11 @@ def _expand_tokens(entry: str) -> list[str]:
 
 
 def _replace_token(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
-    """``text`` with each of ``words`` in place of a token, as releases of glibc do it.
+    """Return each text that some glibc makes of ``text`` by replacing the token ``form``.
 
-    ``$LIB`` is a token before a slash and at the end, for newer releases also before any other
-    character that a name cannot have. In ``$LIBS``, which may be a directory's name, no release
-    takes it for one.
+    It replaces the token with one of ``words``: ``${LIB}`` always, ``$LIB`` before a slash and at
+    the end. Newer releases replace ``$LIB`` also before any other character that cannot be in a
+    name. No release replaces it in ``$LIBS``, which may be a directory's name.
     """
     first, *rest = text.split(form)
     has_braces = form.endswith("}")
@@ -298,15 +298,15 @@ def _replace_token(text: str, form: str, words: Sequence[str]) -> dict[str, None
 def _read_preloads(
     view: RootfsView, environment: Mapping[str, str], cwd: str
 ) -> tuple[list[str], set[str]]:
-    """The paths that every program loads first, and the plain names among them.
+    """Return the paths that every program loads first, and the plain names among them.
 
     The loader looks for a plain name on its search path.
 
     Raises:
-        CgpuError: there are more than are looked at.
+        CgpuError: there are too many to examine.
     """
     data = view.read(resolve_path(view, _PRELOAD), _MOST_PRELOADED) or b""
-    if b"#" in data:  # the loader takes what follows for a comment, but not always the second time
+    if b"#" in data:  # the loader skips what follows as a comment, but not always the second time
         data = b" ".join((data, data.replace(b"#", b" "), _strip_comments(data)))
     listed = os.fsdecode(data).translate(_BETWEEN_PRELOADED)
     entries = f"{environment.get('LD_PRELOAD', '').replace(':', ' ')} {listed}"
@@ -328,7 +328,7 @@ def _read_preloads(
 
 
 def _strip_comments(data: bytes) -> bytes:
-    """``data`` as the loader leaves it, which may end the second comment within a name.
+    """Return ``data`` without comments, as the loader does it: it may end the second one in a name.
 
     It searches the whole file for each comment, but only as far as bytes were left after the last.
     """
@@ -343,7 +343,7 @@ def _strip_comments(data: bytes) -> bytes:
 
 
 def _read_configuration(view: RootfsView) -> dict[str, None]:
-    """The directories from which the image's ldconfig makes the cache.
+    """Return the directories from which the image's ldconfig makes the cache.
 
     Raises:
         CgpuError: there is more to read than in any real image.
@@ -379,7 +379,7 @@ def _read_configuration(view: RootfsView) -> dict[str, None]:
 
 
 def _parse_entries(text: str) -> Iterator[tuple[str, bool]]:
-    """Each directory of a file for ldconfig, and each pattern of files that it includes."""
+    """Yield each directory of a file for ldconfig, and each pattern of files that it includes."""
     for line in text.replace("\0", "\n").split("\n"):
         words = line.partition("#")[0].lstrip(_BLANKS)
         if words.startswith(("include ", "include\t")):

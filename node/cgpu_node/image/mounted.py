@@ -85,8 +85,8 @@ class Mounted:
     def _read_process_link(self, path: str) -> str:
         """Return the target of ``/proc/self/root`` or the like, of any process or thread; else "".
 
-        All programs of a container have its root. Their working directory is taken to be the first
-        one's.
+        All programs of a container have its root. Their working directory is assumed to be that of
+        the first one.
         """
         if not path.startswith(tuple(self._procs)):
             return ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
             """The entries of a directory, sorted; empty if it is none."""
 
         def list_folders(self, path: str) -> list[str]:
-            """The names of the directories in a directory, without links to some."""
+            """The names of the directories in a directory, without links to directories."""
 
         def read_link(self, path: str) -> str:
             """Return the target of a symbolic link; "" if it is none."""
@@ -55,7 +55,8 @@ _DEEPEST, _MOST_OPEN = 64, 256
 class Rootfs:
     """The tree below the directory ``path`` of the host.
 
-    It keeps directories open until it is closed, and remembers their names: most paths begin alike.
+    It keeps directories open until it is closed, and remembers their names: most paths have the
+    same beginning.
     """
 
     def __init__(self, path: str, *, bundle: str = "/", is_complete: bool = False) -> None:
@@ -88,7 +89,7 @@ class Rootfs:
         return self._names[path]
 
     def list_folders(self, path: str) -> list[str]:
-        """The names of the directories in a directory, without links to some."""
+        """Return the names of the directories in a directory, without links to directories."""
         return self._list_directory(path, _scan_folders)
 
     def _list_directory(self, path: str, listed: Callable[[int], list[str]]) -> list[str]:
@@ -162,7 +163,7 @@ class Rootfs:
             return None
         try:
             return os.open(name, _READ, dir_fd=fd)
-        except BlockingIOError:  # the container will read it, so it may not be passed over
+        except BlockingIOError:  # the container will read it, so it must not be skipped
             raise CgpuError(
                 f"the image's '{printable(path)}': another process holds a lease on it",
                 hint="end the container that shares this file and holds the lease",
@@ -179,7 +180,7 @@ class Rootfs:
         """Open a directory whose path has no link, and keep it open; None if there is none.
 
         Raises:
-            CgpuError: no real image has so deep a path.
+            CgpuError: the path is deeper than in any real image.
         """
         if path in self._open:
             return self._open[path]

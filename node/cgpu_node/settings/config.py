@@ -87,7 +87,7 @@ class Config(NamedTuple):
     dcgm_names: bool = False  # of metrics
     interval_seconds: float = 2.0  # between two looks of the audit
     action: str = "log"  # of the audit
-    # Of single GPUs, by index or UUID in lower case: some of ``RANGES``.
+    # Rules of single GPUs (some of ``RANGES``), by index or UUID in lower case.
     gpu: Mapping[str, Mapping[str, int]] = {}
     kubernetes: Kubernetes | None = None  # whether pods follow decisions, from a file of its own
 
@@ -104,7 +104,7 @@ _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
 _BOOLEAN = ("true or false", _accept_if(lambda v: isinstance(v, bool)))
 
-# name: (table, what is allowed in words, what reads it: None if it is not allowed)
+# name: (table, what is allowed in words, the function that reads it: None if it is not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", format_allowed(name), _make_rule_reader(name)) for name in RANGES},
     DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, parse_default_size),
@@ -142,13 +142,13 @@ _TABLES = ("node", _GPU, "driver", "server", "audit")
 
 
 def load_config(path: str = CONFIG_PATH) -> Config:
-    """Read and check the configuration; the defaults where there is no such file.
+    """Read and check the configuration; the defaults if there is no such file.
 
-    Where pods follow decisions, the node's mode sets the rules that it stands for.
+    On a node where pods follow schedulers' decisions, the node's mode sets the rules of its GPUs.
 
     Raises:
-        CgpuError: one sentence that names the file, the key, the value and what is allowed, or says
-            that others could change the file.
+        CgpuError: the file has a mistake, or others could change it; one sentence that names the
+            file and, for a mistake, the key, the value and what is allowed.
     """
     config = _read_config(path)
     beside = f"{os.path.dirname(path)}/{KUBERNETES}"
@@ -193,7 +193,7 @@ def identify_config(path: str = CONFIG_PATH) -> tuple[object, ...]:
 
 
 def is_closed(path: str = CONFIG_PATH) -> bool:
-    """Return whether this user cannot see if there is a configuration, so that defaults apply."""
+    """Whether this user may not see if there is a configuration, so that defaults apply."""
     try:
         os.stat(path)
     except OSError as error:
@@ -229,10 +229,10 @@ def _read_config(path: str) -> Config:
 
 
 def _is_there(path: str) -> bool:
-    """Return whether there is a file.
+    """Whether there is a configuration file.
 
-    Anything else is refused: the defaults are not what its owner wants, and every container that is
-    created would wait for a pipe.
+    Anything else at its path is refused. The defaults are not what its owner wants, and if it were
+    a pipe, every container that is created would wait for it.
     """
     try:
         facts = os.stat(path)
@@ -252,7 +252,7 @@ def _check_table(path: str, name: str, found: object) -> dict[str, Any]:
 
 
 def _read_gpu_rules(path: str, gpu: str, found: object) -> dict[str, int]:
-    """The rules of one GPU."""
+    """Read the rules of one GPU."""
     table = f"{_GPU}.{printable(gpu)}"
     if parse_integer(gpu, MAX_INDEX) is None and not _is_uuid(gpu):
         raise CgpuError(
@@ -287,7 +287,7 @@ def _parse_toml(path: str) -> dict[str, Any]:
 
 
 def _read_key(path: str, table: str, names: Iterable[str], key: str, given: object) -> Any:  # noqa: ANN401
-    """The value of a key, one of ``names``."""
+    """Read the value of a key, one of ``names``."""
     if key not in names:
         raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {', '.join(names)}")
     _, allowed_there, read = _KEYS[key]

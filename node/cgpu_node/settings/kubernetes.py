@@ -91,11 +91,11 @@ def _check_setting(path: str, content: dict[str, Any]) -> Kubernetes:
 
 
 def write_setting(path: str, setting: Kubernetes) -> None:
-    """Put ``setting`` into force for the next container; it outlives a loss of power.
+    """Write ``setting``, which is in force for the next container; it outlives a loss of power.
 
     Raises:
         CgpuError: ``read_setting`` would refuse it.
-        OSError: it cannot be written; what was there before holds.
+        OSError: it cannot be written; the previous setting holds.
     """
     content = {"version": VERSION, **setting._asdict(), "pass_through": [*setting.pass_through]}
     _check_setting(path, content)

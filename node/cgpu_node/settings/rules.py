@@ -1,6 +1,6 @@
 """The rules of each GPU: compute policy, max_inst and prio_ratio.
 
-The configuration's rules, for all GPUs or for one, hold until `cgpu set` changes them for one.
+The configuration's rules, for all GPUs or for one, hold until `cgpu set` changes them for one GPU.
 Changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
 a restarted server know them. A policy that came with a program (``cgpu-run --policy``) holds as
 long as a container is on the GPU. The cap of containers that name none is kept there too.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FILE = "rules.json"
 VERSION = 1
-_WITH_PARTS = 2  # where the default size is a part: to earlier releases it would be none
+_WITH_PARTS = 2  # in a file where the default size is a part: earlier releases would read none
 READ = (VERSION, _WITH_PARTS)
 _POLICY = "policy"
 # The names as typed, by number; a test compares them with the policies' own names. Those are in the
@@ -53,7 +53,7 @@ POLICIES = (
 RANGES = {"max_inst": (1, MOST_INST), _POLICY: (0, len(POLICIES) - 1), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _BROUGHT = "lent_policy"
-# Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
+# Rules of the whole node. Readers in C (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
 _LEAST_PARTS = GIB // LEAST_BYTES  # no GPU of these drivers has less than a GiB
 DEFAULT_ALLOWED = (
@@ -77,13 +77,13 @@ class Rules(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """The unchanged rules of GPUs: ``own`` those of single ones, by UUID."""
+    """The rules of GPUs before changes; ``own`` has those of single GPUs, by UUID."""
 
     common: Rules = Rules()
     own: Mapping[str, Rules] = {}
 
     def for_gpu(self, uuid: str) -> Rules:
-        """Those of one GPU."""
+        """Return the rules of one GPU."""
         return self.own.get(uuid, self.common)
 
 
@@ -101,13 +101,13 @@ def format_allowed(name: str, given: object = None) -> str:
 
 
 def value_of(name: str, given: object) -> int | None:
-    """Return the value of a rule, or None if it is none; a policy may be given by its name."""
+    """The value of a rule, or None if it is not allowed; a policy may be given by its name."""
     value = policy_of(given) if name == _POLICY and isinstance(given, str) else given
     return value if _is_whole(value, *RANGES[name]) else None
 
 
 def policy_of(word: str) -> int | None:
-    """The policy that is meant by its number or by its name, such as ``Weighted fair``."""
+    """Return the policy with this number or name, such as ``Weighted fair``."""
     name = _normalise_name(word)
     return POLICIES.index(name) if name in POLICIES else parse_integer(word, len(POLICIES) - 1)
 
@@ -129,7 +129,7 @@ def check_rule(name: str, given: object) -> int:
 
 
 def check_number(name: str, value: object, least: int, most: int) -> int:
-    """``value`` if it is a whole number in the range.
+    """Return ``value`` if it is a whole number in the range.
 
     Raises:
         CgpuError: one sentence that names it, the value and what is allowed.
@@ -144,7 +144,7 @@ def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
 
 
 def parse_amount(value: object) -> Size | None:
-    """The size that is meant by a number of bytes, or by a text; None where neither is."""
+    """Return the size that a number of bytes or a text means; None if it means none."""
     if _is_whole(value, 0, LARGEST_BYTES):
         return Size(value)
     return parse_size(value) if isinstance(value, str) else None
@@ -170,7 +170,7 @@ def read_changes(state_dir: str) -> Changes:
 
 
 def write_changes(state_dir: str, changes: Changes) -> None:
-    """Keep the changes; the caller holds the registry's lock.
+    """Write the changes; the caller holds the registry's lock.
 
     Raises:
         OSError: they cannot be written; the old ones hold.
@@ -206,7 +206,7 @@ def default_of_new(state_dir: str, configured: int | str) -> int | str:
     """Return the default size for a container that is being made.
 
     Raises:
-        CgpuError: a default size was set that cannot be read: it would be made without its cap.
+        CgpuError: a default size was set that cannot be read, so the container would have no cap.
     """
     changed = read_default(state_dir)
     if changed is None and _names_default(f"{state_dir}/{FILE}"):
@@ -218,7 +218,7 @@ def default_of_new(state_dir: str, configured: int | str) -> int | str:
 
 
 def _names_default(path: str) -> bool:
-    """Return whether a file has the key, by the launcher's method (``hook/common/document.c``)."""
+    """Whether a file contains the key, by the launcher's method (``hook/common/document.c``)."""
     try:
         with open(path, "rb") as file:
             return DEFAULT_MEMSIZE.encode() in file.read()
@@ -227,7 +227,7 @@ def _names_default(path: str) -> bool:
 
 
 def is_foreign(state_dir: str) -> bool:
-    """Return whether the file is there, in order, and of another version."""
+    """Whether the file is there, undamaged, and of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             return jsontext.loads(file.read().decode())["version"] not in READ
@@ -236,7 +236,7 @@ def is_foreign(state_dir: str) -> bool:
 
 
 def _read_content(state_dir: str) -> dict[str, Any]:
-    """The file's object; empty if it is not there, damaged, or of another version."""
+    """Return the file's object; empty if it is missing, damaged, or of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             content: dict[str, Any] = jsontext.loads(file.read().decode())
@@ -254,7 +254,7 @@ def _write_content(state_dir: str, changes: Changes, default: int | str | None) 
 
 
 def resolve(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
-    """The rules in force on a GPU; ``inhabited``: whether any container is on it."""
+    """Return the rules in force on a GPU; ``inhabited``: whether any container is on it."""
     own = dict(changes.get(uuid, {}))
     brought = own.pop(_BROUGHT, None)
     rules = defaults.for_gpu(uuid)._replace(**own)
@@ -262,7 +262,7 @@ def resolve(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool)
 
 
 def bring_policy(changes: Changes, uuid: str, policy: int | None) -> bool:
-    """Take the policy that the first container on a GPU brings; None: an earlier one's is removed.
+    """Replace the policy that containers on a GPU have brought; None: remove it.
 
     Returns:
         Whether that changed anything.
@@ -275,7 +275,7 @@ def bring_policy(changes: Changes, uuid: str, policy: int | None) -> bool:
 
 
 def change_rules(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
-    """Enter checked values; a policy replaces one that a container brought."""
+    """Add checked values to the changes; a policy replaces one that a container brought."""
     own = changes.setdefault(uuid, {})
     own.update(wanted)
     if _POLICY in wanted:

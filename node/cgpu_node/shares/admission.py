@@ -1,4 +1,4 @@
-"""Checks that a request fits beside the containers that a node already has."""
+"""Checks that a request fits on a node beside the containers that it already has."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_request(
 
 
 def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
-    """Refuse a weight that one of its GPUs would not even allow a container that is alone on it.
+    """Refuse a weight above the max_inst of one of its GPUs.
 
     Raises:
         CgpuError: one sentence that names the variable, its value and what is allowed.
@@ -71,9 +71,9 @@ def check_policy(
     *,
     is_guest: bool,
 ) -> None:
-    """Refuse the compute policy WANTED where a container has a GPU under another one.
+    """Refuse the compute policy ``wanted`` if a container is on a GPU under another one.
 
-    Refuse a guest's also where none has.
+    A guest's is refused even if no container is there.
 
     Raises:
         CgpuError: one sentence that names the GPU, its policy and who runs there.
@@ -93,17 +93,24 @@ def check_policy(
 
 
 def records_on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
-    """Those that have a share of the GPU."""
+    """Return the ``records`` that have a share of the GPU."""
     return [record for record in records if _find_share(record, uuid) is not None]
 
 
 def sum_promised(records: Iterable[Record], uuid: str) -> int:
-    """The bytes of a GPU that these may hold together, or held when their caps were lowered."""
+    """Return the sum of what ``records`` promise of a GPU.
+
+    A record promises the container's cap or, if the cap was lowered below what the container held,
+    what it held then.
+    """
     return sum(share.cap_bytes for r in records if (share := _find_share(r, uuid)))
 
 
 def sum_owed(records: Iterable[Record], uuid: str) -> int:
-    """The bytes that these may hold or hold now; exact, but each lowered cap costs a look."""
+    """Return the sum of what ``records`` may hold or hold now of a GPU.
+
+    It is exact, but reads the ledger of each container whose cap was lowered.
+    """
     return sum(_read_owed(r, share) for r in records if (share := _find_share(r, uuid)))
 
 
@@ -120,10 +127,11 @@ def _read_owed(record: Record, share: GpuShare) -> int:
 
 
 def still_promised(promised: int, cap: int, held: int | None) -> int:
-    """The bytes of a GPU that one container keeps from all others.
+    """Return the bytes of a GPU that one container keeps from all others.
 
     Args:
-        promised: what its record says: more than the cap where that was lowered below what it held.
+        promised: what its record promises. It is more than the cap if that was lowered below what
+            the container held.
         cap: its cap.
         held: what it holds; None: not known.
     """
@@ -148,7 +156,7 @@ def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -
 
 
 def _given_variables(request: Request) -> Mapping[str, str]:
-    """The variables as the user wrote them, to be quoted."""
+    """Return the variables as the user wrote them, to be quoted."""
     return request.asked.given if request.asked else {}
 
 

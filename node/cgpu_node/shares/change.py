@@ -68,10 +68,11 @@ def change_gpus(
     """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of GPUs: of all, or of none.
 
     Returns:
-        Who lives, as it is now written.
+        The living containers, as their records are now.
 
     Raises:
-        CgpuError: a value is out of range or too small for those that run; nothing was changed.
+        CgpuError: a value is out of range or too small for the living containers; nothing was
+            changed.
     """
     values = {name: rules.check_rule(name, given) for name, given in wanted.items()}
     changes = rules.read_changes(registry.state_dir)
@@ -99,8 +100,8 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 ) -> tuple[list[Record], Notes]:
     """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
-    Where a cap is less than what the container holds, nothing is taken from it and new requests
-    are refused.
+    If a cap becomes less than what the container holds, nothing is taken from it, but its new
+    requests are refused.
 
     Args:
         registry: of the state directory.
@@ -108,11 +109,11 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         entry: the one of them that is changed.
         wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.parse_amount``).
         defaults: the rules of an unchanged GPU.
-        uuid: of the GPU that the cap is of; None: each of its GPUs.
+        uuid: the GPU whose cap changes; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
 
     Returns:
-        Who lives, as it is now written, and what is odd about a cap that was changed.
+        The living containers, as their records are now, and notes on a cap that was changed.
 
     Raises:
         CgpuError: it cannot be changed, or not so much is free; nothing was changed.
@@ -151,7 +152,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
 
 def _format_misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
-    """The GPUs whose size differs much from the whole in ``6/80``."""
+    """Return a sentence for the GPUs whose size differs much from the whole in ``6/80``."""
     size = rules.parse_amount(wanted)
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus)
     return (
@@ -175,7 +176,7 @@ def _keep_notes(registry: Registry, entry: Record, notes: tuple[str, ...]) -> No
 
 
 def _format_excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
-    """Return a sentence for each GPU, or ``uuid`` alone, on which it exceeds its cap."""
+    """Return a sentence for each GPU, or ``uuid`` alone, on which the container exceeds its cap."""
     held = [-(-share.cap_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
     return tuple(
         f"GPU {share.index}: it holds {mib}MiB, {mib - cap // MIB}MiB above its cap; it keeps them,"
@@ -192,7 +193,7 @@ def _with_terms(
     others: list[Record],
     defaults: Defaults,
 ) -> Record:
-    """The container with the weight and priority that are wanted."""
+    """Return the container with the weight and priority that are wanted."""
     weight, high = entry.weight, int(entry.high_priority)
     if "weight" in wanted:
         changes = rules.read_changes(registry.state_dir)
@@ -216,9 +217,10 @@ def _checked_weight(
 
 
 def _compute_promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
-    """Return the memory to reserve: the cap, or more while the container still holds more.
+    """Return the memory to promise: the cap, or more while the container still holds more.
 
-    It can hold what it was promised so far, and its ledger can claim that it holds any amount.
+    It never exceeds the earlier promise: the container cannot hold more, but its ledger may claim
+    any amount.
     """
     shares = zip(entry.gpus, caps, _read_held(entry), strict=True)
     return tuple(
@@ -278,7 +280,7 @@ def _check_ours(entry: Record) -> None:
 def _publish_rules(
     registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults
 ) -> list[Record]:
-    """Bring records and limits of all on these GPUs in line with what holds now."""
+    """Make records and limits of all containers on these GPUs agree with the rules in force."""
     changes = rules.read_changes(registry.state_dir)
     table = {uuid: rules.resolve(uuid, changes, defaults, inhabited=True) for uuid in uuids}
     new = [_apply_policy(entry, table) for entry in living]
@@ -293,6 +295,6 @@ def _publish_rules(
 
 
 def _apply_policy(entry: Record, table: Mapping[str, rules.Rules]) -> Record:
-    """The container under the policy of its first GPU, where ``table`` has that."""
+    """Return the container under the policy of its first GPU, if ``table`` has that."""
     its = table.get(entry.gpus[0].uuid)
     return entry._replace(policy=its.policy) if its else entry

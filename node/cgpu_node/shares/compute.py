@@ -1,8 +1,8 @@
 """The compute settings in a container's limits before an arbiter takes it on.
 
-Every container has a part of the fallback period to itself while nobody arbitrates
-(``native/gate/fallback.h``). So when one comes or changes, the parts of the others on that GPU
-move.
+While nobody arbitrates, every container has a part of the fallback period to itself
+(``native/gate/fallback.h``). So when a container comes or changes, the parts of the others on its
+GPUs move.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ComputeShare(NamedTuple):
 
 
 def divide_time(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, ComputeShare]:
-    """The parts of all that are on a GPU, by container id."""
+    """Return the parts of all containers on a GPU, by container id."""
     beside = sorted(records_on_gpu(records, uuid), key=lambda record: record.id)
     weights = [record.weight for record in beside]
     entitled = policies.entitle_containers(rules.policy, weights, rules.max_inst)
@@ -50,7 +50,7 @@ def divide_time(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str,
 
 
 def write_parts(records: Iterable[Record], table: Mapping[str, dict[str, ComputeShare]]) -> None:
-    """Write the parts on the GPUs of ``table`` (by UUID) into the limits of those who live.
+    """Write the parts on the GPUs of ``table`` (by UUID) into the limits of ``records``.
 
     Raises:
         OSError: limits cannot be written; its container is as before.
@@ -75,11 +75,12 @@ def amend_container(
     Raises:
         OSError: it cannot be written.
     """
-    # BlockingIOError: a process of it holds a lease on its limits. That refuses no other container.
-    # This one keeps its part until its arbiter, whose mapping prevents leases, changes it.
+    # BlockingIOError: one of its processes holds a lease on its limits. That must refuse no other
+    # container. This one keeps its part until its arbiter, whose mapping prevents leases, changes
+    # it.
     try:
         cgpu_native.amend_limits(f"{record.directory}/limits", own, gpus)
     except (FileNotFoundError, BlockingIOError):
         return  # it is ending (its poststop hook waits for no lock), or as above
     except cgpu_native.FormatError:
-        return  # another release's: it keeps to the part that it has, and the server says so
+        return  # another release's: it keeps its part, and the server reports it

@@ -26,8 +26,8 @@ _STATE, _THREADS, _START_TIME = 0, 17, 19
 _GET_USER_SPACE, _GET_PARENT, _GET_MAKER = 0xB701, 0xB702, 0xB704
 _OURS = -1  # no user made it: it is the one that we are in
 
-# Of the processor, for finding all ended sessions: 10,000 ordinary mounts take a fifth of it, a
-# ledger with all its slots taken takes 12 ms.
+# Processor time for finding all ended sessions: 10,000 ordinary mounts take a fifth of it, a ledger
+# with all its slots taken takes 12 ms.
 MOUNTS_CPU_S = 0.1
 LEDGERS_CPU_S = 0.02
 
@@ -35,7 +35,7 @@ LEDGERS_CPU_S = 0.02
 def start_time(pid: int) -> int | None:
     """Return the process's start in clock ticks since boot; None if it does not live.
 
-    One whose first thread has ended lives on in the others.
+    A process whose first thread has ended lives on in its other threads.
 
     Raises:
         CgpuError: it cannot be seen, because no more files can be opened.
@@ -51,10 +51,10 @@ def start_time(pid: int) -> int | None:
 
 
 def folder_of(pid: int) -> str:
-    """The folder in /proc that shows what a process has: a thread's, if the first one has ended.
+    """Return the folder in /proc that shows what a process has.
 
     A process whose first thread has ended still has its memory, but its own folder does not show
-    it.
+    it: then this is another thread's.
     """
     own = f"/proc/{pid}"
     if _has_memory(own):
@@ -77,7 +77,7 @@ def _has_memory(folder: str) -> bool:
 
 
 def is_alive(record: Record) -> bool:
-    """Return whether the owner lives or, of a session, a process that it left behind.
+    """Whether the owner lives or, of a session, a process that it left behind.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -86,10 +86,10 @@ def is_alive(record: Record) -> bool:
 
 
 def find_ended(records: Iterable[Record]) -> set[str]:
-    """The directories of those of which nothing lives: one pass over all processes finds them all.
+    """The directories of the ``records`` of which nothing lives, by one pass over all processes.
 
-    If the processes' mounts are too many to read, or the ledgers' locks too many to ask about, a
-    session may live.
+    A session counts as alive if the processes' mounts are too many to read, or the ledgers' locks
+    too many to ask about.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -97,7 +97,7 @@ def find_ended(records: Iterable[Record]) -> set[str]:
     ownerless = [record for record in records if not is_owned(record)]
     sessions = [record.directory for record in ownerless if record.kind == "session"]
     dead = {record.directory for record in ownerless} - find_inhabited(sessions)
-    # those before it must not take all the time at each pass
+    # begin with another session at each pass, so that all get time
     first = time.monotonic_ns() % max(len(sessions), 1)
     until = time.thread_time() + LEDGERS_CPU_S
     for directory in (*sessions[first:], *sessions[:first]):
@@ -119,7 +119,7 @@ def is_owned(record: Record) -> bool:
 
 
 def _may_be_used(directory: str, until: float) -> bool:
-    """Return whether a living process may hold memory in the ledger."""
+    """Whether a living process may hold memory in the ledger."""
     if time.thread_time() > until:
         return True
     try:
@@ -133,12 +133,13 @@ def _may_be_used(directory: str, until: float) -> bool:
 
 
 def find_inhabited(directories: Collection[str]) -> set[str]:
-    """Those whose limits are mounted in a namespace that a process lives in.
+    """Return the ``directories`` whose limits are mounted in a namespace that a process lives in.
 
-    Namespaces have no lasting name, and their numbers are reused: so the mounts are compared. They
-    are read and not looked up, because the session decides where a path leads in there. Each user's
-    namespaces get the same time. If a user has too many mounts to read, the limits of this user's
-    sessions may be among them; if our user namespace has, those of each may.
+    Namespaces have no lasting name, and their numbers are reused, so the mounts are compared. They
+    are read and not looked up, because in such a namespace the session decides where a path leads.
+    Each user's namespaces get the same time. If a user has too many mounts to read, the limits of
+    that user's sessions count as mounted. If our own user namespace has too many, those of all
+    sessions do.
     """
     wanted = _limits_of(directories)
     found = {directory for directory in {*directories} - {*wanted.values()} if _is_there(directory)}
@@ -166,7 +167,7 @@ def _read_limits_mounts(folders: Iterable[str], until: float) -> Iterator[MountI
 
 
 def _list_namespaces() -> dict[int, list[str]]:
-    """By user who made them, a process's folder in /proc for each namespace of mounts but ours."""
+    """A folder in /proc for each mount namespace but ours, by the user who made the namespace."""
     found: dict[int, list[str]] = {}
     seen = {None, _read_link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -179,9 +180,9 @@ def _list_namespaces() -> dict[int, list[str]]:
 
 
 def _maker_of(folder: str) -> int:
-    """The user who made the outermost user namespace that has a process's mounts.
+    """Return the user who made the outermost user namespace that has a process's mounts.
 
-    Who is root in there may mount; only the maker, and root, can be.
+    Its root may mount; only its maker, and root of the host, can be that root.
     """
     fds: list[int] = []
     try:
@@ -206,12 +207,12 @@ def _read_maker(user_space: int) -> int:
 
 
 def _may_be_of(directory: str, user: int) -> bool:
-    """Return whether a process in a namespace of this user's may be of the session."""
+    """Whether a process in a namespace of this user's may belong to the session."""
     return user == _OURS or guest_of(directory) in {user, None}
 
 
 def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:
-    """Return these directories by the identity of the limits in them."""
+    """Return the ``directories`` by the identity of the limits in them."""
     found = {}
     for directory in directories:
         folder = origin_of(directory)

@@ -26,7 +26,7 @@ class LedgerFile(NamedTuple):
 
 
 def ledgers_of(directories: Iterable[str]) -> dict[str, LedgerFile]:
-    """By container's directory, the ledger in it; those that are just ending are left out."""
+    """The ledgers by container's directory; those of containers that are ending are left out."""
     devices: dict[str, bytes | None] = {}
     found = {}
     for directory in directories:
@@ -45,14 +45,14 @@ def ledgers_of(directories: Iterable[str]) -> dict[str, LedgerFile]:
 
 
 def mapped_ledgers(folder: str, until: float) -> Iterator[LedgerFile | None]:
-    """The files named ``ledger`` that a process has mapped.
+    """Yield the files named ``ledger`` that a process has mapped.
 
-    A process can have 65,530 mappings by default, each with a path of 4 KB: reading these takes
-    2 s. So reading ends when the thread's time is ``until``; the last item is then None.
+    A process can have 65,530 mappings by default, each with a path of 4 KB: reading these takes 2
+    s. So reading ends when the thread's time is ``until``; the last item is then None.
 
     Args:
         folder: of the process, in /proc (``liveness.folder_of``).
-        until: ``time.thread_time()``.
+        until: by ``time.thread_time()``.
     """
     try:
         with open(f"{folder}/maps", "rb") as file:  # whose paths need not be text
@@ -60,7 +60,7 @@ def mapped_ledgers(folder: str, until: float) -> Iterator[LedgerFile | None]:
                 if time.thread_time() > until:
                     yield None
                     return
-                if _NAME not in line:  # so are nearly all
+                if _NAME not in line:  # true of nearly all lines
                     continue
                 _, _, _, device, inode, *path = line.split(maxsplit=5)
                 if b"".join(path).rstrip().removesuffix(b" (deleted)").endswith(_NAME):

@@ -45,14 +45,14 @@ class MountInfo(NamedTuple):
 
 
 def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
-    """The mounts of the process whose folder in /proc it is.
+    """Yield the mounts of a process.
 
     Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
     when the thread's time is ``until``; the last item is then None.
 
     Args:
-        folder: in /proc.
-        until: ``time.thread_time()``.
+        folder: of the process, in /proc.
+        until: by ``time.thread_time()``.
         ending: of the paths of the files that are wanted; others are left out.
     """
     try:

@@ -22,9 +22,9 @@ _REMEMBERED_SECONDS = 5
 
 
 def name_of(record: Record) -> str:
-    """The container's name, a session's program; nothing if the engine gave none.
+    """Return the container's name, or a session's program; empty if the engine gave no name.
 
-    A container that is renamed goes by its new name a few seconds later.
+    A container that is renamed gets its new name here a few seconds later.
     """
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
@@ -34,7 +34,7 @@ def name_of(record: Record) -> str:
 
 
 def names_of(records: Iterable[Record]) -> dict[str, str]:
-    """Their names, by id."""
+    """Return the containers' names, by id."""
     return {record.id: name_of(record) for record in records}
 
 

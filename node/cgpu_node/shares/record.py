@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 VERSION = 1
 _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
-# Files of their own: release 0.1.0 takes a record with an unknown field for damaged.
+# Files of their own, because release 0.1.0 treats a record with an unknown field as damaged.
 NOTES, POD, GUEST = "notes", "pod", "guest"
 LIMITS, LEDGER = "limits", "ledger"
 # All that a directory can hold; hook/cgpu-hook/poststop.c removes these, and nothing else.
 FILES = (LIMITS, LEDGER, FILE, NOTES, POD, GUEST)
-# Characters of what a container chooses: the state directory's memory is shared by all.
+# Most characters of what a container chooses: all share the state directory's memory.
 _LONGEST_COMMAND, _LONGEST_NOTES, _LONGEST_POD = 1024, 4096, 4096
 
 
@@ -36,8 +36,9 @@ class Owner(NamedTuple):
 
     Attributes:
         pid: a process of the host; 0: none.
-        start_time: of that process (``liveness.start_time``), because pids are used again.
-        runtime_dir: the low-level runtime's directory for a container, there as long as it is.
+        start_time: of that process (``liveness.start_time``), because pids are reused.
+        runtime_dir: the low-level runtime's directory for a container, which exists as long as
+            that.
     """
 
     pid: int
@@ -106,7 +107,7 @@ def shorten_command(command: Iterable[str]) -> tuple[str, ...]:
 
 
 def pack_record(record: Record, before: dict[str, Any] | None = None) -> bytes:
-    """The content of ``record.json``; what others wrote there ``before`` is kept."""
+    """The content of ``record.json``; fields that another release wrote ``before`` are kept."""
     fields = {**(before or {}), **record._asdict()}
     del fields["directory"]
     return jsontext.dumps(fields).encode()
@@ -130,7 +131,7 @@ def read_content(directory: str) -> dict[str, Any] | None:
 
 
 def read(directory: str) -> Record | None:
-    """The record in ``directory``, of whatever version; None if there is none to be read.
+    """Return the record in ``directory``, of whatever version; None if there is none to be read.
 
     These are the same in every version, so that any release knows who lives and what was promised:
     version, id, kind, owner, gpus (the first three of each) and weight. The rest is for people, or
@@ -170,7 +171,7 @@ def _parse_gpus(given: list[Any]) -> tuple[GpuShare, ...]:
 
 
 def _parse_number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa: ANN401
-    """A whole number that C can hold, too; others come of damage."""
+    """Return a whole number that C can hold, too; others mean that the file is damaged."""
     number = int(given)
     if not least <= number <= most:
         raise ValueError("no such number")
@@ -185,14 +186,14 @@ def rewrite_record(state_dir: str, record: Record) -> None:
     """
     if record.version != VERSION:
         return
-    # Not written beside it: what a killed writer leaves in a container's directory would keep it.
+    # Not beside it: what a killed writer leaves in a container's directory would keep that.
     temporary = f"{state_dir}/{FILE}.new"
     before = read_content(record.directory)
     write_atomically(f"{record.directory}/{FILE}", pack_record(record, before), temporary=temporary)
 
 
 def read_notes(directory: str) -> tuple[str, ...]:
-    """Return what was odd about the request, one sentence each, for people."""
+    """Return the remarks on the request, one sentence each, for people."""
     try:
         with open(cgpu_native.open_file(f"{directory}/{NOTES}"), "rb") as file:
             return tuple(file.read().decode("utf-8", "replace").splitlines())
@@ -201,12 +202,12 @@ def read_notes(directory: str) -> tuple[str, ...]:
 
 
 def pack_notes(notes: Iterable[str]) -> bytes:
-    """The content of the file ``notes``, as far as it is kept."""
+    """Return the content of the file ``notes``, as far as it is kept."""
     return "\n".join(notes)[:_LONGEST_NOTES].encode()
 
 
 def pack_pod(pod: PodContainer) -> bytes:
-    """The content of the file ``pod``.
+    """Return the content of the file ``pod``.
 
     Raises:
         CgpuError: its names are longer than Kubernetes allows.
@@ -220,7 +221,7 @@ def pack_pod(pod: PodContainer) -> bytes:
 
 
 def pod_of(directory: str) -> PodContainer | None:
-    """Return the pod that the container is of; None if it is of none.
+    """Return the pod of the container; None if it has none.
 
     Raises:
         CgpuError: this process can open no more files, so that is not known.
@@ -239,7 +240,7 @@ def pod_of(directory: str) -> PodContainer | None:
 def guest_of(directory: str) -> int | None:
     """Return the user whose session it is; None if that is unknown, or another user than ours.
 
-    Its ledger is the user's, who may be able to give it to others.
+    The ledger's owner does not show it: a user may be able to give the ledger to others.
 
     Raises:
         CgpuError: this process can open no more files, so that is not known.

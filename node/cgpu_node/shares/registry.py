@@ -51,7 +51,7 @@ _REST_TIMES = 50  # as long as a pass over all processes that took too long: 2 %
 
 
 def checked_id(name: str) -> str:
-    """``name`` if it may name a directory.
+    """Return ``name`` if it may name a directory.
 
     Raises:
         CgpuError: it may not.
@@ -66,7 +66,7 @@ def checked_id(name: str) -> str:
 class Registry:
     """The containers and sessions of the state directory ``state_dir`` (``paths.open_state``).
 
-    The holder of the lock may be stopped or hang: this waits for ``patience`` seconds.
+    ``patience``: the seconds to wait for the holder of the lock, which may be stopped or hang.
     """
 
     def __init__(self, state_dir: str, *, patience: float = 10.0) -> None:
@@ -109,7 +109,7 @@ class Registry:
         """
         directory = f"{self._folder}/{checked_id(name)}"
         gone = self.find_gone()
-        with self.lock(make=True):
+        with self.lock(create=True):
             living = self._living_beside(name, gone)
             table = self._admit_request(request, living, node, policy, is_guest=guest is not None)
             entry = Record(
@@ -131,7 +131,7 @@ class Registry:
         return directory
 
     def _living_beside(self, name: str, gone: Gone) -> list[Record]:
-        """Those that live beside a container ``name``, which is about to come."""
+        """Return the containers that live, before a container ``name`` is made."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         os.chmod(self._folder, _PASSABLE)
         living = self.reap(gone)
@@ -150,7 +150,7 @@ class Registry:
     ) -> dict[str, Rules]:
         """Admit a request under the rules of its GPUs, and apply the policy that it brings.
 
-        A guest brings none: containers that come later would be under it.
+        A guest brings none: it would hold for containers that come later.
         """
         uuids = [share.uuid for share in request.gpus]
         changes = rules.read_changes(self.state_dir)
@@ -179,12 +179,12 @@ class Registry:
     def give_back(self, name: str, pid: int, *, heir: int = 0) -> None:
         """Give back the share of ``name``, or give it to the process ``heir`` if that lives.
 
-        Another container may have taken the name meanwhile: its share stays.
+        If another container has taken the name meanwhile, its share stays.
 
         Args:
             name: the container's id.
-            pid: the process that started the low-level runtime, which did not create it or keeps
-                it elsewhere than expected.
+            pid: the process that started the low-level runtime, which failed to create the
+                container or keeps it elsewhere than expected.
             heir: the container's first process, which keeps the share alive from now on.
 
         Raises:
@@ -204,13 +204,13 @@ class Registry:
                 _remove_tree(directory)
 
     def list_records(self) -> list[Record]:
-        """The containers and sessions that live, by id."""
+        """Return the containers and sessions that live, by id."""
         entries = [entry for _, entry in self._read_entries() if entry is not None]
         dead = find_ended(entries)
         return [entry for entry in entries if entry.directory not in dead]
 
     def _read_entries(self) -> Iterator[tuple[str, Record | None]]:
-        """Each directory there is, and its record where it is complete."""
+        """Yield each directory, and its record if that is complete."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -223,10 +223,11 @@ class Registry:
             yield directory, None if name.startswith(".") else record.read(directory)
 
     def find_gone(self) -> Gone:
-        """Find what has ended and only a pass over all processes finds; for ``reap``.
+        """Return what has ended and only a pass over all processes finds, for ``reap``.
 
-        That takes a while, so nobody is to hold the lock for it. If it took too long, because there
-        are too many mounts, the next pass of this registry comes later and the shares stay.
+        This takes a while, so nobody is to hold the lock for it. If it took too long, because there
+        are too many mounts, the next pass of this registry comes later, and until then these shares
+        stay.
 
         If no release can have written a record, its owner is not known: the directory stays as long
         as a process sees its limits.
@@ -249,7 +250,8 @@ class Registry:
         """Remove what is dead or half-made, and return what lives; the caller holds the lock.
 
         Args:
-            gone: what was found before the lock was taken; who has ended since then still lives.
+            gone: what was found before the lock was taken. What has ended since then counts as
+                alive.
         """
         living = []
         for directory, entry in self._read_entries():
@@ -266,14 +268,15 @@ class Registry:
                 continue  # what cannot be removed has no share, and stops no admission
         return living
 
-    def lock(self, *, make: bool = False) -> Lock:
-        """The lock under which containers come and go: ``with registry.lock(): ...``.
+    def lock(self, *, create: bool = False) -> Lock:
+        """Return the lock under which containers come and go: ``with registry.lock(): ...``.
 
         Args:
-            make: whether the lock file may be made; a share is given back where one was admitted.
+            create: whether the lock file may be made. To give a share back it need not be: it
+                exists.
         """
         what = f"state directory {self.state_dir}"
-        return Lock(f"{self.state_dir}/lock", what, patience=self._patience, make=make)
+        return Lock(f"{self.state_dir}/lock", what, patience=self._patience, create=create)
 
 
 class Lock(LockFile):
@@ -287,7 +290,7 @@ class Lock(LockFile):
 
 
 def _is_damaged(directory: str) -> bool:
-    """Return whether a record is there and unreadable; with none, it is half-made or half-gone."""
+    """Whether a record is there but unreadable; without one, the directory is incomplete."""
     name = os.path.basename(directory)
     return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 
@@ -295,7 +298,7 @@ def _is_damaged(directory: str) -> bool:
 def _pack_files(
     notes: tuple[str, ...], pod: PodContainer | None, guest: SessionUser | None
 ) -> dict[str, bytes]:
-    """The files beside a record, by name."""
+    """Return the files beside a record, by name."""
     files = {
         record.NOTES: record.pack_notes(notes),
         record.POD: record.pack_pod(pod) if pod else b"",
@@ -383,8 +386,8 @@ def _remove_tree(directory: str) -> None:
     _remove_path(os.rmdir, directory)
 
 
-def _remove_path(how: Callable[[str], None], path: str) -> None:
+def _remove_path(remove: Callable[[str], None], path: str) -> None:
     try:
-        how(path)
+        remove(path)
     except FileNotFoundError:
         return  # gone meanwhile

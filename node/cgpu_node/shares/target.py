@@ -30,25 +30,25 @@ class Target(NamedTuple):
     container: str | None = None
 
 
-def resolve_target(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
+def resolve_target(word: str, gpus: Mapping[str, int], names: Mapping[str, str]) -> Target:
     """Return the meaning of a word: GPUs, a container, or GPU/CONTAINER.
 
-    A GPU takes precedence over a container. A short number is always an index: nobody means by
-    ``0`` the container whose id begins with it.
+    A GPU takes precedence over a container. A short number is always an index: ``0`` never means a
+    container whose id begins with it.
 
     Args:
         word: what somebody typed.
-        there: the GPUs, index by UUID.
+        gpus: the GPUs, index by UUID.
         names: the containers, name by id.
 
     Raises:
         CgpuError: it means nothing, or could mean two.
     """
-    if word == EVERY_GPU and there:
-        return Target(tuple(there))
+    if word == EVERY_GPU and gpus:
+        return Target(tuple(gpus))
     is_index = word.isdecimal() and len(word) < _SHORT and word not in {*names, *names.values()}
-    if is_index or match_gpus(word, there):
-        return Target((find_gpu(word, there),))
+    if is_index or match_gpus(word, gpus):
+        return Target((find_gpu(word, gpus),))
     before, slash, name = word.partition("/")
     whole = match_containers(word, names)  # a pod's name has slashes too
     if slash and whole and match_containers(name, names):
@@ -57,59 +57,59 @@ def resolve_target(word: str, there: Mapping[str, int], names: Mapping[str, str]
             f" and is the name of {whole[0][:_SHORT]}: name one by its id"
         )
     if slash and not whole:
-        return Target((find_gpu(before, there),), find_container(name, names))
+        return Target((find_gpu(before, gpus),), find_container(name, names))
     return Target((), find_container(word, names))
 
 
-def match_gpus(word: str, there: Mapping[str, int]) -> list[str]:
-    """The UUIDs that a word may mean of the GPUs ``there``, index by UUID."""
+def match_gpus(word: str, gpus: Mapping[str, int]) -> list[str]:
+    """Return the UUIDs that a word may mean, of ``gpus``, index by UUID."""
     wanted = word.lower()
-    named = [uuid for uuid, index in there.items() if wanted in (str(index), uuid.lower())]
+    named = [uuid for uuid, index in gpus.items() if wanted in (str(index), uuid.lower())]
     if named or not wanted.startswith(VENDOR.lower()):
         return named
-    return [uuid for uuid in there if uuid.lower().startswith(wanted)]
+    return [uuid for uuid in gpus if uuid.lower().startswith(wanted)]
 
 
-def find_gpu(word: str, there: Mapping[str, int]) -> str:
-    """The UUID that a word means.
+def find_gpu(word: str, gpus: Mapping[str, int]) -> str:
+    """Return the UUID that a word means.
 
     Raises:
-        CgpuError: there is none, or more than one; the sentence lists what could be meant.
+        CgpuError: it means none, or more than one; the sentence lists what could be meant.
     """
-    found = match_gpus(word, there)
+    found = match_gpus(word, gpus)
     if len(found) == 1:
         return found[0]
     if found:
-        listed = ", ".join(f"{uuid} (GPU {there[uuid]})" for uuid in found)
+        listed = ", ".join(f"{uuid} (GPU {gpus[uuid]})" for uuid in found)
         raise CgpuError(
             f"'{printable(word)}' is the beginning of {len(found)} UUIDs, write more of one:"
             f" {listed}"
         )
-    near = format_suggestion(word, (EVERY_GPU,)) if there else ""
-    what = f"expected index or UUID; {format_gpus(there.values())}{near}"
-    hint = "" if there else "cgpu doctor says why"
+    near = format_suggestion(word, (EVERY_GPU,)) if gpus else ""
+    what = f"expected index or UUID; {format_gpus(gpus.values())}{near}"
+    hint = "" if gpus else "cgpu doctor says why"
     raise CgpuError(f"'{printable(word)}': no such GPU: {what}", hint=hint)
 
 
-def match_containers(word: str, there: Mapping[str, str]) -> list[str]:
-    """The ids that a word may mean of the containers ``there``, name by id."""
-    if word in there or not word:
+def match_containers(word: str, containers: Mapping[str, str]) -> list[str]:
+    """Return the ids that a word may mean, of ``containers``, name by id."""
+    if word in containers or not word:
         return [word] if word else []
-    return [id_ for id_, name in there.items() if name == word or id_.startswith(word)]
+    return [id_ for id_, name in containers.items() if name == word or id_.startswith(word)]
 
 
-def find_container(word: str, there: Mapping[str, str]) -> str:
-    """The id that a word means.
+def find_container(word: str, containers: Mapping[str, str]) -> str:
+    """Return the id that a word means.
 
     Raises:
-        CgpuError: there is none, or more than one; the sentence lists what could be meant.
+        CgpuError: it means none, or more than one; the sentence lists what could be meant.
     """
-    found = match_containers(word, there)
+    found = match_containers(word, containers)
     if len(found) == 1:
         return found[0]
     if not found:
         raise CgpuError(f"'{printable(word)}': no such container or session: cgpu get lists them")
-    listed = ", ".join(_describe_container(id_, there[id_], found) for id_ in found[:_LISTED])
+    listed = ", ".join(_describe_container(id_, containers[id_], found) for id_ in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     raise CgpuError(
         f"'{printable(word)}' means {len(found)} containers: {listed}{more}: name one by its id"

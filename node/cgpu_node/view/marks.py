@@ -19,7 +19,7 @@ SENTENCES = {
 
 
 def from_error(error: Exception) -> str | None:
-    """The mark of a container whose file could not be read; None if it is ending."""
+    """Return the mark of a container whose file could not be read; None if it is ending."""
     if isinstance(error, BlockingIOError):
         return LEASE
     return None if isinstance(error, FileNotFoundError) else RUINED

@@ -1,7 +1,7 @@
 """The processes that hold a container's memory, and their pids on the host.
 
-A ledger has the ids that they report, which are those in their own namespaces. A process of the
-host is one of them if it has that id there and has the container's ledger mapped.
+A ledger has the pids that its processes report, which are those in their own namespaces. A process
+of the host is one of them if it has that pid in its namespace and has the ledger mapped.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ def _to_holding(process: cgpu_native.LedgerProcess) -> Holding:
 
 
 def locate_holdings(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
-    """Add ids on the host to holdings, which are each of one container on one GPU.
+    """Add pids on the host to holdings, each of one container on one GPU.
 
-    Containers can have many processes with many mappings: those that are not found in 0.3 s of CPU
-    time get no host pid, and those whose own mappings take more than 0.05 s get none either.
+    Containers can have many processes with many mappings. All of this takes at most 0.3 s of CPU
+    time, and 0.05 s for each process; a holding whose process was not found by then gets no host
+    pid.
 
     Args:
-        held: the container's directory, and who holds memory.
+        held: the container's directory, and its holdings.
     """
     pids = {each.container_pid for _, own in held for each in own}
     ledgers = ledgers_of(directory for directory, own in held if own)
@@ -94,7 +95,7 @@ def _add_host_pids(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Ite
 def _find_host_pids(
     pids: set[int], ledgers: set[LedgerFile]
 ) -> dict[tuple[LedgerFile, int], list[int]]:
-    """The processes of the host by ledger and by the id that they know themselves by."""
+    """The processes of the host, by ledger and by the pid that they have in their namespace."""
     found: dict[tuple[LedgerFile, int], list[int]] = {}
     until = time.thread_time() + _ALL_CPU_S
     for name in filter(str.isdecimal, os.listdir("/proc")):

@@ -1,4 +1,4 @@
-"""Look at who uses the node's GPUs now, and describe it (``view``)."""
+"""Reads who uses the node's GPUs now, and describes it (``view``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STALE_NS = 1_000_000_000  # an arbiter gives a sign twenty times a second
 
 
 def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """Look at the node and at the ledgers of all that live, without a server.
+    """Read the node and the ledgers of all living containers, without a server.
 
     Raises:
         CgpuError: no state directory or no driver.
@@ -42,7 +42,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _load_node_leniently(state: str, driver_dir: str | None) -> Node:
-    """The facts, by the defaults if the configuration is wrong: what others hold is there still."""
+    """The facts, by the defaults if the configuration is wrong: memory is held all the same."""
     try:
         config = load_config()
     except CgpuError as error:
@@ -58,14 +58,14 @@ def usage_of(
     visible: Collection[str] | None = None,
     utilisation: Mapping[str, float] | None = None,
 ) -> Usage:
-    """The description of a node with these containers.
+    """Return the description of a node with these containers.
 
     Args:
         node: the facts about it; None: the driver does not answer, and no GPU is shown.
         uses: all its containers and sessions.
-        rules_of: the rules in force on a GPU, by UUID.
+        rules_of: returns the rules in force on a GPU, by UUID.
         visible: the ids of those that are shown one by one; None: all.
-        utilisation: percent of a GPU's time, by UUID, as the driver says it.
+        utilisation: percent of a GPU's time, by UUID, as the driver reports it.
     """
     if node is None:
         return Usage("", "", (), _select_visible(uses, visible))
@@ -141,7 +141,7 @@ def _sum_measured(uses: list[GpuUse]) -> float | None:
 
 
 def locate_processes(uses: Sequence[Use]) -> list[Use]:
-    """Add the processes' ids on the host, by one look at all processes."""
+    """Add the processes' pids on the host, by one pass over all processes."""
     held = [(use.directory, gpu.processes) for use in uses for gpu in use.gpus]
     found = iter(processes.locate_holdings(held))
     return [
@@ -151,7 +151,7 @@ def locate_processes(uses: Sequence[Use]) -> list[Use]:
 
 
 def use_of(record: Record) -> Use:
-    """Return a container's use by its own files, which have no ids of the host."""
+    """Return a container's use by its own files, which contain no pids of the host."""
     (limits, closed), now = _read_limits(record), time.monotonic_ns()
     ledger = processes.read_ledger(record)
     mark = ledger.mark or closed

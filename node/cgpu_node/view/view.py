@@ -1,7 +1,7 @@
 """The description of a node's containers that everything prints from.
 
 ``cgpu get``, ``cgpu-smi``, ``cgpu top``, the control tree and the metrics print from it. ``usage``
-makes it. The server answers with it (``Usage.as_json``), and whoever asked reads that
+makes it. The server answers with it (``Usage.as_json``), and its clients read that
 (``parse_usage``).
 """
 
@@ -25,7 +25,7 @@ class Compute(NamedTuple):
     """A container's share of one GPU's time: the most it may have, and what it has.
 
     Attributes:
-        limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
+        limit_percent: the most while others compete: prio_ratio for high priority, the policy's
             ceiling, or its part by weight of what high-priority containers leave.
         measured_percent: in the last second; None if nobody measures, or only roughly.
         charged_ns: GPU time since the arbiter took the container on.
@@ -35,9 +35,10 @@ class Compute(NamedTuple):
         throttled_ns: how long it waited, with one thread or many.
         heartbeat_age_ns: since the arbiter's last sign; None if there was none.
         heartbeat_ns: the host's monotonic clock at that sign; 0 if there was none.
-        estimated_percent: where ``measured_percent`` is None: by a rough measure (policy 4), or by
-            the driver's utilisation: the GPU's of a container alone there, else its processes'.
-        estimated_ns: GPU time by that utilisation, beside ``charged_ns``.
+        estimated_percent: set if ``measured_percent`` is None: by a rough measure (policy 4), or by
+            the driver's utilisation (the GPU's if the container is alone there, else its
+            processes').
+        estimated_ns: GPU time by that utilisation, in addition to ``charged_ns``.
     """
 
     limit_percent: float
@@ -60,13 +61,13 @@ class GpuUse(NamedTuple):
         index: of the GPU on this node.
         uuid: of the GPU.
         cap_bytes: what the container may hold.
-        used_bytes: what its processes hold, whether its ledger knows of it or not.
+        what its processes hold, whether it is in its ledger or not.
         processes: those that hold memory there.
         compute: None if the limits cannot be read, because the container has just ended.
         refused: requests for memory that did not fit.
-        outside_bytes: how much of ``used_bytes`` the ledger does not know of.
+        the part of ``used_bytes`` that is not in the ledger.
         mark: why this cannot be known in full (``marks``); None: it can.
-        promised_bytes: what admission gives nobody else: the cap, or what is held above it.
+        what admission gives nobody else: the cap, or the bytes held if these are more.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -231,7 +232,7 @@ class Usage(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def uses_on_gpu(self, uuid: str) -> list[tuple[Use, GpuUse]]:
-        """The containers on one GPU."""
+        """Return the containers on one GPU."""
         return [(use, gpu) for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
 
     def list_remarks(self) -> list[str]:
@@ -242,7 +243,7 @@ class Usage(NamedTuple):
         return [*self.notes, *scarce, *marked]
 
     def with_foreign(self, foreign: Mapping[str, int]) -> Usage:
-        """Add what processes outside of all containers hold of each GPU, by UUID."""
+        """Return this with what processes outside of all containers hold of each GPU, by UUID."""
         gpus = (gpu._replace(foreign_bytes=foreign.get(gpu.uuid)) for gpu in self.gpus)
         return self._replace(gpus=tuple(gpus))
 
@@ -266,7 +267,7 @@ def _format_scarcity(gpu: GpuTotals) -> str:
 
 
 def parse_usage(answer: Mapping[str, Any]) -> Usage:
-    """The description in an answer, which this release or another one made (``Usage.as_json``).
+    """The description in an answer of a server, of this release or another (``Usage.as_json``).
 
     Raises:
         KeyError, TypeError: it is no such answer.

@@ -74,7 +74,7 @@ class ServerState:
         self._read_configuration()
         self._follow_configuration()  # a change needs the rules; the driver may be slow to answer
         refusal, gone, before = None, self.registry.find_gone(), self._folder_time
-        with self.registry.lock(make=True):
+        with self.registry.lock(create=True):
             self._folder_time = self._time_of_change()
             living = self.registry.reap(gone)
             self.records = tuple(living)

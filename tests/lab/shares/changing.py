@@ -26,7 +26,7 @@ def change_gpus(
     registry: Registry, gpus: Sequence[NodeGpu], wanted: Mapping[str, object], defaults: Defaults
 ) -> None:
     """``cgpu set`` of GPUs."""
-    with registry.lock(make=True):
+    with registry.lock(create=True):
         living = registry.reap(registry.find_gone())
         new = change.change_gpus(registry, living, gpus, wanted, defaults)
         assert new == registry.reap(registry.find_gone()), "it returns what it has written"

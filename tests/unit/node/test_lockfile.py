@@ -68,7 +68,7 @@ def test_a_temporary_one_leaves_nothing_and_is_never_held_twice(tmp_path: Path) 
 
 
 def test_a_file_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
-    for missing in (lock(tmp_path / "b" / "a"), lock(tmp_path / "a", make=False)):
+    for missing in (lock(tmp_path / "b" / "a"), lock(tmp_path / "a", create=False)):
         with pytest.raises(CgpuError, match="the thing: No such file"), missing:
             pass
 

@@ -314,7 +314,7 @@ def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
 def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
     """REL-1: a message names the process that is waited for."""
     registry = Registry(str(tmp_path), patience=0.1)
-    with registry.lock(make=True), pytest.raises(CgpuError) as refusal, registry.lock():
+    with registry.lock(create=True), pytest.raises(CgpuError) as refusal, registry.lock():
         raise AssertionError("two have it")
     assert f"process {os.getpid()} has held its lock for 0.1 seconds" in str(refusal.value)
     assert "kill -9" in refusal.value.hint

@@ -1,8 +1,8 @@
-"""The server's loop: refreshes what it knows of the node, and answers meanwhile.
+"""The server's loop: refreshes what it knows of the node, and answers requests.
 
-Whoever admits a container connects to the socket, which makes the server refresh at once. Other
-changes are found by polling: the folder of containers four times a second, and who lives once a
-second. Design: docs/design/server.md.
+A program that admits a container connects to the socket, which makes the server refresh at once.
+Other changes are found by polling: four times a second whether the folder of containers has
+changed, and once a second which containers live. Design: docs/design/server.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Daemon:
     """Serves ``state`` until it is stopped, or has been idle for ``idle_exit`` seconds.
 
     Attributes:
-        restarts: whether a server of the release that is installed then follows at once.
+        whether a server of the installed release follows at once.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Daemon:
                 self._refresh()
                 await asyncio.sleep(_REST_SECONDS)
         self._state.arbiters.close()
-        if self._tree:  # who wrote to it that this server shall end has its answer first
+        if self._tree:  # a program that wrote to the tree to end this server gets its answer first
             await asyncio.to_thread(self._tree.join, _ANSWER_SECONDS)
 
     def restart(self) -> None:
-        """End soon; a server of the installed release follows, and containers go on meanwhile."""
+        """End soon; a server of the installed release follows. Containers go on meanwhile."""
         self.restarts = True
         self.stop()
 
     def stop(self) -> None:
-        """End soon; another server may serve the state directory from now on."""
+        """End soon, so that another server may serve the state directory."""
         if not self._stopping:
             try:
                 with self._state.registry.lock():

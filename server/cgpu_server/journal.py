@@ -31,7 +31,7 @@ class _Kind(NamedTuple):
 class EventLog:
     """Writes at most ``most`` lines of an event in ``seconds``, then how many it left out.
 
-    The number follows when the time is over, with the next event or with ``flush``, whichever
+    That number is written after the time is over, with the next event or by ``flush``, whichever
     comes first. Any thread may write.
     """
 
@@ -52,7 +52,7 @@ class EventLog:
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, *, do: str, **fields: object) -> None:
-        """Log what is wrong while everything goes on; ``do``: what helps."""
+        """Log a problem despite which everything goes on; ``do``: what helps."""
         self._log(logging.WARNING, event, {**fields, "do": do})
 
     def error(self, event: str, *, do: str, **fields: object) -> None:
@@ -102,7 +102,7 @@ class _Form(logging.Formatter):
 
 
 def _to_own_record(record: logging.LogRecord) -> logging.LogRecord:
-    """A library's record as an event of ours."""
+    """Return a library's record as an event of ours."""
     fields: dict[str, object] = {"library": record.name, "error": record.getMessage()}
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
@@ -135,12 +135,12 @@ def open_log(path: str | None) -> None:
 
 
 def is_open() -> bool:
-    """Return whether there is a log already."""
+    """Whether the log was opened already."""
     return bool(logging.getLogger().handlers)
 
 
 def _is_journal(fd: int) -> bool:
-    """Return whether systemd's journal reads it, which takes the level from a line's beginning."""
+    """Whether systemd's journal reads ``fd``: it takes the level from the beginning of a line."""
     try:
         facts = os.fstat(fd)
     except OSError:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     from cgpu_env.commandline import Parser
     from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 
@@ -59,7 +59,7 @@ def build_parser() -> Parser:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Serve until stopped, and exit; with 0 also if another server is there already."""
+    """Serve until stopped, and exit; with 0 also if another server serves already."""
     gc.enable()
     program.run("cgpud", lambda: _serve_by_options(words))
 

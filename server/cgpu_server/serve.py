@@ -33,14 +33,15 @@ _PATIENCE = 2.0  # seconds for a lock; no client gets an answer meanwhile
 
 
 def run_server(given: argparse.Namespace, words: Sequence[str] | None) -> None:
-    """Serve until stopped; return at once if another server is there already.
+    """Serve until stopped; return at once if another server serves already.
 
     Args:
         given: the command line.
         words: what it was parsed from; None: the arguments of this process.
 
     Raises:
-        CgpuError: it cannot serve. The log says so too, because stderr may be read by no one.
+        CgpuError: it cannot serve. The log has the reason too, because stderr may be read by no
+            one.
     """
     metrics = inherit_socket("metrics")
     _detach_process(metrics, from_session=given.idle_exit is not None)
@@ -58,14 +59,14 @@ def run_server(given: argparse.Namespace, words: Sequence[str] | None) -> None:
 
 
 def _detach_process(kept: socket.socket | None, *, from_session: bool) -> None:
-    """Close the descriptors that we inherited, but for ``kept``, and leave the session."""
+    """Close all inherited descriptors but that of ``kept``, and leave the session."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(int(name))
     os.umask(0o077)
     if from_session:
-        with contextlib.suppress(OSError):  # we lead one already
+        with contextlib.suppress(OSError):  # we lead a session already
             os.setsid()
 
 
@@ -110,7 +111,7 @@ def _serve_until_stopped(
 
 
 def _find_next_command(words: Sequence[str]) -> list[str]:
-    """The command of a server of the installed release, which may lie in another folder."""
+    """Return the command of a server of the installed release, which may be in another folder."""
     own = installation.own_environment()
     current = own and installation.find_installation(own).current_environment
     if current == own:
@@ -119,9 +120,9 @@ def _find_next_command(words: Sequence[str]) -> list[str]:
 
 
 def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
-    """Return the address for metrics; the configured one is for the node's own server only.
+    """Return the address for metrics. The configured one is for the node's own server only.
 
-    A user's server, or one of another state directory, must not take the port from it.
+    A user's server, or one of another state directory, must not take that port.
     """
     return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
 

@@ -10,7 +10,7 @@ _FIRST_FD = 3
 
 
 def inherit_socket(name: str) -> socket.socket | None:
-    """The listening socket of that name that systemd passed to us, or None."""
+    """Return the listening socket of that name that systemd passed to us, or None."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
@@ -18,7 +18,7 @@ def inherit_socket(name: str) -> socket.socket | None:
 
 
 def is_service() -> bool:
-    """Return whether systemd started us; it starts another server when we end."""
+    """Whether systemd started us; it starts another server when we end."""
     return "NOTIFY_SOCKET" in os.environ
 
 
@@ -27,4 +27,4 @@ def notify_systemd(what: bytes) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):
-            end.sendto(what, address.replace("@", "\0", 1))
+            end.sendto(message, address.replace("@", "\0", 1))

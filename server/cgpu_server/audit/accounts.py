@@ -1,4 +1,4 @@
-"""Reads ledgers. Containers can write them: no more is believed than was promised."""
+"""Reads ledgers. Containers can write them, so at most what was promised is taken from one."""
 
 from __future__ import annotations
 

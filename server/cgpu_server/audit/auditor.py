@@ -51,8 +51,9 @@ from cgpu_server.state.server_state import ServerState
 _READINGS = 8  # of one comparison, as long as each finds something
 _PAUSE_SECONDS = (0.001, 0.02)  # between them; irregular, because programs are regular
 _NAP_SECONDS = 1.0
-_LINGER_SECONDS = 10.0  # for a look that is due, the driver stays in use without containers
-_BACK_OFF_SECONDS = 30.0  # a driver that hangs is not asked again and again
+# the driver stays in use for so long without containers, for a look that is due
+_LINGER_SECONDS = 10.0
+_BACK_OFF_SECONDS = 30.0  # so that a driver that hangs is not asked all the time
 _WORTH_LOGGING = 64 * MIB
 _ADVICE = "look at the program and its image, or end the container; see Audit in deploy/README.md"
 _ADVICE_LEDGER = "its ledger was tampered with: end the container and look at its image"
@@ -128,7 +129,7 @@ class Audit:
         self._release_driver(lift=False)
 
     def _release_driver(self, *, lift: bool) -> None:
-        """Release the driver and, if ``lift``, what it charged to containers."""
+        """Release the driver and, if ``lift``, take back what the audit charged to containers."""
         if self._probe is not None:
             self._probe.close()
         self._before, self._reported, self._owners = {}, {}, OwnerTracker()
@@ -159,15 +160,15 @@ class Audit:
             self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """Drop what the last snapshot cannot know any more."""
+        """Remove from the last snapshot what is not known any more."""
         readable = dict.fromkeys(self.last.readable, False)
         self.last = self.last._replace(readable=readable, utilisation={}, shares={}, used_bytes={})
 
     def _audit_once(self) -> None:
         """Compare several times, and act on what all these and the audit before agree on.
 
-        A charge falls only to the most that any of these found: one of them alone may have missed
-        memory, because the program allocated at that moment.
+        A charge is lowered only to the most that any of these comparisons found. One of them alone
+        may have missed memory, because the program allocated at that moment.
         """
         records = self._state.records
         charged = {key: gpu.outside_bytes for key, _, gpu in _list_limits(records)}
@@ -199,9 +200,9 @@ class Audit:
     def _compare_once(
         self, records: Sequence[Record], asked: Collection[str] | None = None
     ) -> dict[Tenant, Verdict]:
-        """Compare all containers once; those of a GPU without figures of processes are absent.
+        """Compare all containers once; those on a GPU without figures of processes are absent.
 
-        ``asked`` are the GPUs whose processes' utilisation is read too; None: the last one stays.
+        ``asked``: the GPUs whose processes' utilisation is read, too; None: keep the last one.
 
         Raises:
             CgpuError: the driver does not answer.

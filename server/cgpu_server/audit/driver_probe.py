@@ -18,7 +18,7 @@ from cgpu_env import CgpuError, Gpu
 from cgpu_node.facts.discovery import start_probe
 
 _PATIENCE_SECONDS = 10.0
-_RENEWAL_SECONDS = 30.0  # only a driver that begins anew sees that a lost GPU is back
+_RENEWAL_SECONDS = 30.0  # only a driver that starts anew finds that a lost GPU is back
 _LARGEST_ANSWER = 1 << 22
 
 
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     """One GPU.
 
     Attributes:
-        used_bytes: what is in use, without what the driver keeps for itself.
+        what is in use, without the driver's own.
         holders: bytes by host pid; None if the driver does not report how much.
         utilisation: percent of the last second or less in which a kernel ran; None: not reported.
         busy: the same by host pid, without idle ones; None: not reported, or not asked.
@@ -85,7 +85,7 @@ class DriverProbe:
             child.kill()
 
     def close(self) -> None:
-        """Release the driver; who does not end within a second is reaped later."""
+        """Release the driver. A child that does not end within a second is reaped later."""
         child, self._child = self._child, None
         self._failed_on_busy = False
         if child is not None:

@@ -36,7 +36,7 @@ _LIBRARIES = {
 
 
 def find_interface(pid: int) -> str | None:
-    """``video`` or ``graphics`` if a process has such a library loaded."""
+    """Return ``video`` or ``graphics`` if a process has such a library loaded, else None."""
     try:
         with open(f"{folder_of(pid)}/maps", "rb") as file:
             return match_interface(os.fsdecode(file.read(_MOST_BYTES)).splitlines())

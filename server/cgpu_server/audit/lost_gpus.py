@@ -13,7 +13,7 @@ class LostGpus:
     """The GPUs of ``state`` that are lost, as the audit sees them.
 
     Attributes:
-        seen: by index, at the last look; None: there was none.
+        by index, when the audit last looked; None: it has not yet.
     """
 
     def __init__(self, state: ServerState) -> None:
@@ -23,8 +23,8 @@ class LostGpus:
     def follow(self, lost: Iterable[Gpu]) -> None:
         """Take in which GPUs do not answer now.
 
-        If others did not answer before, the driver is asked for the facts again, so that the next
-        container gets none that is lost, and may get one that is back.
+        If these are not the same as before, the driver is asked for the facts again, so that the
+        next container gets no lost GPU, and may get one that is back.
 
         Raises:
             CgpuError: the driver does not answer to that.
@@ -44,7 +44,7 @@ class LostGpus:
         self.seen = now
 
     def _list_known(self) -> dict[int, str]:
-        """Those of the last look by index, with their UUIDs; at first, those of the facts."""
+        """The UUIDs of the lost GPUs by index, as last seen; at first, as the facts have them."""
         if self.seen is not None:
             return {index: gpu.uuid for index, gpu in self.seen.items()}
         node = self._state.find_node()

@@ -34,8 +34,8 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-# Of CPU time: for reading the mounts and mappings of one process in its life, and of all processes
-# at one look.
+# Most CPU time for reading the mounts and mappings of one process in its life, and of all processes
+# in one pass.
 _READ_CPU_S, _ALL_READ_CPU_S = 0.1, 0.3
 
 
@@ -44,7 +44,7 @@ class HostProcess(NamedTuple):
 
     Attributes:
         pid: on the host.
-        start_time: as ``liveness.start_time`` gives it; ids are used again.
+        as ``liveness.start_time`` returns it; pids are reused.
         own_pid: in its own pid namespace.
         parent: on the host.
         uid: the user it runs as.
@@ -84,7 +84,7 @@ class Group(NamedTuple):
 
 
 def parse_groups(lines: Iterable[str]) -> Iterator[Group]:
-    """The control groups in ``/proc/PID/cgroup``, of either version."""
+    """Yield the control groups in ``/proc/PID/cgroup``, of either version."""
     for line in lines:
         number, _, rest = line.rstrip("\n").partition(":")
         controllers, _, path = rest.partition(":")
@@ -92,7 +92,7 @@ def parse_groups(lines: Iterable[str]) -> Iterator[Group]:
 
 
 def find_home_groups(groups: Iterable[Group], id_: str) -> set[Group]:
-    """The container's own groups, named by its id, of those that its first process is in."""
+    """Return the groups named by the container's id among those of its first process."""
     found = set()
     for group in groups:
         components = group.path.split("/")
@@ -104,7 +104,7 @@ def find_home_groups(groups: Iterable[Group], id_: str) -> set[Group]:
 
 
 def find_container_id(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | None:
-    """The container in whose groups a process is; the innermost, if they are nested."""
+    """Return the container in whose groups a process is; the innermost, if they are nested."""
     for hierarchy, path in groups:
         components = path.split("/")
         for depth in range(len(components), 1, -1):
@@ -127,9 +127,9 @@ class ContainerLookup:
     """Finds the container or session of a process, among ``records``.
 
     Args:
-        records: of those who live.
-        homes: the containers' own groups, and their ids.
-        spent: how long processes were read, by pid and start time; grows.
+        records: the living containers and sessions.
+        homes: the ids of containers, by the containers' own groups.
+        spent: the time for which each process was read, by pid and start time; it grows.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ContainerLookup:
         return self._find_by_mounts(process) or self._find_session(process)
 
     def _find_by_mounts(self, process: HostProcess) -> Record | None:
-        """The container whose limits are mounted where the process runs, if that can be read."""
+        """The container whose limits are mounted where the process runs, if that is readable."""
         folder = folder_of(process.pid)
         try:
             namespace = os.readlink(f"{folder}/ns/mnt")
@@ -183,7 +183,7 @@ class ContainerLookup:
         self._spent[process[:2]] = spent + time.thread_time() - begun
 
     def _find_session(self, process: HostProcess) -> Record | None:
-        """The session whose ledger it has mapped, or whose keeper it descends from."""
+        """The session whose ledger the process has mapped, or whose keeper it descends from."""
         record = self._find_by_ledger(process) if self._sessions else None
         if record is not None:
             return record
@@ -200,7 +200,7 @@ class ContainerLookup:
         return None
 
     def _find_by_ledger(self, process: HostProcess) -> Record | None:
-        """The session whose ledger a process has mapped, if that can be read."""
+        """Return the session whose ledger a process has mapped, if that can be read."""
         with self._budget_reading(process) as until:
             for ledger in mapped_ledgers(folder_of(process.pid), until) if until else ():
                 record = None if ledger is None else self._session_ledgers.get(ledger)
@@ -215,7 +215,7 @@ class ContainerLookup:
 
     @staticmethod
     def _may_own(record: Record, process: HostProcess) -> bool:
-        """False for another user's process: a guest's limits can be mounted by everybody."""
+        """Whether the process may be of ``record``: everybody can mount a guest's limits."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
         return ledger_owner(record.directory) in {0, process.uid}
@@ -228,7 +228,7 @@ class Homes:
         self._known: dict[tuple[str, Owner], set[Group]] = {}
 
     def update(self, records: Iterable[Record]) -> dict[Group, str]:
-        """By group, the ids of the containers among ``records`` whose first process was seen."""
+        """Return the ids by group, of containers among ``records`` whose first process was seen."""
         found = {}
         for record in records:
             key = record.directory, record.owner
@@ -262,7 +262,7 @@ def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
 
 
 class OwnerTracker:
-    """Remembers the containers of the processes that the driver reports, as long as it does."""
+    """Remembers the containers of processes, as long as the driver reports these."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
@@ -274,9 +274,9 @@ class OwnerTracker:
     def find_owners(
         self, pids: Iterable[int], records: Iterable[Record]
     ) -> dict[int, tuple[HostProcess, Record | None]]:
-        """The known ones of these processes, with their containers.
+        """Return those of the processes that are known, with their containers.
 
-        The driver may report a process that is gone, because a child keeps the device open. It is
+        The driver may report a process that is gone, because a child keeps the device open. That is
         then the process that had the pid before, and never a younger one that has the pid now.
         """
         records, now = tuple(records), _read_ticks()
@@ -288,7 +288,8 @@ class OwnerTracker:
         for pid, since in self._since.items():
             process = read_process(pid)
             if process is not None and process.start_time <= since:
-                # who was seen in a container is of it, whatever it has unmounted since
+                # a process that was seen in a container belongs to it, whatever it has unmounted
+                # since
                 found[pid] = process, self._find_earlier(process, living) or lookup.find(process)
             elif pid in self._known:
                 process, record = self._known[pid]
@@ -307,16 +308,16 @@ class OwnerTracker:
         return living.get((record.directory, record.owner))
 
     def is_still(self, process: HostProcess, record: Record) -> bool:
-        """Return whether a process is in this container, as far as that can be seen now."""
+        """Whether a process is in this container, as far as that can be seen now."""
         return ContainerLookup([record], self._groups).find(process) is record
 
     def find_known(self, pid: int) -> HostProcess | None:
-        """The process that the driver last reported by this pid."""
+        """Return the process that the driver last reported by this pid."""
         return self._known[pid][0] if pid in self._known else None
 
 
 def _read_ticks() -> int:
-    """The current time in the unit of processes' start times."""
+    """Return the current time in the unit of processes' start times."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 

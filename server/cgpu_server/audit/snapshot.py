@@ -35,7 +35,7 @@ class Snapshot(NamedTuple):
     used_bytes: Mapping[str, int] = {}
 
     def is_shared(self, uuid: str, containers: int) -> bool:
-        """Return whether others than one of so many containers may keep a GPU busy."""
+        """Whether anything else than one of so many containers may keep a GPU busy."""
         return containers > 1 or not self.readable.get(uuid) or bool(self.foreign_bytes.get(uuid))
 
 
@@ -43,7 +43,7 @@ EMPTY = Snapshot({}, {}, {}, {}, {})
 
 
 def gpus_to_ask(last: Snapshot, records: Sequence[Record]) -> set[str]:
-    """The GPUs whose processes to ask the driver about: the GPU's own figure is not enough."""
+    """Return the GPUs whose processes to ask about: the GPU's own figure is not enough there."""
     containers = Counter(gpu.uuid for record in records for gpu in record.gpus)
     return {
         gpu.uuid
@@ -58,7 +58,7 @@ def utilisation_by_container(
     owners: Mapping[int, tuple[HostProcess, Record | None]],
     records: Sequence[Record],
 ) -> dict[Tenant, int]:
-    """Percent of the GPU that a container's processes had, where the driver was asked and knows."""
+    """The percent of a GPU that a container's processes had, as far as the driver was asked."""
     found = {}
     for record in records:
         for number, gpu in enumerate(record.gpus):

@@ -1,7 +1,7 @@
-"""The use of GPUs by the driver's own figure, the only one where no arbiter measures.
+"""The use of GPUs by the driver's own figure, the only figure if no arbiter measures.
 
-A container's figure is an estimate: the GPU's if the container has it to itself, else the sum of
-its processes.
+A container's figure is an estimate: the GPU's if the container is alone on it, else the sum of its
+processes' figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Utilisation:
     """Sums up ``snapshot`` over time. Other threads may read it: they see whole tables only.
 
     Attributes:
-        busy_ns: for how long each GPU was busy while it had containers, by UUID.
+        how long each GPU was busy while it had containers, by UUID.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Utilisation:
         self._estimated_ns = estimated_ns
 
     def add_estimates(self, uses: Iterable[Use]) -> list[Use]:
-        """All containers of the node, with an estimate for each that no arbiter measures."""
+        """Return the ``uses`` with an estimate for each container that no arbiter measures."""
         uses = list(uses)
         gpus = [
             ((u.directory, number), gpu.uuid) for u in uses for number, gpu in enumerate(u.gpus)
@@ -86,7 +86,7 @@ class Utilisation:
 
 
 def _estimate_percents(last: Snapshot, gpus: Sequence[tuple[Tenant, str]]) -> dict[Tenant, int]:
-    """Percent: the GPU's figure for a container that is alone on it, else that of its processes."""
+    """Return the percent: the GPU's for a container alone on it, else that of its processes."""
     containers = Counter(uuid for _, uuid in gpus)
     found = {
         key: last.shares.get(key)

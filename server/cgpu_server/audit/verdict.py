@@ -1,10 +1,10 @@
 """Compares what the driver reports of a container's processes with its ledger: a pure function.
 
-A ledger is charged before the driver allocates, and credited after the driver frees. At any moment
-an honest process therefore holds no more than its ledger says, apart from what
-``compute_allowance`` covers, and from memory that another one of its container is charged for. But
-the two are read one after the other, so one comparison may see memory that was allocated and freed
-in between: ``intersect_verdicts`` keeps what several comparisons agree on.
+A ledger is charged before the driver allocates, and credited after the driver frees. So an honest
+process never holds more than its ledger shows, with two exceptions: what ``compute_allowance``
+covers, and memory that another process of its container is charged for. But ledger and driver are
+read one after the other, so one comparison may see memory that was allocated and freed in between.
+``intersect_verdicts`` keeps what several comparisons agree on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReportedMemory(NamedTuple):
         pid: on the host.
         own_pid: in the process's own namespace, as in its ledger.
         used_bytes: what it holds of the GPU.
-        ends: whether it is exiting; its ledger's slot may go before its memory.
+        whether it is exiting; its ledger's slot may be freed before its memory.
     """
 
     pid: int
@@ -46,10 +46,10 @@ class LedgerAccount(NamedTuple):
 
     Attributes:
         total_bytes: the sum that the cap applies to.
-        slots: bytes by own pid; 0 for a process that holds memory of another GPU only.
-        shared: bytes by own pid that it has imported and another one is charged for. Which of the
-            two the driver names is not known.
-        paid_bytes: how much is shared, and charged to one of those who have it.
+        bytes by own pid; 0 for a process that only holds memory of another GPU.
+        bytes by own pid that it has imported and another process is charged for. It is not known
+        which of the two the driver reports.
+        how much is shared, and charged to one of the processes that have it.
         importers: how many processes have imported any of that.
     """
 
@@ -74,8 +74,8 @@ class Discrepancy(NamedTuple):
 
     Attributes:
         kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
-        pids: host pids of those who hold it; empty if it is more than the ledger's sum. None of a
-            bypass is there for what another process holds.
+        host pids of the processes that hold it; empty if it exceeds the ledger's sum. A bypass
+        lists no process for memory that another one holds.
         excess_bytes: how much it is.
     """
 
@@ -100,7 +100,7 @@ def compute_allowance(context_bytes: int) -> int:
 
 
 def merge_larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
-    """The larger of two readings of a ledger, slot by slot."""
+    """Return the larger of two readings of a ledger, slot by slot."""
     return LedgerAccount(
         max(before.total_bytes, after.total_bytes),
         _max_by_pid(before.slots, after.slots),
@@ -111,7 +111,7 @@ def merge_larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
 
 
 def bound_account(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
-    """The account without what its container cannot have been charged."""
+    """Return the account without what its container cannot have been charged."""
     return LedgerAccount(
         min(account.total_bytes, promised_bytes),
         {pid: min(used, promised_bytes) for pid, used in account.slots.items()},
@@ -142,8 +142,8 @@ def judge_container(
         held: what the driver reports.
         account: what the ledger says; the larger of before and after the driver's report.
         context_bytes: what a context costs on this GPU; 0: unknown.
-        unexplained_bytes: what is in use of the whole GPU and in no ledger. Figures of processes
-            may count shared memory twice; the GPU's figure does not.
+        memory of the whole GPU that is in use and in no ledger. Figures of processes may count
+        shared memory twice; this one does not.
     """
     found = [
         finding
@@ -178,7 +178,7 @@ def intersect_verdicts(first: Verdict, second: Verdict) -> Verdict:
 
 
 def excuse_bypasses(verdict: Verdict, pids: Container[int]) -> Verdict:
-    """The verdict with the bypasses of ``pids`` as drift: what they hold stays charged."""
+    """Return the verdict with the bypasses of ``pids`` as drift: what they hold stays charged."""
     findings = tuple(
         finding._replace(kind="drift")
         if finding.pids and all(pid in pids for pid in finding.pids)
@@ -189,7 +189,7 @@ def excuse_bypasses(verdict: Verdict, pids: Container[int]) -> Verdict:
 
 
 def _group_by_pid(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemory]]]:
-    """Groups by own pid, which processes in nested namespaces of one container may share."""
+    """Return groups by own pid, which processes in nested namespaces of a container may share."""
     found: dict[int, list[ReportedMemory]] = {}
     for each in held:
         found.setdefault(each.own_pid, []).append(each)
@@ -203,15 +203,15 @@ def _max_by_pid(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, i
 def _judge_group(
     group: list[ReportedMemory], own_pid: int, account: LedgerAccount, context_bytes: int
 ) -> Discrepancy | None:
-    # where contexts cost nothing, it may have one, charged as 0
+    # if contexts cost nothing here, it may have one, charged as 0
     stranger = own_pid not in account.slots and context_bytes > 0
     free = 0 if stranger else compute_allowance(context_bytes)
     known = account.most_bytes(own_pid)
     excess = sum(each.used_bytes for each in group) - known - len(group) * free
     if excess <= 0:
         return None
-    # whose of them the slot is cannot be known: accused is who holds more than that even if it is
-    # theirs
+    # which of them has the slot cannot be known: accuse those that hold more than that even if it
+    # is theirs
     own = [each for each in group if each.used_bytes > known + free]
     ends = any(each.ends for each in group)
     beyond = stranger or excess > DRIFT_BYTES

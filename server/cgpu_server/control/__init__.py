@@ -1,1 +1,1 @@
-"""The control socket, and what can be asked through it."""
+"""The control socket, and the requests that can be sent to it."""

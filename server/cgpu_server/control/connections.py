@@ -23,8 +23,8 @@ DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that sends nothing
 _BACKLOG = 64  # connections that wait in the kernel
-# Users who never stop asking must not take the processor from root's programs: after a connection,
-# and for so many times as long as a request took, no other one is served.
+# Users who never stop asking must not take the processor from root's programs. So after a user's
+# connection the server rests, and after a user's request so many times as long as that took.
 _REST_SECONDS, _REST_TIMES, _LONGEST_REST = 0.005, 4, 0.1
 _RETRY_SECONDS = 1.0
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
@@ -53,7 +53,7 @@ class Control:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, listener: socket.socket) -> asyncio.Task[None]:
-        """Serve from now on, until the task is cancelled."""
+        """Serve until the task is cancelled."""
         listener.listen(_BACKLOG)
         return asyncio.create_task(self._accept_all(listener))
 
@@ -66,7 +66,7 @@ class Control:
             await asyncio.sleep(rest)
 
     async def _accept_one(self, listener: socket.socket) -> float:
-        """Take a connection; returns for how long to rest after it."""
+        """Take a connection; return the seconds to rest after it."""
         end, _ = await asyncio.get_running_loop().sock_accept(listener)
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
         task = asyncio.create_task(self._serve_client(reader, writer))
@@ -94,7 +94,7 @@ class Control:
         writer.close()
 
     def _has_room(self, peer: Peer) -> bool:
-        """Return whether one more connection of this user leaves descriptors for root and us."""
+        """Whether one more connection of this user leaves descriptors for root and us."""
         return self._guests[peer.uid] < _MOST_OF_A_USER and self._guests.total() < _MOST_OF_USERS
 
     async def _answer_all(
@@ -109,7 +109,7 @@ class Control:
             line = await asyncio.wait_for(reader.readline(), _PATIENCE)
 
     async def _answer_in_turn(self, line: bytes, peer: Peer) -> dict[str, Any]:
-        """The answer; however many guests ask, root waits for one of them at most."""
+        """Return the answer. However many guests ask, root waits for one of them at most."""
         if peer.is_trusted:
             return self.answer(line, peer)
         await self._turn.acquire()
@@ -121,7 +121,7 @@ class Control:
             asyncio.get_running_loop().call_later(rest, self._turn.release)
 
     def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
-        """The answer to what ``peer`` sent."""
+        """Return the answer to what ``peer`` sent."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):

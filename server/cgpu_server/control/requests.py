@@ -70,10 +70,10 @@ class Requests:
         }
 
     def answer(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
-        """The answer.
+        """Return the answer.
 
         Raises:
-            CgpuError: one sentence that says why the request is refused.
+            CgpuError: the request is refused; one sentence with the reason.
         """
         name = request.get("request")
         if name == "admit":
@@ -90,7 +90,7 @@ class Requests:
         return answer(request, self._nodes.seen_by(None if peer.is_trusted else peer.uid))
 
     def _check_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
-        """Adopt the driver that a request names; refuse the request if we use another.
+        """Adopt the driver that a request names; refuse the request if another one is in use.
 
         A guest's path is only compared as text, because resolving it could hang root. A request
         that only shows GPUs is answered by the driver in use.
@@ -182,7 +182,7 @@ class Requests:
 
 
 def _resolve_path(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
-    """The path of a request; a container's name or id means its folder on its first GPU.
+    """Return the path of a request; a container's name or id means its folder on its first GPU.
 
     Returns:
         The path, and the container if it was named without a GPU.
@@ -207,7 +207,7 @@ def _resolve_path(request: dict[str, Any], tree: Tree) -> tuple[str, Record | No
 
 
 def _walk_folders(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The folder at ``path`` and all below it; a folder comes before what is in it."""
+    """Yield the folder at ``path`` and all below it; a folder comes before what is in it."""
     listed = _list_folder(tree, path)
     yield path, listed
     for name in listed["folders"]:
@@ -221,7 +221,7 @@ def _list_folder(tree: Tree, path: str) -> dict[str, Any]:
 
 
 def _container_to_json(use: Use) -> dict[str, Any]:
-    """A container in ``cgpu get --json``."""
+    """Return a container for ``cgpu get --json``."""
     mark = next((gpu.mark for gpu in use.gpus), None)
     gpus = [{**gpu.as_json(), **_to_former_keys(gpu)} for gpu in use.gpus]
     return {**use.as_json(), "mark": mark, "gpus": gpus}

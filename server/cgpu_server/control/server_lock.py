@@ -1,4 +1,4 @@
-"""The lock that lets one server at a time serve a state directory, and where it listens."""
+"""The lock by which one server at a time serves a state directory, and its sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 
 class ServerLock:
-    """Held by the one server of ``state_dir``; clients connect to ``listeners``."""
+    """The lock of the one server of ``state_dir``; clients connect to ``listeners``."""
 
     def __init__(self, state_dir: str, lock: int, listeners: list[socket.socket]) -> None:
         self.listeners = listeners
@@ -28,7 +28,7 @@ class ServerLock:
 
     @classmethod
     def acquire(cls, state_dir: str, *, replace: bool = False) -> Self | None:
-        """Take the lock; None where another server has it.
+        """Take the lock; None if another server has it.
 
         Args:
             state_dir: the state directory, which exists.
@@ -46,7 +46,7 @@ class ServerLock:
                 if server.is_listening(state_dir):
                     if not replace:
                         return None
-                    if _ask_to_end(state_dir):  # who gave up now would leave nobody to serve
+                    if _ask_to_end(state_dir):  # giving up now would leave nobody to serve
                         deadline = time.monotonic() + _PATIENCE
                 time.sleep(_POLL_SECONDS)
         except OSError as error:
@@ -57,14 +57,17 @@ class ServerLock:
         )
 
     def is_held(self) -> bool:
-        """Return whether the state directory still exists, with our lock in it."""
+        """Whether the state directory still exists, with our lock in it."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._lock))
         except OSError:
             return False
 
     def release(self) -> None:
-        """Let another server take over; under the registry's lock, nobody is admitted meanwhile."""
+        """Let another server take over.
+
+        Under the registry's lock, so nothing is admitted meanwhile.
+        """
         for listener in self.listeners:
             listener.close()
         if self.is_held():
@@ -74,7 +77,7 @@ class ServerLock:
 
 
 def _ask_to_end(state_dir: str) -> bool:
-    """Ask the other server to end; whether it will, or just has. A busy one takes its time."""
+    """Ask the other server to end. True: it will, or just has; a busy one takes its time."""
     try:
         client.send_request(state_dir, {"request": "stop"})
     except client.AbsentError:
@@ -93,13 +96,13 @@ def _remove_sockets(state_dir: str) -> None:
 def _open_listeners(state_dir: str) -> list[socket.socket]:
     """Listen. All users may connect to root's server, which has a second socket for root alone.
 
-    We hold the lock, so existing sockets are a killed server's.
+    We hold the lock, so sockets that exist were left by a killed server.
     """
     _remove_sockets(state_dir)
     if os.geteuid() != 0:
         return [_bind_socket(state_dir, server.SOCKET, 0o177)]
     os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
-    # the common one last: who finds it finds the other one too
+    # the common one last: a client that finds it finds the other one, too
     return [
         _bind_socket(state_dir, server.ROOT_SOCKET, 0o177),
         _bind_socket(state_dir, server.SOCKET, 0o111),

@@ -1,4 +1,4 @@
-"""The request ``set``: the target first, then its values, in one pass over the node."""
+"""The request ``set``: finds the target and then changes its values, under one lock."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _EACH_HAS = (
     f"a GPU has {', '.join(rules.RANGES)}; a container has"
     f" {', '.join(CONTAINER_KEYS)}; the {target.NODE} has {', '.join(NODE_SETTINGS)}"
 )
-_MEANT = {"memory": "memsize"}  # no letters that are like those of a setting
+_MEANT = {"memory": "memsize"}  # words that are meant, but spelt unlike a setting
 _GPU_FIRST = "that is a GPU; name a container by its name, by more of its id, or as GPU/ID"
 
 
 def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-    """Change what ``request`` names, for whoever sees ``tree``.
+    """Change what ``request`` names, for the user who sees ``tree``.
 
     Raises:
-        CgpuError: it makes no sense or cannot be done; one sentence says why.
+        CgpuError: it makes no sense or cannot be done; one sentence with the reason.
     """
     word, values = request.get("target"), request.get("values")
     if not isinstance(word, str) or not isinstance(values, dict) or not values:
@@ -66,7 +66,7 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
 def _resolve_target(
     word: str, values: dict[str, Any], gpus: Mapping[str, GpuShare | NodeGpu], tree: Tree
 ) -> Target:
-    """Return what is to be changed, or refuse if it lacks a setting in ``values``."""
+    """Return what is to be changed, or refuse if it does not have a setting in ``values``."""
     there = {uuid: gpu.index for uuid, gpu in gpus.items()}
     names = names_of(tree.records)
     could_be_container = "/" in word or target.match_containers(word, names)

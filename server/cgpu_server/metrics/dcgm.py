@@ -1,7 +1,7 @@
-"""The same under the names and labels of NVIDIA's exporter (DCGM), for dashboards that ask for it.
+"""Metrics under the names and labels of NVIDIA's exporter (DCGM), as some dashboards need.
 
 As there, a GPU with containers has a sample for each of them, and any other GPU has one. A
-container's has what that container holds and may hold, and its part of the GPU's time.
+container's samples show what it holds and may hold, and its part of the GPU's time.
 """
 
 from __future__ import annotations

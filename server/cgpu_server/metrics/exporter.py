@@ -42,7 +42,7 @@ class Collector:
         self._pods: dict[str, PodContainer] = {}
 
     def collect(self) -> Iterator[Family]:
-        """The table's families with their samples."""
+        """Yield the table's families with their samples."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
@@ -71,7 +71,7 @@ class Collector:
         )
 
     def _find_pods(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
-        """Return the pods' containers among them, by id; one that is ending keeps its entry."""
+        """Return the pods' containers among ``uses``, by id; one that is ending keeps its entry."""
         with self._lock:
             before = self._pods
             recorded = (use for use in uses if use.directory)
@@ -80,7 +80,7 @@ class Collector:
             return self._pods
 
     def _count_refused(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
-        """Refused requests. A container may write a smaller number, but a counter only grows.
+        """The counts of refused requests, which only grow, even if a container lowers its own.
 
         A later container in a directory of the same name has another inode, and starts at zero.
         """
@@ -98,7 +98,7 @@ class Collector:
 
 
 class Exporter:
-    """Serves the metrics of a node, on the socket ``given`` or where ``follow`` says."""
+    """Serves the metrics of a node, on the socket ``given`` or at the address of ``follow``."""
 
     def __init__(
         self, state: ServerState, audit: Audit, given: socket.socket | None = None
@@ -152,7 +152,7 @@ class Exporter:
 
 
 def _open_listener(address: str) -> socket.socket:
-    """A socket that listens at a literal address and port, such as ``[::1]:9477``.
+    """Return a socket that listens at a literal address and port, such as ``[::1]:9477``.
 
     Raises:
         ValueError, OverflowError: it is not one.

@@ -41,13 +41,13 @@ class Server(ThreadingHTTPServer):
         self.socket = listener
         self.server_name, self.server_port = "cgpud", 0
         self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
-        self._clients: dict[socket.socket, str] = {}  # and their addresses, the oldest first
+        self._clients: dict[socket.socket, str] = {}  # their addresses, the oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Serve the client in a thread of its own.
 
-        If there are too many, the oldest of the address that has most is disconnected: clients
-        that send or read slowly must not keep others out.
+        If there are too many clients, the oldest one of the address with the most is disconnected:
+        clients that send or read slowly must not keep others out.
         """
         self._clients[request] = str(client_address[0])
         if not self._room.acquire(blocking=False):

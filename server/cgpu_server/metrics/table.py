@@ -24,7 +24,7 @@ _LONGEST_LABEL = 200
 _GPU = ("gpu", "uuid")
 _CONTAINER = ("id", "namespace", "pod", "container")
 _SHARE = (*_CONTAINER, *_GPU)
-# What is known of a container that has whole GPUs, and so neither ledger nor arbiter.
+# The metrics of a container that has whole GPUs, and so neither ledger nor arbiter.
 _OF_WHOLE = {
     "memory_limit_bytes",
     "memory_used_bytes",
@@ -37,14 +37,14 @@ class MetricsView(NamedTuple):
     """The figures that are exported.
 
     Attributes:
-        usage: the description of the node, without GPUs where the driver does not answer.
+        the description of the node; without GPUs if the driver does not answer.
         is_readable: whether the driver answers.
         refused: requests for memory that did not fit, by directory and the GPU's number.
         figures: of each arbitration, by UUID.
         refresh_age: seconds since the server last read who is alive.
         audit: its last snapshot.
-        busy_ns: for how long each GPU was busy, by UUID.
-        pods: which container of which pod it is, by the container's id.
+        how long each GPU was busy, by UUID.
+        the pods' containers, by the container's id.
         host: the node's name in its cluster, or its host name.
     """
 
@@ -60,7 +60,7 @@ class MetricsView(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A row of the table; each of ``samples`` has the values of the labels, and the value."""
+    """A row of the table; ``samples`` returns the labels' values with each value."""
 
     name: str
     labels: tuple[str, ...]
@@ -74,12 +74,12 @@ class Metric(NamedTuple):
 
 
 def to_label(text: str) -> str:
-    """``text`` as a label's value: cut to a maximal length, and valid UTF-8."""
+    """Return ``text`` as a label's value: cut to a maximal length, and valid UTF-8."""
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
 
 
 def pod_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
-    """Namespace, pod and container; a container of no pod has its id for a name."""
+    """Return namespace, pod and container; a container of no pod has its id as its name."""
     pod = view.pods.get(use.id)
     return tuple(
         map(to_label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id))
@@ -87,12 +87,12 @@ def pod_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
 
 
 def _container_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
-    """The values of ``_CONTAINER``."""
+    """Return the values of ``_CONTAINER``."""
     return to_label(use.id), *pod_labels(view, use)
 
 
 def _select_uses(view: MetricsView, name: str) -> Iterable[Use]:
-    """The containers of which the metric ``name`` is known."""
+    """Return the containers whose metric ``name`` is known."""
     return (use for use in view.usage.uses if use.kind != "exclusive" or name in _OF_WHOLE)
 
 

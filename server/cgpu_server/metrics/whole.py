@@ -1,4 +1,4 @@
-"""Containers of pods that have whole GPUs: what the node knows of them without a record."""
+"""Describes containers of pods that have whole GPUs, by what is known of them without a record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WHOLE = 100.0  # percent
 def describe_whole_gpus(
     having: Mapping[str, Exclusive], node: Node | None, last: Snapshot
 ) -> dict[PodContainer, Use]:
-    """The containers with whole GPUs, as far as ``last`` has what the driver reports of these.
+    """Return the containers with whole GPUs, if ``last`` has the driver's figures of these.
 
-    Only the kubelet knows them, and it does not tell their ids: they go by their names.
+    Only the kubelet knows such containers, and does not report their ids: they are named by pod.
 
     Args:
         having: the containers, by the GPU's UUID.
         node: the facts about the node.
-        last: what was read last.
+        last: the audit's last snapshot.
     """
     found: dict[PodContainer, Use] = {}
     for gpu in node.gpus if node else ():

@@ -1,1 +1,1 @@
-"""The server's facts of containers and rules, and the arbitration that follows them."""
+"""The server's facts about containers and rules, and their arbitration."""

@@ -35,7 +35,7 @@ class _Terms(NamedTuple):
 
 
 class _Gpu:
-    """One GPU's arbitration, the rules it has, and the containers it has taken on."""
+    """One GPU's arbitration, its rules, and the containers that it has taken on."""
 
     def __init__(self, arbitration: Arbitration, rules: Rules) -> None:
         self.arbitration = arbitration
@@ -43,15 +43,15 @@ class _Gpu:
         self.begun = False
         self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
         self.foreign: set[_Tenant] = set()
-        self.together: frozenset[str] = frozenset()  # the GPUs it takes turns with
+        self.together: frozenset[str] = frozenset()  # the GPUs that it takes turns with
 
 
 class Arbiters:
     """The arbitrations of a node, by the GPU's UUID.
 
     Args:
-        start: makes an arbitration from the rules of a GPU, each by its name.
-        join: makes these arbitrations take turns together, and with no other.
+        start: makes an arbitration, from the rules of a GPU as keyword arguments.
+        join: makes the given arbitrations take turns together, and with no other.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Arbiters:
                 gpu.begun = True
 
     def read_figures(self) -> dict[str, Figures]:
-        """The counters of each arbitration, by UUID."""
+        """Return the counters of each arbitration, by UUID."""
         with self._lock:
             return {uuid: gpu.arbitration.read_figures() for uuid, gpu in self._gpus.items()}
 
@@ -137,7 +137,7 @@ class Arbiters:
 
 @contextlib.contextmanager
 def _log_errors(*uuids: str) -> Iterator[None]:
-    """Log an error of these GPUs, and go on with the others."""
+    """Log an error of these GPUs, and continue with others."""
     try:
         yield
     except (OSError, cgpu_native.NativeError) as error:
@@ -151,7 +151,7 @@ def _log_errors(*uuids: str) -> Iterator[None]:
 
 
 def _group_gpus(wanted: Mapping[str, Mapping[_Tenant, _Terms]]) -> list[set[str]]:
-    """The GPUs in groups: all GPUs of a container are in the same group."""
+    """Return the GPUs in groups: all GPUs of a container are in the same group."""
     groups: list[set[str]] = []
     owners: dict[str, set[str]] = {}
     for uuid, tenants in wanted.items():
@@ -186,7 +186,7 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
 
 
 def _read_foreign_release(directory: str) -> str | None:
-    """The release whose files we cannot read; None if the files are ours, and ruined or gone."""
+    """Return the release whose files we cannot read; None if they are ours, and ruined or gone."""
     limits = cgpu_native.read_head(f"{directory}/limits")
     ledger = cgpu_native.read_head(f"{directory}/ledger")
     if limits is None or ledger is None:
@@ -197,7 +197,7 @@ def _read_foreign_release(directory: str) -> str | None:
 
 
 def _skip_foreign(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
-    """Log, once, that a container is another release's."""
+    """Log once that a container was made by another release."""
     if tenant in gpu.foreign:
         return
     gpu.foreign.add(tenant)

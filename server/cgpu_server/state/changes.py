@@ -37,13 +37,14 @@ def set_container(
 ) -> tuple[list[Record], tuple[str, ...]]:
     """Change some of the ``CONTAINER_KEYS`` of ``entry``; its cap on ``uuid``, or on all its GPUs.
 
-    For ``ServerState.refresh``, which says who lives.
+    For ``ServerState.refresh``, which passes ``living``.
 
     Returns:
-        Who lives, changed, and notes for the caller, one sentence each; the log has them too.
+        The living containers, changed, and notes for the caller, one sentence each, which the log
+            has too.
 
     Raises:
-        CgpuError: it cannot be done; one sentence says why, and nothing was changed.
+        CgpuError: it cannot be done; one sentence with the reason, and nothing was changed.
     """
     overcommit = state.config.overcommit
     new, notes = change_container(

@@ -24,13 +24,13 @@ _MEANT = (
 
 
 def log_misstated(container: str, notes: Iterable[str]) -> None:
-    """Log that a container has a part of a whole that is not the GPU's size."""
+    """Log that a container asked for a part of a stated whole that is not the GPU's size."""
     for note in notes:
         log.warning("whole_misstated", container=container, note=note, do=_MEANT)
 
 
 class ContainerWarnings:
-    """Logs each container once, and again after a minute without such locks.
+    """Logs containers with too many locks, each once, and again after a minute without them.
 
     Ledgers that have become larger are cut back to their format.
     """
@@ -41,7 +41,7 @@ class ContainerWarnings:
         self._seen: set[str] = set()
 
     def log(self, records: Iterable[Record]) -> None:
-        """Log those among ``records`` that were not logged yet."""
+        """Log the ``records`` that were not logged yet."""
         records = tuple(records)
         for entry in records:
             if entry.directory not in self._seen:
@@ -61,7 +61,10 @@ class ContainerWarnings:
 
 
 def _cut_ledger(entry: Record) -> bool:
-    """Whether its ledger was larger than it may be; another release's format is not known."""
+    """Cut the ledger if it is larger than its format, and return whether it was.
+
+    The format of another release is not known, so its ledgers are left alone.
+    """
     try:
         head = cgpu_native.read_head(f"{entry.directory}/limits")
         is_ours = head is not None and head.version == cgpu_native.LIMITS_VERSION

@@ -30,20 +30,20 @@ _COARSE_NS = 50_000_000
 
 
 class ServerState:
-    """The facts of containers and rules in ``registry``; the arbiters follow them.
+    """The facts about containers and rules in ``registry``, with which the arbiters are reconciled.
 
     Attributes:
         registry: of the state directory.
         arbiters: those of all GPUs.
-        driver_dir: of the driver, if it was named.
+        driver_dir: the driver's directory, if it was named.
         records: the containers and sessions that were alive.
-        exclusive: the containers of pods that have whole GPUs, which none of ``records`` has, by
-            the GPU's UUID.
+        exclusive: the containers of pods that have whole GPUs, by the GPU's UUID. None of
+            ``records`` is on these GPUs.
         config: the node's configuration.
         defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
         inhabited_at: time.monotonic() of the last refresh that found a container, or that one had
-            come and gone; before any, of the start.
+            come and gone; before that, of the start.
         refreshed: called after every refresh.
     """
 
@@ -62,11 +62,11 @@ class ServerState:
         self._followed: object = None
 
     def refresh(self, change: Callable[[list[Record]], list[Record]] | None = None) -> None:
-        """Read who is alive and which rules are in force, and reconcile the arbiters.
+        """Read which containers live and which rules are in force, and reconcile the arbiters.
 
         Args:
-            change: called with those who live, in ``records`` too, while nobody is admitted;
-                returns them as they are then. After a refusal the rest is done all the same.
+            change: called with the living containers, while nothing is admitted; ``records`` has
+                them then. It returns them as changed. If it refuses, the rest is done nevertheless.
 
         Raises:
             CgpuError: the state directory cannot be used, or ``change`` refuses.
@@ -103,7 +103,7 @@ class ServerState:
 
     def _find_exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
         found = exclusive.read(self.registry.state_dir)
-        # As far as they are known: asking the driver may hang, and this is done each second.
+        # As far as they are kept: asking the driver may hang, and this is done each second.
         facts = (read_facts(f"{self.registry.state_dir}/node.json") if found else None) or {}
         ids = {
             id_: gpu["uuid"]
@@ -123,11 +123,11 @@ class ServerState:
         return self._time_of_change() != self._folder_time
 
     def rules_of(self, uuid: str) -> Rules:
-        """The rules in force on a GPU."""
+        """Return the rules in force on a GPU."""
         return self._table.get(uuid) or self.defaults.for_gpu(uuid)
 
     def find_node(self) -> Node | None:
-        """The facts about driver and GPUs; None if the driver does not answer."""
+        """Return the facts about driver and GPUs; None if the driver does not answer."""
         with contextlib.suppress(CgpuError):
             return self.known_node()
         return None
@@ -144,11 +144,11 @@ class ServerState:
         return load_node(state_dir, self.driver_dir, config=config, refresh=refresh)
 
     def list_gpus(self) -> list[GpuShare | NodeGpu]:
-        """The GPUs that have a UUID; if the driver does not answer, those that containers have."""
+        """Return the GPUs that have a UUID; if the driver does not answer, those of containers."""
         return self.gpus_of(self.find_node())
 
     def gpus_of(self, node: Node | None) -> list[GpuShare | NodeGpu]:
-        """The same by facts that have been read."""
+        """Return these GPUs by facts that have been read."""
         there = node.gpus if node else ()
         found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in there if gpu.uuid}
         for record in self.records:
@@ -157,7 +157,7 @@ class ServerState:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def own_driver(self) -> str | None:
-        """The folder of the driver in use, whether it answers or not; None: not found."""
+        """Return the folder of the driver in use, whether it answers or not; None: not found."""
         with contextlib.suppress(CgpuError):
             return os.path.realpath(driver_folder(self.driver_dir, self.config))
         return None
@@ -181,7 +181,7 @@ class ServerState:
         return True
 
     def _time_of_change(self) -> int | None:
-        """Of the containers' folder; None, which counts as a change, if it is too recent."""
+        """Return when the containers' folder changed; None, which counts as a change: just now."""
         try:
             changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
         except OSError:
@@ -189,7 +189,7 @@ class ServerState:
         return changed if time.time_ns() - changed > _COARSE_NS else None
 
     def _follow_configuration(self) -> None:
-        """Apply the configuration to each GPU, on a change only: asking the driver may hang."""
+        """Apply the configuration to each GPU if it has changed: asking the driver may hang."""
         inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
         followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:

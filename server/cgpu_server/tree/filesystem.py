@@ -53,7 +53,7 @@ class Files:
         return {"st_mode": mode, "st_nlink": links, "st_size": 0, **owner, **times}
 
     def readdir(self, path: str, _: int) -> list[str]:
-        """The names in a folder."""
+        """Return the names in a folder."""
         try:
             return [".", "..", *self._tree.list_names(path)]
         except MissingError:
@@ -72,7 +72,7 @@ class Files:
         return handle
 
     def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
-        """A part of the content that the file had when it was opened."""
+        """Return a part of the content that the file had when it was opened."""
         return self._open.get(handle, b"")[offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, _: object) -> int:
@@ -150,7 +150,7 @@ class ControlTree:
         self._thread: threading.Thread | None = None
 
     def open_device(self) -> int:
-        """Open the device of a file system that a client is about to mount at the path.
+        """Open the FUSE device, for a file system that a client is about to mount at the path.
 
         Raises:
             CgpuError: it cannot be opened.
@@ -164,7 +164,7 @@ class ControlTree:
         return self._device
 
     def start_opened(self) -> None:
-        """Serve the device that was opened, which is mounted now.
+        """Serve the device that was opened, after the client has mounted it.
 
         Raises:
             CgpuError: none was opened.
@@ -175,7 +175,7 @@ class ControlTree:
         self.start(device)
 
     def start(self, device: int | None = None) -> None:
-        """Serve from now on; ``device``: of a file system that is already mounted at the path."""
+        """Serve the tree; ``device``: of a file system that is already mounted at the path."""
         self._thread = threading.Thread(
             target=self._run, args=(device,), name="cgpu-tree", daemon=True
         )
@@ -184,7 +184,7 @@ class ControlTree:
     def join(self, seconds: float) -> None:
         """After ``close``, wait until nobody has a file of the tree open, but not for longer.
 
-        The kernel tells programs whose requests have no answer that the connection was aborted.
+        The kernel reports an aborted connection to programs whose requests have no answer.
         """
         if self._thread:
             self._thread.join(seconds)
@@ -224,7 +224,7 @@ class ControlTree:
 
 
 def _load_library() -> Any:  # noqa: ANN401
-    """The FUSE library; importing its module loads it.
+    """Load the FUSE library, by importing its module, and return it.
 
     Raises:
         CgpuError: it is not installed.

@@ -22,7 +22,7 @@ def mount_for_server(state_dir: str, path: str) -> None:
     """Mount the tree of the server of ``state_dir`` at ``path``.
 
     Raises:
-        CgpuError: there is no server, or it cannot be mounted.
+        CgpuError: no server answers, or it cannot be mounted.
     """
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

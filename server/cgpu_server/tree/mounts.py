@@ -33,7 +33,7 @@ def open_device() -> int:
 
 
 def mount_tree(path: str, device: int | None = None) -> int:
-    """Mount a new file system at ``path``, and first unmount what a server left there.
+    """Mount a new file system at ``path``, after unmounting what a server left there.
 
     Args:
         path: a folder, or where one can be made.
@@ -43,7 +43,7 @@ def mount_tree(path: str, device: int | None = None) -> int:
         The connection that serves it.
 
     Raises:
-        CgpuError: it cannot be mounted; one sentence says why.
+        CgpuError: it cannot be mounted; one sentence with the reason.
     """
     try:
         _prepare_folder(path)
@@ -70,7 +70,7 @@ def _attach_device(device: int, path: str) -> None:
 def unmount_tree(path: str) -> None:
     """Unmount our file systems at ``path``; reading a file of theirs that is still open fails.
 
-    Nothing looks into them, because their server may have ended, or hang.
+    Nothing is read from them, because their server may have ended, or hang.
     """
     for _ in filter(path.__eq__, _find_mounted()):
         if os.geteuid() == 0:

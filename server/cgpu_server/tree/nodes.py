@@ -1,7 +1,7 @@
 """The nodes of the control tree, for the file system and for the socket.
 
-Names and formats are those of cGPU's ``/proc/cgpu_km``. Each kind of folder has a table of nodes; a
-node says how it is read, and how it is written if it can be.
+Names and formats are those of cGPU's ``/proc/cgpu_km``. Each kind of folder has a table of nodes,
+with a function that reads each node and one that writes it, if it can be written.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tree:
     Args:
         state: of the server.
         restart: replaces the server by one of the installed release.
-        uid: the user who sees it, and only their own sessions in it; None: a user who may do all.
+        uid: the user who sees it, with that user's sessions only; None: a user who may do all.
 
     Attributes:
         state: of the server.
@@ -73,7 +73,7 @@ class Tree:
         self.state, self.restart, self._uid = state, restart, uid
 
     def seen_by(self, uid: int | None) -> Tree:
-        """The tree as this user sees it; None: as a user who may do all."""
+        """Return the tree as this user sees it; None: as a user who may do all."""
         return Tree(self.state, self.restart, uid)
 
     @property
@@ -88,7 +88,7 @@ class Tree:
         return [each for each in everyone if self.is_for_all or find_owner(each) == self._uid]
 
     def find(self, path: str) -> Folder | TreeFile:
-        """The folder or file at ``path``, such as ``0/policy``.
+        """Return the folder or file at ``path``, such as ``0/policy``.
 
         Raises:
             MissingError: there is none.
@@ -96,7 +96,7 @@ class Tree:
         return self._find_entry(_split_path(path))[1]
 
     def list_names(self, path: str) -> list[str]:
-        """The names in the folder at ``path``; folders come first.
+        """Return the names in the folder at ``path``; folders come first.
 
         Raises:
             MissingError: there is no such folder.
@@ -107,7 +107,7 @@ class Tree:
         return [*(name for name, _ in self._list_folders(folder)), *_select_table(folder)]
 
     def read(self, path: str) -> str:
-        """The content of the file at ``path``, with a newline at its end.
+        """Return the content of the file at ``path``, with a newline at its end.
 
         Raises:
             MissingError: there is no such file.
@@ -123,7 +123,7 @@ class Tree:
         Raises:
             MissingError: there is no such file.
             ReadOnlyError: it can only be read.
-            CgpuError: one sentence that says what is allowed.
+            CgpuError: the value is refused; one sentence with what is allowed.
         """
         folder, node = self._find_entry(_split_path(path))
         if isinstance(node, Folder):
@@ -153,7 +153,7 @@ class Tree:
         return folder, folder
 
     def _match_folder(self, folder: Folder, word: str) -> Folder | None:
-        """The folder below that ``word`` means without being its name: a container's name, say."""
+        """The folder in ``folder`` that ``word`` means, such as a container's by its name."""
         if folder.record is not None:
             return None
         if folder.gpu is None:
@@ -170,7 +170,7 @@ class Tree:
             raise MissingError(str(error)) from None
 
     def _list_folders(self, folder: Folder) -> list[tuple[str, Folder]]:
-        """The folders in a folder."""
+        """Return the folders in a folder, by name."""
         gpu = folder.gpu
         if folder.record is not None:
             return []
@@ -181,21 +181,21 @@ class Tree:
 
 
 def name_of(record: Record, beside: list[Record]) -> str:
-    """A container's folder: its id's first 12 characters, or the whole id if others share these."""
+    """A container's folder: 12 characters of its id, or the whole id if others share these."""
     short = record.id[:_ID_WIDTH]
     same = [other for other in beside if other.id.startswith(short)]
     return short if len(same) == 1 else record.id
 
 
 def find_owner(record: Record) -> int | None:
-    """The user whose session it is; for a container the server's user."""
+    """Return the user whose session it is; for a container, the server's user."""
     if record.kind == "container":  # its root can give the ledger to anybody
         return os.geteuid()
     return ledger_owner(record.directory)
 
 
 def read_major(gpu: GpuShare | NodeGpu) -> int:
-    """The major number of the GPU's device file; 0 if there is none."""
+    """Return the major number of the GPU's device file; 0 if there is none."""
     for node in getattr(gpu, "device_nodes", ()):
         with contextlib.suppress(OSError):
             return os.major(os.stat(node.host).st_rdev)
@@ -228,7 +228,7 @@ def _require_record(folder: Folder) -> Record:
 
 
 def _parse_value(text: str) -> int | str:
-    """The number that was written; else the text, which the check then refuses."""
+    """Return the number that was written; else the text, which the check then refuses."""
     number = parse_integer(text, LARGEST_BYTES)
     return printable(text) if number is None else number
 
@@ -261,7 +261,7 @@ def _write_upgrade(tree: Tree, _: Folder, text: str) -> None:
 
 
 def read_releases(records: Sequence[Record]) -> dict[str, Any]:
-    """The release that runs, the installed one, and the one to go back to.
+    """Return the release that runs, the installed one, and the one to go back to.
 
     ``older`` counts the containers that were made by another release than the one that runs.
     """

@@ -94,7 +94,7 @@ class Request(NamedTuple):
         weight: compute weight.
         high_priority: whether it goes first.
         notes: what the caller may not have meant, one sentence each.
-        what the request was made from, for a refusal to quote; None: not known here.
+        asked: what the request was made from, for a refusal to quote; None: not known here.
     """
 
     gpus: tuple[GpuShare, ...]

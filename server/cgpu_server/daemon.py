@@ -37,7 +37,7 @@ class Daemon:
     """Serves ``state`` until it is stopped, or has been idle for ``idle_exit`` seconds.
 
     Attributes:
-        whether a server of the installed release follows at once.
+        restarts: whether a server of the installed release follows at once.
     """
 
     def __init__(

@@ -43,11 +43,11 @@ class NodeGpu(NamedTuple):
     Attributes:
         index: as the driver numbers it.
         uuid: empty if it was lost before anybody asked.
-        the product's name; likewise.
-        its memory; likewise 0.
-        cost of a CUDA context; 0: not known.
+        name: the product's name; likewise.
+        total_bytes: its memory; likewise 0.
+        context_bytes: cost of a CUDA context; 0: not known.
         device_nodes: those of this GPU alone.
-        why it does not answer and, after a semicolon, what to do; empty if it answers.
+        lost: why it does not answer and, after a semicolon, what to do; empty if it answers.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here

@@ -61,13 +61,14 @@ class GpuUse(NamedTuple):
         index: of the GPU on this node.
         uuid: of the GPU.
         cap_bytes: what the container may hold.
-        what its processes hold, whether it is in its ledger or not.
+        used_bytes: what its processes hold, whether it is in its ledger or not.
         processes: those that hold memory there.
         compute: None if the limits cannot be read, because the container has just ended.
         refused: requests for memory that did not fit.
-        the part of ``used_bytes`` that is not in the ledger.
+        outside_bytes: the part of ``used_bytes`` that is not in the ledger.
         mark: why this cannot be known in full (``marks``); None: it can.
-        what admission gives nobody else: the cap, or the bytes held if these are more.
+        promised_bytes: what admission gives nobody else: the cap, or the bytes held if these are
+            more.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here

@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     """One GPU.
 
     Attributes:
-        what is in use, without the driver's own.
+        used_bytes: what is in use, without the driver's own.
         holders: bytes by host pid; None if the driver does not report how much.
         utilisation: percent of the last second or less in which a kernel ran; None: not reported.
         busy: the same by host pid, without idle ones; None: not reported, or not asked.

@@ -13,7 +13,7 @@ class LostGpus:
     """The GPUs of ``state`` that are lost, as the audit sees them.
 
     Attributes:
-        by index, when the audit last looked; None: it has not yet.
+        seen: by index, when the audit last looked; None: it has not yet.
     """
 
     def __init__(self, state: ServerState) -> None:

@@ -44,7 +44,7 @@ class HostProcess(NamedTuple):
 
     Attributes:
         pid: on the host.
-        as ``liveness.start_time`` returns it; pids are reused.
+        start_time: as ``liveness.start_time`` returns it; pids are reused.
         own_pid: in its own pid namespace.
         parent: on the host.
         uid: the user it runs as.

@@ -24,7 +24,7 @@ class Utilisation:
     """Sums up ``snapshot`` over time. Other threads may read it: they see whole tables only.
 
     Attributes:
-        how long each GPU was busy while it had containers, by UUID.
+        busy_ns: how long each GPU was busy while it had containers, by UUID.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class ReportedMemory(NamedTuple):
         pid: on the host.
         own_pid: in the process's own namespace, as in its ledger.
         used_bytes: what it holds of the GPU.
-        whether it is exiting; its ledger's slot may be freed before its memory.
+        ends: whether it is exiting; its ledger's slot may be freed before its memory.
     """
 
     pid: int
@@ -46,10 +46,10 @@ class LedgerAccount(NamedTuple):
 
     Attributes:
         total_bytes: the sum that the cap applies to.
-        bytes by own pid; 0 for a process that only holds memory of another GPU.
-        bytes by own pid that it has imported and another process is charged for. It is not known
-        which of the two the driver reports.
-        how much is shared, and charged to one of the processes that have it.
+        slots: bytes by own pid; 0 for a process that only holds memory of another GPU.
+        shared: bytes by own pid that it has imported and another process is charged for. It is not
+            known which of the two the driver reports.
+        paid_bytes: how much is shared, and charged to one of the processes that have it.
         importers: how many processes have imported any of that.
     """
 
@@ -74,8 +74,8 @@ class Discrepancy(NamedTuple):
 
     Attributes:
         kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
-        host pids of the processes that hold it; empty if it exceeds the ledger's sum. A bypass
-        lists no process for memory that another one holds.
+        pids: host pids of the processes that hold it; empty if it exceeds the ledger's sum. A
+            bypass lists no process for memory that another one holds.
         excess_bytes: how much it is.
     """
 
@@ -142,8 +142,8 @@ def judge_container(
         held: what the driver reports.
         account: what the ledger says; the larger of before and after the driver's report.
         context_bytes: what a context costs on this GPU; 0: unknown.
-        memory of the whole GPU that is in use and in no ledger. Figures of processes may count
-        shared memory twice; this one does not.
+        unexplained_bytes: memory of the whole GPU that is in use and in no ledger. Figures of
+            processes may count shared memory twice; this one does not.
     """
     found = [
         finding

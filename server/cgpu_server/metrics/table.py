@@ -37,14 +37,14 @@ class MetricsView(NamedTuple):
     """The figures that are exported.
 
     Attributes:
-        the description of the node; without GPUs if the driver does not answer.
+        usage: the description of the node; without GPUs if the driver does not answer.
         is_readable: whether the driver answers.
         refused: requests for memory that did not fit, by directory and the GPU's number.
         figures: of each arbitration, by UUID.
         refresh_age: seconds since the server last read who is alive.
         audit: its last snapshot.
-        how long each GPU was busy, by UUID.
-        the pods' containers, by the container's id.
+        busy_ns: how long each GPU was busy, by UUID.
+        pods: the pods' containers, by the container's id.
         host: the node's name in its cluster, or its host name.
     """
 

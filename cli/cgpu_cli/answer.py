@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-VERSION = 1  # of all of them; goes up when a key is removed or changes its meaning
+VERSION = 1  # of all of them; incremented when a key is removed or changes its meaning
 
 
 def print_json(fields: Mapping[str, Any], *, is_one_line: bool = False) -> None:

@@ -44,7 +44,7 @@ is not shown. A query of fields prints the note on standard error.
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     from cgpu_cli.show import fields
     from cgpu_cli.show.words import add_gpus, parse_seconds
     from cgpu_env.commandline import Parser
@@ -93,7 +93,7 @@ def build_parser() -> Parser:
 
 
 def main() -> NoReturn:
-    """Show the table, or what else is asked for, and exit."""
+    """Show the table, or the output that the options select, and exit."""
     program.run("cgpu-smi", _run_command)
 
 
@@ -137,7 +137,7 @@ def _show_usage(given: argparse.Namespace, form: Form) -> None:
 
         print_json(usage.as_json(), is_one_line=given.loop is not None)
     elif given.asked is not None:
-        if UNSERVED in usage.notes:  # the fields have no place for it
+        if UNSERVED in usage.notes:  # the fields have no room for it
             print(f"cgpu-smi: note: {UNSERVED}", file=sys.stderr)
         _print_lines(given.asked.format_lines(usage, form))
     elif given.list_gpus:
@@ -167,7 +167,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 def _list_fields() -> str:
-    """The fields of each query."""
+    """Return the fields of each query, as text."""
     from cgpu_cli.show.fields import QUERIES
 
     found = (f"--query-{name}: {', '.join(query.known)}" for name, query in QUERIES.items())

@@ -37,11 +37,11 @@ _OF_ROOT = (
     *("cgpu install", "cgpu upgrade", "systemctl ", "sysctl ", "/etc/cgpu/runtime", "mount -t "),
     *("apt-get ", "modprobe ", "nvidia-smi -i ", "reboot", "chmod a+r "),
 )
-"""What only root can do of what the checks advise."""
+"""Words in advice that only root can follow."""
 
 
 def run_checks(ground: Ground) -> list[Finding]:
-    """The findings of all checks; a check that fails is a finding too."""
+    """Return the findings of all checks; a check that fails is a finding too."""
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         try:
@@ -58,7 +58,7 @@ def run_checks(ground: Ground) -> list[Finding]:
 
 
 def _by_whom(mend: str) -> str:
-    """The advice, with who can follow it if that is not this user."""
+    """Return the advice, with who can follow it if this user cannot."""
     if os.geteuid() == 0 or mend.startswith(_AS_ROOT):
         return mend
     return f"{_AS_ROOT}{mend}" if any(word in mend for word in _OF_ROOT) else mend

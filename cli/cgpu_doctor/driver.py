@@ -24,8 +24,8 @@ from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, find_unknown_gpus, load_config
 
 MODULE = "/proc/driver/nvidia/version"
-# Names that begin so, or have such a verb, may take memory or time; a test compares this with
-# shim/cuda/entry/lookup.c.
+# A driver's name that begins with one of these, or contains such a verb, may take device memory or
+# GPU time. A test compares this with shim/cuda/entry/lookup.c.
 FAMILIES = (
     "cuArray", "cuCheckpoint", "cuCtxAttach", "cuCtxCreate", "cuCtxFromGreenCtx", "cuCtxSetLimit",
     "cuDevicePrimaryCtx", "cuDeviceSetGraphMem", "cuEGLStream", "cuExternal", "cuFabric",
@@ -46,7 +46,7 @@ _SIMULATED = f"cgpu demo; or {shlex.quote(sys.executable)} -m cgpu_sim DIR and -
 
 @cache
 def _probe_driver(ground: Ground) -> Node | CgpuError:
-    """The driver's answer, or why there is none; a driver may take minutes to fail."""
+    """Return the driver's answer, or the error; a driver may take minutes to fail."""
     try:
         return load_node(ground.state_dir, ground.driver_dir, refresh=True, keep=False)
     except CgpuError as error:
@@ -103,7 +103,7 @@ def _check_default_size(ground: Ground, node: Node) -> Iterator[Finding]:
 
 
 def _is_unnamed(ground: Ground) -> bool:
-    """Return whether nobody names the driver's directory: then the machine may have no driver."""
+    """Whether nobody names the driver's directory: then the machine may have no driver."""
     try:
         config = load_config(ground.machine.resolve_path(CONFIG_PATH))
     except CgpuError:
@@ -125,7 +125,7 @@ def _check_versions(ground: Ground, node: Node) -> Iterator[Finding]:
 
 
 def _parse_version(path: str, soname: str) -> str:
-    """The version in a real library's name: 535.129.03 of libcuda.so.535.129.03."""
+    """Return the version in a real library's name: 535.129.03 of libcuda.so.535.129.03."""
     name = os.path.basename(path).removeprefix(soname.removesuffix("1"))
     return name if "." in name else ""
 
@@ -184,7 +184,7 @@ def check_proxies(ground: Ground) -> Iterator[Finding]:
 
 
 def _advise_overlay(ground: Ground, folder: str) -> str:
-    """Return what lets the next container's start mount the overlay."""
+    """Return the command that lets the next container's start mount the overlay."""
     if character := sealed.find_special_character(folder):
         return f"install cgpu where the path has no '{character}'"
     if "overlay" not in (ground.read_word("/proc/filesystems") or "").split():

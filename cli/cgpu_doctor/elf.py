@@ -1,4 +1,4 @@
-"""The exports of a shared library, and the symbol versions that it needs of others."""
+"""The exports of a shared library, and the symbol versions that it needs from others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 
 
 def list_exports(path: str) -> set[str]:
-    """Names of the functions that it defines for others."""
+    """Return the names of the functions that it defines for others."""
     with open(path, "rb") as file:
         table: Any = ELFFile(file).get_section_by_name(".dynsym")
         return {
@@ -23,7 +23,7 @@ def list_exports(path: str) -> set[str]:
 
 
 def glibc_needed(path: str) -> tuple[int, int]:
-    """The oldest glibc with which it can be loaded; 0.0 if it needs none."""
+    """Return the oldest glibc with which it can be loaded; 0.0 if it needs none."""
     with open(path, "rb") as file:
         sections = [s for s in ELFFile(file).iter_sections() if isinstance(s, GNUVerNeedSection)]
         names = [

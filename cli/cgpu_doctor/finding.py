@@ -18,7 +18,7 @@ class Finding(NamedTuple):
     """One sentence.
 
     Attributes:
-        check: the check that says it; set by who runs the checks.
+        check: the check that found it; set by ``run_checks``.
         level: ``error``: containers are refused, or not created as they should be; ``warning``:
             they are created, but something else is wrong; ``note``: good to know; ``ok``.
         what: what was found, as a sentence with the value.
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The machine that checks look at; files of the kernel are below its root too."""
+    """The machine to check; files of the kernel are below its root, too."""
 
     machine: Machine
     state_dir: str
@@ -52,30 +52,30 @@ class Ground(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the state directory is somebody else's, so that its files cannot be read."""
+        """Whether the state directory is another user's, so that its files cannot be read."""
         try:
             return os.stat(self.state_dir).st_uid != os.geteuid() != 0
         except OSError as error:
             return isinstance(error, PermissionError)
 
     def report_closed(self) -> Finding:
-        """The finding that it is closed."""
+        """Return the finding that the state directory is closed."""
         what = f"{self.state_dir} is not readable by you"
         return Finding("note", what, self.state_dir, BY_ROOT)
 
     def by_root(self, command: str) -> str:
-        """Return the command, and that root has to run it if the state directory is closed."""
+        """Return the command, marked as root's if the state directory is closed."""
         return f"as root: {command}" if self.is_closed else command
 
     def is_served(self) -> bool:
-        """Return whether a server listens there, as far as this user sees."""
+        """Whether a server listens there, as far as this user sees."""
         try:
             return os.path.isdir(self.state_dir) and server.is_listening(self.state_dir)
         except PermissionError:  # the directory is closed until root's server listens
             return False
 
     def is_hidden(self, path: str) -> bool:
-        """Return whether this user cannot see if there is such a file."""
+        """Whether this user cannot see if there is such a file."""
         try:
             os.stat(self.machine.resolve_path(path))
         except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cgpu_doctor.finding import Finding, Ground
 
-# Setting: the value that keeps users without root from namespaces, and the one that lets them.
+# Setting: the value that keeps users without root from namespaces, and the one that allows them.
 _SWITCHES = {
     "user.max_user_namespaces": ("0", "15000"),
     "kernel.unprivileged_userns_clone": ("0", "1"),

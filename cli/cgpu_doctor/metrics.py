@@ -1,4 +1,4 @@
-"""Checks that cgpud serves metrics where it should, and to whom."""
+"""Checks that cgpud serves metrics at the configured address."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OTHER = f"name another [server] metrics in {CONFIG_PATH}"
 
 
 def check_metrics(ground: Ground) -> Iterator[Finding]:
-    """Whoever asks at the address gets cgpud's metrics."""
+    """The configured address serves cgpud's metrics."""
     own = ground.machine.resolve_path(ROOT_STATE)
-    if ground.state_dir != own:  # of the node's own server alone
+    if ground.state_dir != own:  # only the node's own server has them
         return
     has_unit = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
     by_systemd = has_unit and ground.is_booted
@@ -57,7 +57,7 @@ def _read_socket(ground: Ground) -> str | None:
 
 
 def _parse_address(named: str) -> tuple[str, int]:
-    """Address and port.
+    """Return address and port.
 
     Raises:
         ValueError: it is neither.
@@ -93,7 +93,7 @@ def _check_address(
 
 
 def _fetch_metrics(address: str, port: int) -> bytes:
-    """Return the beginning of what is served there."""
+    """Return the beginning of the response at an address."""
     connection = http.client.HTTPConnection(address, port, timeout=_PATIENCE)
     try:
         connection.request("GET", "/metrics")
@@ -113,7 +113,7 @@ def _is_local_address(address: str) -> bool:
 
 
 def _explain_silence(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
-    """Nobody serves it; the next server would, if none runs."""
+    """Report that nobody serves the metrics, unless no server runs: the next one would."""
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{named}: {SOCKET} does not listen there", named, mend)

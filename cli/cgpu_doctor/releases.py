@@ -1,4 +1,4 @@
-"""Lists the releases of cgpu on this machine beside the one in use."""
+"""Lists the releases of cgpu on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgpu_upgrade import living, switch
 
 
 def check_releases(ground: Ground) -> Iterator[Finding]:
-    """The one in use, the way back, and what upgrades have left."""
+    """Yield the release in use, the one to go back to, and what upgrades have left."""
     own = installation.own_environment()
     if own is None:
         yield Finding("ok", f"release {VERSION}", VERSION)

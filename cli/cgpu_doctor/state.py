@@ -23,7 +23,7 @@ from cgpu_node.shares.registry import Registry
 
 _CALM_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
 _LEAST_BYTES = 1 << 20
-_LOOK = "cgpu get"  # starts a server where none runs, which clears up
+_LOOK = "cgpu get"  # starts a server if none runs, and a server clears up
 _SHOWN = 5
 _OWN, _LIMITS = "/proc/self", b"/limits"
 _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
@@ -139,7 +139,7 @@ def check_shares(ground: Ground) -> Iterator[Finding]:
 
 
 def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
-    """A process of each container that has variables of a share, and none."""
+    """Yield a process of each container with variables of a share but no size, and the warning."""
     at = ground.machine.resolve_path
     seen = {None, _read_namespace(at(_OWN))}
     for pid in sorted(int(name) for name in _list_names(at("/proc")) if name.isdecimal()):
@@ -199,7 +199,7 @@ def _check_running(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _count_containers(ground: Ground, answer: dict[str, Any]) -> str:
-    """Return how many live there, by the files, or by the server if the files cannot be read."""
+    """Return how many containers live, by the files; by the server, if those cannot be read."""
     if not ground.is_closed:
         return str(len(Registry(ground.state_dir).list_records()))
     of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]
@@ -218,7 +218,7 @@ def _check_unserved(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _check_answer(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
-    """Report what the server answered of itself; one of another release may answer less."""
+    """Report what the server answered about itself; one of another release may answer less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed and ground.is_closed:
         what = f"cgpud is of release {running}, and your commands are of release {installed}"
@@ -235,9 +235,9 @@ def _check_answer(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _find_trees(ground: Ground) -> list[str]:
-    """Return where control trees of ours are mounted; one may hide another.
+    """Return the mount points of control trees of ours; one may hide another.
 
-    Any user can mount something of that kind, anywhere in a folder of theirs.
+    Any user can mount something of that kind, anywhere in a folder of their own.
     """
     ours = b"user_id=%d" % os.geteuid()
     mounts = list_mounts(ground.machine.resolve_path(_OWN))
@@ -246,9 +246,9 @@ def _find_trees(ground: Ground) -> list[str]:
 
 
 def _is_answering(point: str) -> bool | None:
-    """Return whether somebody serves what is mounted there; None if no answer comes.
+    """Whether a server answers for what is mounted there; None if no answer comes.
 
-    It is asked from outside, for it may hang.
+    Another process asks, because the question may hang.
     """
     try:
         done = subprocess.run(
@@ -278,7 +278,7 @@ def _is_calm(folder: str, name: str) -> bool:
 
 
 def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
-    """Mount points in our namespace that show a container's files, and the container's name."""
+    """Yield mount points in our namespace that show a container's files, with its name."""
     try:
         facts = os.stat(ground.state_dir)
     except OSError:

@@ -1,4 +1,4 @@
-"""Checks for users of this machine: files that are closed to them, other accounts of shares."""
+"""Checks for users of this machine: files that they cannot use, and other accounts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_access(ground: Ground) -> Iterator[Finding]:
 def _check_shebang() -> Iterator[Finding]:
     """Check that the first line of ``cgpu-run``, as pip writes it, names an interpreter.
 
-    The kernel reads a path up to the first space.
+    The kernel reads a path only up to the first space.
     """
     path = f"{sysconfig.get_path('scripts')}/{_RUN}"
     with suppress(OSError), open(path, "rb") as file:
@@ -60,7 +60,7 @@ def _check_shebang() -> Iterator[Finding]:
 
 
 def _list_needed(ground: Ground) -> Iterator[tuple[str, bool]]:
-    """Yield the files that programs need, and whether each is of cgpu or its Python."""
+    """Yield the files that programs need, and whether each belongs to cgpu or its Python."""
     modules = [module for name, module in sys.modules.items() if name.startswith("cgpu_")]
     own = [getattr(module, "__file__", None) for module in modules]
     for path in (*own, sys.executable, os.__file__):
@@ -68,7 +68,7 @@ def _list_needed(ground: Ground) -> Iterator[tuple[str, bool]]:
             yield path, True
     config = ground.machine.resolve_path(CONFIG_PATH)
     yield config, False
-    with suppress(CgpuError):  # other checks say so
+    with suppress(CgpuError):  # other checks report it
         folder = driver_folder(ground.driver_dir, load_config(config))
         yield from ((f"{folder}/{name}", False) for name in PROXIED)
 
@@ -88,7 +88,7 @@ def _find_closed(path: str) -> str | None:
     for part in parts:
         try:
             mode = os.stat(part).st_mode
-        except OSError:  # it is not there
+        except OSError:  # it is missing
             return None
         if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
             return part

@@ -1,4 +1,4 @@
-"""Checks that engines know cgpu, and can start its programs."""
+"""Checks that engines know cgpu and can start its programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_INTERPRETERS = ("interpreter", "internal error")
 
 
 def check_configuration(ground: Ground) -> Iterator[Finding]:
-    """``/etc/cgpu/config.toml`` is understood."""
+    """``/etc/cgpu/config.toml`` has no mistake."""
     path = ground.machine.resolve_path(CONFIG_PATH)
     try:
         load_config(path)
@@ -58,7 +58,7 @@ def check_engines(ground: Ground) -> Iterator[Finding]:
 
 
 def check_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """One engine knows cgpu, or what makes that so."""
+    """Yield whether one engine knows cgpu, or how to make it so."""
     if engine.units and not ground.is_booted:
         what = f"systemd does not run here: the first container starts {SERVER}, which logs to"
         yield Finding("ok", f"{what} {ground.log}", engine.name)
@@ -81,7 +81,7 @@ def check_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     links = [change.path for change in plan.changes if change.engine == PROGRAMS]
     if own:
         what = f"{engine.name} does not know this cgpu: {', '.join(own)}"
-        # Without the units the first container starts a server.
+        # Without the units, the first container starts a server.
         level: Level = "error" if default else "note" if engine.name == "systemd" else "warning"
         yield Finding(level, what, own[0], install)
     elif links:
@@ -133,7 +133,7 @@ def check_rootless() -> Iterator[Finding]:
 
 
 def _check_units(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """Check that systemd runs its units."""
+    """Check that systemd runs the engine's units."""
     if engine.name == "systemd":
         state = _read_output("systemctl", "is-active", SERVICE)
         if state == "failed":
@@ -162,7 +162,7 @@ def check_runtime(ground: Ground) -> Iterator[Finding]:
 
 
 def _python_side(hook: str, output: str) -> Finding:
-    """Report the failure; if cgpu itself refuses, its interpreter is the right one."""
+    """Report a failure of the Python side; if cgpu itself refuses, its interpreter is right."""
     first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())

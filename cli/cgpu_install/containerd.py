@@ -1,4 +1,4 @@
-"""containerd: one more runtime for its CRI plugin, made like the one of ``runc``."""
+"""containerd: one more runtime for its CRI plugin, like that of ``runc``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MAIN = config_of("containerd").path
 _SHIM = "io.containerd.runc.v2"
-# Annotations of a pod that its containers' configurations get: the share that it was given, and
-# what published tools read of it. A star matches no slash.
+# Annotations of a pod that are passed to its containers' configurations: its decision, and what
+# published tools read of it. A star matches no slash.
 _PASSED = "pod_annotations"
 _DECISIONS = (
     "cgpu/*",
@@ -35,8 +35,8 @@ _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
 _OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
 _OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd runs in
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
-# Folders in which a distribution makes containerd's file anew whenever it starts, from a template
-# that is no TOML; by the version of what it makes.
+# Folders in which a distribution writes containerd's file whenever it starts, from a template that
+# is no TOML.
 _MADE_BY = {f"/var/lib/rancher/{name}/agent/etc/containerd": name for name in ("k3s", "rke2")}
 _TEMPLATES = {2: "config.toml.tmpl", 3: "config-v3.toml.tmpl"}
 
@@ -57,7 +57,7 @@ def find_files(machine: Machine) -> list[str]:
 
 
 def find_unconfigured(machine: Machine) -> Iterator[tuple[int, str]]:
-    """Pid and main file of each containerd of root's that reads another one, without our runtime.
+    """Yield pid and main file of root's containerds that read another file, without our runtime.
 
     The one that dockerd starts makes no pods.
     """
@@ -73,7 +73,7 @@ def find_unconfigured(machine: Machine) -> Iterator[tuple[int, str]]:
 
 
 def _names_ours(machine: Machine, path: str) -> bool:
-    """Return whether a main file, or one that it imports, names our runtime."""
+    """Whether a main file, or one that it imports, names our runtime."""
     try:
         names = [*_read_files(machine, path)]
     except CgpuError:
@@ -82,7 +82,7 @@ def _names_ours(machine: Machine, path: str) -> bool:
 
 
 def advise_by_hand(machine: Machine, path: str) -> str:
-    """Return what to do so that the containerd which reads this file gets our runtime."""
+    """Return what to do so that the containerd with this file gets our runtime."""
     folder, name = os.path.split(path)
     if folder not in _MADE_BY:
         mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
@@ -101,9 +101,9 @@ def list_notes(machine: Machine) -> Iterator[str]:
 
 
 def _read_files(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
-    """Read what containerd reads: the main file, its imports, and their imports in turn.
+    """Read the files that containerd reads: the main file, its imports, and their imports in turn.
 
-    /etc/containerd/conf.d too, which the default configuration of containerd 2.2 and later names.
+    This includes /etc/containerd/conf.d, which the default configuration imports since 2.2.
     """
     pending = [main]
     seen: dict[str, dict[str, Any]] = {}
@@ -129,7 +129,7 @@ def _list_imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str
 
 
 def add_runtime(text: str, program: str) -> str:
-    """The text with the runtime ``cgpu`` in it."""
+    """Return the text with the runtime ``cgpu`` in it."""
     data = toml_text.parse(text)
     if not data:
         text = toml_text.set_value(text, ("version",), _FRESH)
@@ -141,7 +141,7 @@ def add_runtime(text: str, program: str) -> str:
 
 
 def remove_runtime(text: str, program: str) -> str | None:
-    """The text without it."""
+    """Return the text without that runtime."""
     data = toml_text.parse(text)
     return entry.remove_entry(_build_entry(data), text, program) if _find_plugin(data) else text
 
@@ -180,7 +180,7 @@ def _has_plugin(data: dict[str, Any]) -> bool:
 
 
 def _find_plugin(data: dict[str, Any]) -> str:
-    """The plugin of the version that the file states; empty for an unknown one."""
+    """Return the plugin of the version that the file states; empty for an unknown one."""
     version = data.get("version", 1)
     return _PLUGINS.get(version, "") if isinstance(version, int) else ""
 
@@ -214,14 +214,14 @@ def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
 
 
 def _with_ours(passed: object) -> list[object]:
-    """A runtime's list of annotations with those in it that carry decisions."""
+    """Return a runtime's list of annotations with ours, which carry decisions."""
     if not isinstance(passed, list | None):
         raise CgpuError(f"{_PASSED} = {printable(str(passed))}: expected a list")
     return [*(passed or []), *(each for each in _DECISIONS if each not in (passed or []))]
 
 
 def _pass_annotations(text: str) -> str:
-    """The text with a runtime ``cgpu`` that gets a pod's decision; earlier releases had none."""
+    """Return the text with a runtime ``cgpu`` that gets a pod's decision; earlier ones did not."""
     data = toml_text.parse(text)
     place = (*_build_entry(data).place, _PASSED)
     there = get_value(data, place)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 FILE = config_of("docker").path
 DEFAULT = ("default-runtime",)  # in that file
 RELOAD, RESTART = "systemctl try-reload-or-restart docker", "systemctl restart docker"
-SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload where systemd does not run
-ENDS = "it ends containers unless live-restore is on"  # a restart
+SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload if systemd does not run
+ENDS = "it ends containers unless live-restore is on"  # a restart does
 _SOCKET, _SECONDS = "/var/run/docker.sock", 10
-# Where distributions write its command line.
+# Files where distributions write its command line.
 _STARTS = (
     "/etc/default/docker",
     "/etc/sysconfig/docker",
@@ -40,7 +40,7 @@ _STARTS = (
 def query_info(template: str) -> str:
     """Ask this machine's dockerd about itself; "" if none runs.
 
-    A user's environment and context may name another machine's.
+    The host is named, because a user's environment and context may name another machine's.
     """
     if not os.path.exists(_SOCKET):
         return ""
@@ -55,7 +55,7 @@ def query_info(template: str) -> str:
 
 
 def default_runtime() -> str:
-    """The default runtime that is in force; empty if no dockerd runs."""
+    """Return the default runtime that is in force; empty if no dockerd runs."""
     return query_info("{{.DefaultRuntime}}")
 
 
@@ -63,7 +63,7 @@ def check_default(machine: Machine) -> None:
     """Refuse a default runtime on a command line: dockerd does not start if its file has one too.
 
     Raises:
-        CgpuError: there is one.
+        CgpuError: a command line has one.
     """
     for option in find_options(machine, DEFAULT[0]):
         expected = f"expected none there, because dockerd does not start if {FILE} has one too"
@@ -71,10 +71,10 @@ def check_default(machine: Machine) -> None:
 
 
 def check_runtimes(machine: Machine) -> None:
-    """Refuse runtimes on a command line: once dockerd rereads its file, it has only those in there.
+    """Refuse runtimes on a command line: a dockerd that rereads its file keeps only those in it.
 
     Raises:
-        CgpuError: there is one.
+        CgpuError: a command line has one.
     """
     for option in find_options(machine, "add-runtime"):
         expected = f"expected none there, because dockerd forgets it when it reads {FILE} again"
@@ -86,7 +86,7 @@ def check_unnamed(machine: Machine) -> None:
     """Refuse our runtime as the default on a command line: without it dockerd does not start.
 
     Raises:
-        CgpuError: it is there.
+        CgpuError: a command line has it.
     """
     for option in find_options(machine, DEFAULT[0]):
         if option.endswith(f"={NAME}"):
@@ -95,7 +95,7 @@ def check_unnamed(machine: Machine) -> None:
 
 
 def find_options(machine: Machine, name: str) -> Iterator[str]:
-    """Yield an option on command lines of the machine's dockerd, each time with its file."""
+    """Yield an option on each command line of the machine's dockerd, with the file of that."""
     files = [path for pattern in _STARTS for path in machine.find_paths(pattern)]
     if not machine.root:
         own = (each for each in running.find_processes("dockerd") if not running.read_user(each))
@@ -115,7 +115,7 @@ def find_file_option(machine: Machine) -> str:
 
 
 def find_rootless() -> Iterator[tuple[int, int]]:
-    """Pid and user of each dockerd that is a user's own; it reads a file in that user's home."""
+    """Yield pid and user of each dockerd that is a user's own; its file is in that user's home."""
     for folder in running.find_processes("dockerd"):
         if uid := running.read_user(folder):
             yield int(os.path.basename(folder)), uid

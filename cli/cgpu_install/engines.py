@@ -29,10 +29,10 @@ NVIDIA = "/etc/nvidia-container-runtime/config.toml"
 _NVIDIA = EngineConfig(NVIDIA, "toml", ("nvidia-container-runtime", "runtimes"), (), replaces=True)
 HOOKS = "/usr/share/containers/oci/hooks.d"
 UNITS = "/etc/systemd/system"
-# Where distributions' packages have theirs; a unit of the same name in UNITS goes before it.
+# Folders of units in distributions' packages; a unit of the same name in UNITS precedes one there.
 PACKAGED_UNITS = ("/lib/systemd/system", "/usr/lib/systemd/system")
 SERVICE, MOUNT, SOCKET = "cgpud.service", "run-cgpu.mount", "cgpud-metrics.socket"
-# Unit: what systemd starts it for.
+# The target for which systemd starts each unit.
 WANTED_BY = {
     SERVICE: "multi-user.target",
     MOUNT: "multi-user.target",
@@ -43,10 +43,9 @@ WANTED_BY = {
 class File(NamedTuple):
     """A file of a machine, and how cgpu is added to it and removed from it.
 
-    ``add`` and ``take`` get its text, empty if there is none, and the path of ``program``; what
-    ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
-    the engine's default runtime; None: no such place. ``check`` raises where the change
-    would harm the engine.
+    ``add`` and ``take`` get its text, empty if there is none, and the path of ``program``. If
+    ``take`` returns None, the file is removed. ``default`` is the setting that names the engine's
+    default runtime; None: there is none. ``check`` raises if the change would harm the engine.
     """
 
     path: str
@@ -57,12 +56,12 @@ class File(NamedTuple):
     check: Callable[[Machine], None] = lambda _: None
 
     def remove_ours(self, text: str, before: object) -> str | None:
-        """``text`` as ``take`` leaves it; a default that names ours becomes ``before`` again."""
+        """Return ``text`` after ``take``; a default that names ours becomes ``before`` again."""
         taken = self.take(text, self.program)
         return self.default.restore(taken, before) if taken and self.default else taken
 
     def is_default(self, machine: Machine) -> bool:
-        """Return whether it names ours as the default runtime.
+        """Whether the file names ours as the default runtime.
 
         Raises:
             CgpuError: it is not understood.
@@ -81,15 +80,15 @@ class Engine(NamedTuple):
 
     Attributes:
         name: as on the command line.
-        files: what names cgpu, on a machine.
-        found: whether a machine has the engine.
+        files: returns the files that name cgpu, on a machine.
+        found: returns whether a machine has the engine.
         then: commands that make it read what was changed.
-        automatic: whether it is installed where it is found, or only by name.
+        automatic: whether it is installed if it is found, or only by name.
         links: programs of cgpu that it starts.
         units: those that systemd is to start with the machine.
-        undone: commands after cgpu was taken out; none: the same as ``then``.
-        earlier: a file that named cgpu before; only where that may be another one today.
-        notes: what is left to the administrator.
+        undone: commands after cgpu was removed; none: the same as ``then``.
+        earlier: makes the file that named cgpu before, if that may be another one today.
+        notes: returns what is left to the administrator.
     """
 
     name: str
@@ -110,12 +109,12 @@ _CONTAINERD_DEFAULT = Default(toml_text, containerd.default_place, containerd.ch
 
 
 def read_shipped(name: str) -> str:
-    """The text of a file that comes with cgpu."""
+    """Return the text of a file that comes with cgpu."""
     return (resources.files("cgpu_install") / "files" / name).read_text("utf-8")
 
 
 def _render_shipped(name: str, program: str) -> str:
-    """A file that is cgpu's alone, with the folder that its programs are in."""
+    """Return a file that is cgpu's alone, with the folder of its programs."""
     return read_shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
 
 
@@ -158,7 +157,7 @@ def _list_hook_files(machine: Machine, *stages: str) -> list[File]:
 
 
 def unit_path(name: str, machine: Machine) -> str:
-    """Return where systemd finds a unit of ours: a package's, if we would write the same."""
+    """Return the path of a unit of ours: a package's, if we would write the same."""
     wanted = _render_shipped(name, machine.program_path(SERVER))
     packaged = (f"{folder}/{name}" for folder in PACKAGED_UNITS)
     own = f"{UNITS}/{name}"
@@ -182,7 +181,7 @@ def _make_unit_file(name: str, mark: str, machine: Machine) -> File:
 
 
 def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
-    """A note where no systemd runs to start units; none for a tree, which may get one."""
+    """Return a note if no systemd runs to start units; none for a tree, which may get one."""
     what = f"systemd does not run here{sentence}"
     return lambda machine: () if machine.root or machine.has(BOOTED) else (what,)
 
@@ -217,7 +216,7 @@ ENGINES: tuple[Engine, ...] = (
             _make_unit_file(MOUNT, "Where=/run/cgpu", m),
         ],
         lambda m: m.has(BOOTED, "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
-        # The mount is made if nothing is at its place yet, and otherwise at boot.
+        # The mount is made if its mount point is free, and otherwise at boot.
         ("systemctl daemon-reload", f"systemctl start {MOUNT} {SERVICE}"),
         links=(SERVER,),
         units=(SERVICE, MOUNT),
@@ -230,7 +229,7 @@ ENGINES: tuple[Engine, ...] = (
         lambda _: False,
         (
             "systemctl daemon-reload",
-            f"systemctl stop {SERVICE}",  # a socket is handed over at the start
+            f"systemctl stop {SERVICE}",  # a socket is passed to it when it starts
             f"systemctl start {SOCKET} {SERVICE}",
         ),
         automatic=False,
@@ -267,10 +266,10 @@ _ONE_OF = ("podman-hooks", "crio-hooks")  # podman would start both
 
 
 def select_engines(names: Sequence[str]) -> list[Engine]:
-    """The engines of these names.
+    """Return the engines of these names.
 
     Raises:
-        CgpuError: there is none of a name, or two would do the same thing.
+        CgpuError: a name is unknown, or two engines would do the same thing.
     """
     table = {engine.name: engine for engine in ENGINES}
     for name in names:

@@ -22,10 +22,10 @@ class Format(Protocol):
         """Return the values in the text."""
 
     def set_value(self, text: str, path: Sequence[str], value: object, /) -> str:
-        """The text with a value set."""
+        """Return the text with a value set."""
 
     def remove_value(self, text: str, path: Sequence[str], /) -> str:
-        """The text with a value gone."""
+        """Return the text with a value removed."""
 
 
 class Entry(NamedTuple):
@@ -33,11 +33,11 @@ class Entry(NamedTuple):
 
     Attributes:
         format: how the file is written.
-        place: of the entry.
-        program: of the program's path in the entry; empty: the entry is a list with that path.
-        make: a new entry, from the configuration and the program's path.
+        place: the path of the entry in the configuration.
+        program: the path of the program's name in the entry; empty: the entry is a list with it.
+        make: makes a new entry, from the configuration and the program's path.
         replaces: whether an entry that names others' programs is replaced, not refused.
-        whole: makes the text of a file that is nothing but cgpu's; None: the file is others'.
+        whole: makes the text of a file that is cgpu's alone; None: the file is another's.
     """
 
     format: Format
@@ -53,7 +53,7 @@ class Default(NamedTuple):
 
     Attributes:
         format: how the file is written.
-        place: the path of that setting in a configuration.
+        place: returns the path of that setting in a configuration.
         check: refuses if another setting of the machine would overrule it.
     """
 
@@ -67,17 +67,17 @@ class Default(NamedTuple):
         return get_value(data, self.place(data)) if data else None
 
     def set_runtime(self, text: str) -> str:
-        """``text`` with our runtime there.
+        """Return ``text`` with our runtime as the default.
 
         Raises:
-            CgpuError: one is there that does more than runc.
+            CgpuError: the default is a runtime that does more than runc.
         """
         place = self.place(data := self.format.parse(text))
         check_plain(place, there := get_value(data, place))
         return text if there == NAME else self.format.set_value(text, place, NAME)
 
     def restore(self, text: str, before: object) -> str:
-        """``text`` with ``before`` there, where it names our runtime and has none of that name."""
+        """Return ``text`` with ``before`` as the default, if that names ours, which is gone."""
         place = self.place(data := self.format.parse(text))
         if (
             get_value(data, place) != NAME
@@ -93,7 +93,7 @@ def check_plain(place: Sequence[str], there: object) -> None:
     """Refuse a default runtime that does more than runc: its containers would lose that.
 
     Raises:
-        CgpuError: it does; for NVIDIA's with what to do instead.
+        CgpuError: it does more; for NVIDIA's, with what to do instead.
     """
     if there not in (None, *_PLAIN, NAME):
         is_nvidia = "nvidia" in str(there)
@@ -103,7 +103,7 @@ def check_plain(place: Sequence[str], there: object) -> None:
 
 
 def add_entry(entry: Entry, text: str, program: str) -> str:
-    """``text`` with the entry in it; the same text where all is as it should be.
+    """Return ``text`` with the entry in it; the same text if the entry is right already.
 
     Raises:
         CgpuError: one sentence about what is there instead.
@@ -129,7 +129,7 @@ def add_entry(entry: Entry, text: str, program: str) -> str:
 
 
 def remove_entry(entry: Entry, text: str, program: str) -> str | None:
-    """``text`` without the entry; None where nothing else was in the file.
+    """Return ``text`` without the entry; None if nothing else is in the file.
 
     Raises:
         CgpuError: it is not understood.

@@ -1,7 +1,7 @@
 """The record of what was installed, ``/var/lib/cgpu/install.json``, and backups.
 
-It is written before each change, so that a change cut short can be undone: what is at a path is
-then what was there before, or what the journal says was put there.
+It is written before each change, so that an interrupted change can be undone: a path then has
+either its earlier content, or the content that the journal records.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Saved(NamedTuple):
 
     Attributes:
         engine: for which.
-        backup: whether a file was there before; its bytes are in the backup.
-        link: where a link led that was there before.
-        left: what we left there, by ``fingerprint``.
+        backup: whether there was a file before; its bytes are in the backup.
+        link: the target of the link that was there before.
+        left: the content that we left there, by ``fingerprint``.
         folders: those that were made for it, outermost first.
     """
 
@@ -46,20 +46,20 @@ class Saved(NamedTuple):
     folders: list[str]
 
 
-def fingerprint(what: Content) -> str:
-    """A word that is different for different contents."""
-    if what is None:
+def fingerprint(content: Content) -> str:
+    """Return a word that differs for different contents."""
+    if content is None:
         return "absent"
-    if isinstance(what, Link):
-        return f"link:{what.target}"
-    return f"sha256:{hashlib.sha256(what).hexdigest()}"
+    if isinstance(content, Link):
+        return f"link:{content.target}"
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 class Journal:
     """The journal of a machine; ``saved`` by the machine's paths.
 
-    ``unread`` are the engines that may not have read what was changed for them: nobody saw their
-    commands succeed since.
+    ``unread`` are the engines that may not have read what was changed for them: their commands have
+    not succeeded since.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -88,11 +88,11 @@ class Journal:
         return [path for path, saved in self.saved.items() if saved.engine == engine]
 
     def list_engines(self) -> set[str]:
-        """For which something was changed."""
+        """Return the engines for which something was changed."""
         return {saved.engine for saved in self.saved.values()}
 
     def is_untouched(self, path: str, now: Content) -> bool:
-        """Return whether ``path`` has the content that we left there."""
+        """Whether ``path`` has the content that we left there."""
         return path in self.saved and self.saved[path].left == fingerprint(now)
 
     def read_original(self, path: str) -> Content:
@@ -134,10 +134,10 @@ class Journal:
             raise CgpuError(f"{error.filename or FOLDER}: {error.strerror}") from None
 
     def install(self, changes: Sequence[Change], bin_dir: str) -> None:
-        """Make the changes, each written down first, and where the programs are.
+        """Make the changes, and record where the programs are. Each change is recorded first.
 
         Raises:
-            CgpuError: a file cannot be written, or is another one meanwhile.
+            CgpuError: a file cannot be written, or has changed meanwhile.
         """
         is_elsewhere = bool(self.saved) and bin_dir != self.bin_dir
         if changes or is_elsewhere:
@@ -149,7 +149,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Give back what was there where a file cannot be written, or a check refuses."""
+        """Restore all files if one cannot be written, or a check refuses."""
         self._undo.clear()
         before = self._text, self.bin_dir, dict(self.saved), set(self.unread)
         try:
@@ -173,7 +173,7 @@ class Journal:
         """Make ``what`` the content of ``path``; ``_all_or_nothing`` may give back what was."""
         before = self._machine.read_content(path)
         try:
-            self._replace_content(path, what)
+            self._replace_content(path, content)
         finally:
             if self._machine.read_content(path) != before:
                 self._undo.append(lambda: self._replace_content(path, before))
@@ -199,10 +199,10 @@ class Journal:
             self._change_content(change.path, change.after)
 
     def mark_read(self, engines: Iterable[str]) -> None:
-        """Write down that these have read what was changed for them.
+        """Record that these engines have read what was changed for them.
 
         Raises:
-            CgpuError: the journal cannot be written, or is another one meanwhile.
+            CgpuError: the journal cannot be written, or has changed meanwhile.
         """
         if not self.unread.isdisjoint(engines):
             with self._lock_files(()):
@@ -218,8 +218,8 @@ class Journal:
         """Make the changes, and forget what was done for ``engines``.
 
         Raises:
-            CgpuError: a file cannot be written or has changed meanwhile; or ``check`` refuses, and
-                every file is given back.
+            CgpuError: a file cannot be written or has changed meanwhile, or ``check`` refuses; then
+                every file is restored.
         """
         if changes or self.saved:
             with self._lock_files(changes):
@@ -256,7 +256,7 @@ class Journal:
         if not self.saved:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._machine.resolve_path(_FILE))
-            # Of an install cut short before it wrote down what the backup is of.
+            # Left by an interrupted install that had not recorded its backup yet.
             shutil.rmtree(self._machine.resolve_path(_BACKUP), ignore_errors=True)
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
@@ -276,32 +276,33 @@ class Journal:
             self._undo.append(partial(self._remove_empty, folder, os.path.dirname(folder)))
         return missing[::-1]
 
-    def _replace_content(self, path: str, what: Content) -> None:
-        """Make ``what`` the content of ``path`` in one step.
+    def _replace_content(self, path: str, content: Content) -> None:
+        """Make ``content`` the content of ``path`` in one step.
 
         Raises:
-            OSError: it cannot be; it names ``path``, and not what is written beside it first.
+            OSError: it cannot be written; the error names ``path``, not the file that is written
+                first.
         """
         try:
             new = _NEW_BACKUP if path.startswith(f"{_BACKUP}/") else _NEW_FILE
-            self._write_content(self._machine.resolve_path(path), what, new)
+            self._write_content(self._machine.resolve_path(path), content, new)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
 
-    def _write_content(self, place: str, what: Content, new: int) -> None:
-        if what is None:
+    def _write_content(self, place: str, content: Content, new: int) -> None:
+        if content is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)
-        elif isinstance(what, Link):
+        elif isinstance(content, Link):
             temporary = f"{place}.new"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-            os.symlink(what.target, temporary)
+            os.symlink(content.target, temporary)
             os.rename(temporary, place)
         else:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             facts = os.lstat(place) if os.path.isfile(place) else None
             mode = new if facts is None else facts.st_mode & 0o7777
-            write_atomically(place, what, mode, durable=True)
+            write_atomically(place, content, mode, durable=True)
             if facts is not None:
                 os.chown(place, facts.st_uid, facts.st_gid)

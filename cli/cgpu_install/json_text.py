@@ -1,7 +1,7 @@
 """Change one value of a JSON text and leave every other byte as it is.
 
-The text is read by the standard library; only where a member begins and ends is found out here.
-Every result is read again and compared with what was wanted before it is returned.
+The standard library reads the text; only the beginning and end of members is found here. Every
+result is read again and compared with what was wanted before it is returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INDENT = "    "
 
 
 class _Member(NamedTuple):
-    """One member of an object by its places in the text."""
+    """One member of an object, by offsets in the text."""
 
     key: str
     start: int
@@ -29,10 +29,10 @@ class _Member(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The object that ``text`` is; an empty one where it is blank.
+    """Return the object that ``text`` writes; an empty one if it is blank.
 
     Raises:
-        CgpuError: it is no JSON, no object, nested too deeply, or says something twice.
+        CgpuError: it is no JSON, no object, nested too deeply, or has a name twice.
     """
     if not text.strip():
         return {}
@@ -46,7 +46,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def set_value(text: str, path: Sequence[str], value: object) -> str:
-    """``text`` with ``value`` at ``path``; objects on the way there are made."""
+    """Return ``text`` with ``value`` at ``path``; missing objects on the way there are made."""
     wanted = with_value(parse(text), path, value)
     if not text.strip():
         return json.dumps(wanted, indent=_INDENT) + "\n"
@@ -54,7 +54,7 @@ def set_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def remove_value(text: str, path: Sequence[str]) -> str:
-    """``text`` without what is at ``path``."""
+    """Return ``text`` without what is at ``path``."""
     wanted = without_value(parse(text), path)
     at = _skip_blanks(text, 0)
     for key in path[:-1]:
@@ -120,13 +120,13 @@ def _write_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def _read_margin(text: str, at: int) -> str | None:
-    """The blanks before ``at`` on its line; None where something else is before it."""
+    """Return the blanks before ``at`` on its line; None if something else is before it."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return None if line.strip() or "\n" not in text[:at] else line
 
 
 class _Style:
-    """The layout of this text, for a value that stands behind ``margin``."""
+    """The layout of a text, for a value that stands behind ``margin``."""
 
     def __init__(self, text: str, margin: str) -> None:
         first = re.search(r"\n([ \t]+)\S", text)
@@ -135,7 +135,7 @@ class _Style:
         self.margin = margin
 
     def dump(self, value: object, *, spread: bool) -> str:
-        """The value, over several lines where ``spread``."""
+        """Return the value as text, over several lines if ``spread``."""
         if not spread:
             return json.dumps(value)
         return json.dumps(value, indent=self.unit).replace("\n", self.newline + self.margin)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cgpu_env import CgpuError
 
 BIN_DIR = "/usr/bin"
-BOOTED = "/run/systemd/system"  # there where systemd runs the machine, as sd_booted(3) has it
+BOOTED = "/run/systemd/system"  # exists where systemd runs the machine, as in sd_booted(3)
 _NOT_PLAIN = {
     stat.S_IFLNK: "not a link, which another tool owns",
     stat.S_IFDIR: "not a directory",
@@ -44,16 +44,16 @@ class Change(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``.
+    """The machine's files are below ``root``; programs are linked into ``bin_dir``.
 
-    Nobody else may change the tree at ``root`` meanwhile: links in it are looked at before use.
+    Nobody else may change the tree at ``root`` meanwhile: links in it are checked before use.
     """
 
     root: str = ""
     bin_dir: str = BIN_DIR
 
     def resolve_path(self, path: str) -> str:
-        """The path at which we reach the machine's ``path``.
+        """Return the path at which we reach the machine's ``path``.
 
         Raises:
             CgpuError: its folder is outside the root.
@@ -65,23 +65,23 @@ class Machine(NamedTuple):
         return f"{self.root}{path}"
 
     def program_path(self, name: str) -> str:
-        """The path by which engines know a program of cgpu."""
+        """Return the path by which engines know a program of cgpu."""
         return f"{self.bin_dir}/{name}"
 
     def has(self, *paths: str) -> bool:
-        """Return whether one of them exists."""
+        """Whether one of ``paths`` exists."""
         return any(os.path.lexists(self.resolve_path(path)) for path in paths)
 
     def has_program(self, name: str) -> bool:
-        """Return whether it is in one of the usual directories."""
+        """Whether a program is in one of the usual directories."""
         return self.has(*(f"{folder}/{name}" for folder in _BINARIES))
 
     def find_paths(self, pattern: str) -> list[str]:
-        """The machine's paths that a pattern names, in order."""
+        """Return the machine's paths that match a pattern, in order."""
         return sorted(path[len(self.root) :] for path in glob.glob(self.resolve_path(pattern)))
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None if there is none.
+        """Return the content of a file; None if there is none.
 
         Raises:
             CgpuError: it is no plain file, or cannot be read.
@@ -103,7 +103,7 @@ class Machine(NamedTuple):
         """Read a file as text; "" if there is none.
 
         Raises:
-            CgpuError: likewise, or it is no UTF-8.
+            CgpuError: as ``read``, or it is no UTF-8.
         """
         try:
             return (self.read(path) or b"").decode()

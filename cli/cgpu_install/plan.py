@@ -31,12 +31,12 @@ from cgpu_node import code_bundle
 from cgpu_node.trust import check_source
 
 PROGRAMS = "programs"  # the links that all engines share, as an engine of their own
-# Where a distribution's package has cgpu: links that lead there are the package's.
+# Folder of a distribution's package of cgpu: links that lead there are the package's.
 PACKAGED = "/usr/lib/cgpu"
 
 
 class InstallPlan(NamedTuple):
-    """Changes in the order in which they are made, and why an engine that was found has none."""
+    """Changes in the order in which they are made, and notes on engines that have none."""
 
     changes: list[Change]
     notes: list[str]
@@ -57,7 +57,7 @@ def plan_install(
         engines: for which.
         journal: what was done before.
         forgiving: whether an engine that could not use cgpu is left out.
-        is_default: whether containers that name no runtime get ours, where an engine can do that.
+        is_default: whether containers that name no runtime get ours, if an engine can do that.
 
     Raises:
         CgpuError: a file is not understood, or no engine can have a default runtime; then nothing
@@ -90,7 +90,7 @@ def plan_install(
 
 
 def plan_uninstall(machine: Machine, engines: Sequence[Engine], journal: Journal) -> InstallPlan:
-    """Plan ``cgpu uninstall``: the bytes from before; without cgpu where others wrote since.
+    """Plan ``cgpu uninstall``: restore files; from those that others changed, only remove cgpu.
 
     Raises:
         CgpuError: a file is not understood; then nothing is to be changed.
@@ -110,7 +110,7 @@ def plan_uninstall(machine: Machine, engines: Sequence[Engine], journal: Journal
 
 
 def plan_runc_default(machine: Machine, plan: InstallPlan) -> Change:
-    """The change that makes dockerd read runc as its default before its file is restored.
+    """Return the change that gives dockerd runc as its default before its file is restored.
 
     On a reload dockerd keeps its default if the file names none.
     """
@@ -124,17 +124,17 @@ def plan_runc_default(machine: Machine, plan: InstallPlan) -> Change:
 
 
 def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
-    """Return whether cgpu is in no other engine than these."""
+    """Whether cgpu is in no other engine than these."""
     return journal.list_engines() <= {PROGRAMS, *(engine.name for engine in engines)}
 
 
 def detect_engines(machine: Machine) -> list[Engine]:
-    """The engines that a machine has."""
+    """Return the engines that a machine has."""
     return [engine for engine in ENGINES if engine.automatic and engine.found(machine)]
 
 
 def format_diff(changes: Sequence[Change]) -> Iterator[str]:
-    """The changes as a unified diff; of a link its target is compared."""
+    """Yield the changes as a unified diff; of a link, the target is compared."""
     for change in changes:
         before, after = _split_lines(change.before), _split_lines(change.after)
         old = change.path if change.before is not None else "/dev/null"
@@ -143,10 +143,10 @@ def format_diff(changes: Sequence[Change]) -> Iterator[str]:
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _split_lines(what: Content) -> list[str]:
-    if isinstance(what, Link):
-        return [f"link to {what.target}\n"]
-    return (what or b"").decode(errors="replace").splitlines(keepends=True)
+def _split_lines(content: Content) -> list[str]:
+    if isinstance(content, Link):
+        return [f"link to {content.target}\n"]
+    return (content or b"").decode(errors="replace").splitlines(keepends=True)
 
 
 def _plan_addition(
@@ -179,7 +179,7 @@ def _plan_removal(
     if journal.is_untouched(path, before):
         after = journal.read_original(path)
     elif file is None or not isinstance(before, bytes):
-        after = before  # not as we left it, so it is somebody else's
+        after = before  # not as we left it, so it is another's
     else:
         try:
             after = _encode_text(
@@ -204,7 +204,7 @@ def _encode_text(text: str | None) -> bytes | None:
 
 
 def _plan_program_link(machine: Machine, name: str, journal: Journal) -> Change:
-    """The link by which engines, or systemd, know a program of ours."""
+    """Plan the link by which engines, or systemd, know a program of ours."""
     path, target = machine.program_path(name), _find_program(name)
     before = machine.read_content(path)
     if not machine.root and os.path.realpath(path) == target:
@@ -228,12 +228,12 @@ def _plan_link(machine: Machine, engine: str, path: str, target: str, journal: J
     )
 
 
-def _leads_to(what: Content, name: str) -> bool:
-    return isinstance(what, Link) and os.path.basename(what.target) == name
+def _leads_to(content: Content, name: str) -> bool:
+    return isinstance(content, Link) and os.path.basename(content.target) == name
 
 
 def _made_by_hand(machine: Machine) -> list[str]:
-    """Links that no journal knows of, and no package."""
+    """Return the links that are neither in the journal nor a package's."""
     found = []
     for name in (RUNTIME, HOOK):
         path = machine.program_path(name)
@@ -256,10 +256,10 @@ def _plan_unlink(machine: Machine, path: str, journal: Journal) -> Change:
 
 
 def _find_program(name: str) -> str:
-    """Return the path of a program of this very cgpu.
+    """Return the path of a program of this installation.
 
     Raises:
-        CgpuError: it is not there, or others could change it.
+        CgpuError: it is missing, or others could change it.
     """
     folder = sysconfig.get_path("scripts") if name == SERVER else code_bundle.find_programs_folder()
     path = os.path.realpath(f"{folder}/{name}")

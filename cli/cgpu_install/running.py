@@ -18,7 +18,7 @@ _OURS = re.compile(r'/cgpu-runtime(?=["\n]|$)')
 
 
 def list_containers(proc: str = _PROC) -> list[str]:
-    """The ids of those containers."""
+    """Return the ids of those containers."""
     found = {id_ for place in _find_namespaces(proc) for id_ in _list_bundle_ids(place)}
     found.update(
         id_ for folder in find_processes(_MONITOR, proc) for id_ in _read_monitored(folder)
@@ -27,9 +27,9 @@ def list_containers(proc: str = _PROC) -> list[str]:
 
 
 def find_processes(name: str, proc: str = _PROC) -> Iterator[str]:
-    """The folders of processes whose names begin with ``name`` and whose root is the machine's.
+    """Yield the folders of processes of the machine whose names begin with ``name``.
 
-    Those with another root directory have their engine, and its configuration, in there.
+    Processes with another root directory have their engine, and its configuration, in there.
     """
     for pid in filter(str.isdecimal, os.listdir(proc)):
         folder = f"{proc}/{pid}"
@@ -40,14 +40,14 @@ def find_processes(name: str, proc: str = _PROC) -> Iterator[str]:
 
 
 def read_user(folder: str) -> int:
-    """The user of a process; root's if it has ended."""
+    """Return the user of a process; root if it has ended."""
     with suppress(OSError):
         return os.stat(folder).st_uid
     return 0
 
 
 def _find_namespaces(proc: str) -> Iterable[str]:
-    """The folders of containerd's bundles: a shim stands in the bundle of its first container."""
+    """The folders of containerd's bundles: a shim runs in the bundle of its first container."""
     found = {}
     for folder in find_processes(_SHIM, proc):
         with suppress(OSError):
@@ -57,7 +57,7 @@ def _find_namespaces(proc: str) -> Iterable[str]:
 
 
 def _list_bundle_ids(place: str) -> Iterator[str]:
-    """The ids of containers whose shim wrote down our runtime."""
+    """Yield the ids of containers whose shim has recorded our runtime."""
     with suppress(OSError):
         for id_ in os.listdir(place):
             files = (f"{place}/{id_}/{name}" for name in ("runtime", "options.json"))
@@ -68,7 +68,8 @@ def _list_bundle_ids(place: str) -> Iterator[str]:
 def _read_monitored(folder: str) -> Iterator[str]:
     """Yield a monitor's container if that lives: a server that it started keeps the monitor."""
     argv = read_text(f"{folder}/cmdline").split("\0")
-    given = dict(reversed(list(pairwise(argv))))  # of several the first: others are another's
+    # of several, the first: later ones are arguments of another program
+    given = dict(reversed(list(pairwise(argv))))
     if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):
         return
     proc, own = os.path.split(folder)
@@ -78,7 +79,7 @@ def _read_monitored(folder: str) -> Iterator[str]:
 
 
 def read_text(path: str) -> str:
-    """A file that any user may have made; of a pipe or a very large file not all is read."""
+    """The content of a file that any user may have made; not all of a pipe or a very large file."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:

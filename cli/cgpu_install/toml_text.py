@@ -1,7 +1,7 @@
 """Change one value of a TOML text and keep its comments, its order and its layout.
 
-A table that is new is written at the end, which moves nothing; what is there already is changed
-through tomlkit. Every result is read again and compared with what was wanted.
+A new table is written at the end, which moves nothing; what exists is changed through tomlkit.
+Every result is read again and compared with what was wanted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNABLE = (TOMLKitError, AttributeError, KeyError, TypeError, RecursionError)
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The tables of ``text``.
+    """Return the tables of ``text``.
 
     Raises:
         CgpuError: it is no TOML, or nested too deeply.
@@ -39,13 +39,13 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def set_value(text: str, path: Sequence[str], value: object) -> str:
-    """``text`` with ``value`` at ``path``; tables on the way there are made."""
+    """Return ``text`` with ``value`` at ``path``; missing tables on the way there are made."""
     data = parse(text)
     wanted = with_value(data, path, value)
     if len(path) > 1 and get_value(data, path[: None if isinstance(value, dict) else -1]) is None:
         try:
             appended = verify_text(_append_table(text, path, value), parse, wanted)
-            _parse_document(appended)  # else it could not be taken out again
+            _parse_document(appended)  # else it could not be removed again
         except CgpuError:
             pass  # an inline table, which cannot be added to at the end
         else:
@@ -54,7 +54,7 @@ def set_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def remove_value(text: str, path: Sequence[str]) -> str:
-    """``text`` without what is at ``path``."""
+    """Return ``text`` without what is at ``path``."""
 
     def delete_key(table: Any) -> None:  # noqa: ANN401
         del table[path[-1]]

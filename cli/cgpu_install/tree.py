@@ -12,13 +12,13 @@ _DEEPEST = 100  # engines' own have five
 
 
 def with_path(path: str, error: CgpuError) -> CgpuError:
-    """``error`` with the name of the file that it is about, once."""
+    """Return ``error`` with the name of its file, once."""
     sentence = str(error) if str(error).startswith("/") else f"{path}: {error}"
     return type(error)(sentence, hint=error.hint)
 
 
 def check_depth(data: dict[str, Any]) -> dict[str, Any]:
-    """``data``, unless it is too deep for what copies, compares and writes it, by recursion.
+    """Return ``data``, unless it is too deep for the recursive functions that use it.
 
     Raises:
         CgpuError: it is nested too deeply.
@@ -48,7 +48,7 @@ def get_value(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatev
 
 
 def with_value(data: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
-    """A copy with ``value`` at ``path``; tables on the way there are made."""
+    """Return a copy with ``value`` at ``path``; missing tables on the way there are made."""
     made = copy.deepcopy(data)
     node = made
     for key in path[:-1]:
@@ -58,25 +58,25 @@ def with_value(data: dict[str, Any], path: Sequence[str], value: object) -> dict
 
 
 def without_value(data: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """A copy without what is at ``path``."""
+    """Return a copy without what is at ``path``."""
     made = copy.deepcopy(data)
     del get_value(made, path[:-1])[path[-1]]
     return made
 
 
 def find_lone_ancestor(data: dict[str, Any], path: Sequence[str]) -> Sequence[str]:
-    """The outermost ancestor of ``path`` that contains nothing else."""
+    """Return the outermost ancestor of ``path`` that contains nothing else."""
     while len(path) > 1 and len(get_value(data, path[:-1])) == 1:
         path = path[:-1]
     return path
 
 
-def verify_text(text: str, parse: Callable[[str], dict[str, Any]], wanted: dict[str, Any]) -> str:
-    """``text`` if it reads as ``wanted``.
+def verify_text(text: str, parse: Callable[[str], dict[str, Any]], expected: dict[str, Any]) -> str:
+    """Return ``text`` if it reads as ``expected``.
 
     Raises:
-        CgpuError: it does not.
+        CgpuError: it reads otherwise.
     """
-    if parse(text) != wanted:
+    if parse(text) != expected:
         raise CgpuError("written in a way that cgpu cannot change safely: change it by hand")
     return text

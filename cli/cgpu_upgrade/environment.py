@@ -1,4 +1,4 @@
-"""A virtual environment with one release of cgpu: made, examined, asked."""
+"""A virtual environment with one release of cgpu: how it is made, checked and run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cgpu_node.trust import check_source
 from cgpu_upgrade import layouts
 from cgpu_upgrade.layouts import Layouts
 
-_MARK = ".cgpu-environment"  # in those that an upgrade has made or moved, and may remove
+_MARK = ".cgpu-environment"  # in environments that an upgrade has made or moved, and may remove
 _SECONDS = 60
 _PROGRAMS = ("cgpu", "cgpu-run", "cgpu-smi", "cgpud")
 _STATIC = ("cgpu-runtime", "cgpu-hook")
 _LAST_LINES = 12
 _SHARED = ["include-system-site-packages", "=", "true"]
-# A container that names cgpu and does not want it; its configuration comes back as it is.
+# A container that names cgpu and does not want it; its configuration is not changed.
 UNTOUCHED = json.dumps(
     {
         "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
@@ -63,18 +63,18 @@ class Environment(NamedTuple):
         return os.path.dirname(os.path.dirname(found[0]))
 
     def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Its interpreter with ``words``, apart from our environment and directory."""
+        """Run its interpreter with ``words``, isolated from our environment and directory."""
         return _run_program([self.python, "-I", *words], given)
 
     def run_cgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Its ``cgpu`` with ``words``."""
+        """Run its ``cgpu`` with ``words``."""
         return self.run("-m", "cgpu_cli.main", *words)
 
     def read_layouts(self) -> Layouts:
-        """Return the layouts that it reads and writes.
+        """Return the layouts that its release reads and writes.
 
         Raises:
-            CgpuError: it does not say.
+            CgpuError: it does not report them.
         """
         if not os.path.isdir(f"{self.packages}/cgpu_upgrade"):
             return layouts.FIRST
@@ -87,7 +87,7 @@ class Environment(NamedTuple):
         """Refuse an environment whose programs do not start, or that others could change.
 
         Raises:
-            CgpuError: one sentence about the first that is wrong.
+            CgpuError: one sentence about the first program that is wrong.
         """
         for name in _STATIC:
             check_source(os.path.realpath(f"{self.packages}/cgpu_hook/_bin/{name}"))
@@ -102,23 +102,23 @@ class Environment(NamedTuple):
             raise CgpuError(f"{hook} does not start: {_tail_output(done)}")
 
     def is_ours(self) -> bool:
-        """Return whether an upgrade has made or moved it."""
+        """Whether an upgrade has made or moved it."""
         return os.path.exists(f"{self.path}/{_MARK}")
 
     def mark_removable(self) -> None:
-        """From now on an upgrade may remove it."""
+        """Mark it as one that a later upgrade may remove."""
         with open(f"{self.path}/{_MARK}", "w", encoding="ascii") as file:
             file.write("made by cgpu upgrade, and removed by a later one\n")
 
     def remove(self) -> None:
-        """Remove it; what containers have mapped lives on."""
+        """Remove it; files that containers have mapped live on."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def make_environment(
     beside: Environment, prefix: str, source: str, options: Sequence[str]
 ) -> Environment:
-    """A new environment PREFIX-RELEASE with what pip makes of ``source``.
+    """Make an environment PREFIX-RELEASE with what pip makes of ``source``.
 
     Args:
         beside: the one in use, whose interpreter and pip are used.
@@ -165,7 +165,7 @@ def _build_wheel(beside: Environment, source: str, options: Sequence[str], folde
 
 
 def _find_base_python(beside: Environment) -> str:
-    """The interpreter that the environment was made with, or the one of its name today."""
+    """Return the interpreter that the environment was made with, or the one of that name today."""
     done = beside.run("-c", "import sys; print(sys._base_executable)")
     path = done.stdout.strip()
     return path if done.returncode == 0 and os.access(path, os.X_OK) else "/usr/bin/python3"
@@ -191,13 +191,13 @@ def _keep_old_paths(beside: Environment, made: Environment) -> None:
 
 
 def _list_free_names(path: str) -> Iterator[str]:
-    """``path`` and names like it that nothing has yet."""
+    """Yield ``path`` and names like it that nothing has yet."""
     names = (path if number == 1 else f"{path}-{number}" for number in range(1, sys.maxsize))
     return (name for name in names if not os.path.lexists(name))
 
 
 def free_name(prefix: str, environment: str) -> str:
-    """A name beside the prefix for the environment that lies at it."""
+    """Return a name beside the prefix for the environment that is at the prefix."""
     release = release_of(environment)
     return next(_list_free_names(f"{prefix}-{release if release != UNKNOWN else 'old'}"))
 
@@ -219,6 +219,6 @@ def _run_program(words: Sequence[str], given: str = "") -> subprocess.CompletedP
 
 
 def _tail_output(done: subprocess.CompletedProcess[str]) -> str:
-    """The last lines of what it said."""
+    """Return the last lines of the output."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return "\n  ".join(lines[-_LAST_LINES:]) or f"exit status {done.returncode}"

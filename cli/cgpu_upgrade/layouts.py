@@ -28,9 +28,9 @@ class Layouts(NamedTuple):
     """The file versions of a release, by the names in ``CONTAINER``, ``rules`` and ``install``.
 
     Attributes:
-        release: which one.
-        reads: the versions of each that it understands.
-        writes: the version of each that it makes, unless something is set that needs a later one.
+        release: the release.
+        reads: the versions of each file that it understands.
+        writes: the version of each file that it makes, unless a setting needs a later one.
     """
 
     release: str
@@ -38,23 +38,23 @@ class Layouts(NamedTuple):
     writes: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``cgpu upgrade --layouts`` prints."""
+        """Return the output of ``cgpu upgrade --layouts``."""
         return {"version": 1, **self._asdict()}
 
 
 def own_layouts() -> Layouts:
-    """Those of this release."""
+    """Return the layouts of this release."""
     reads = {name: [number] for name, number in _WRITES.items()}
     return Layouts(VERSION, {**reads, "rules": list(rules.READ)}, _WRITES)
 
 
-# It cannot be asked.
+# Release 0.1.0 cannot report its layouts.
 _FIRST_WRITES = {"limits": 2, "ledger": 2, "record": 1, "rules": 1, "install": 1}
 FIRST = Layouts("0.1.0", {name: [n] for name, n in _FIRST_WRITES.items()}, _FIRST_WRITES)
 
 
 def parse_layouts(text: str) -> Layouts:
-    """Parse what another release has printed.
+    """Parse the output of another release.
 
     Raises:
         CgpuError: it is not understood.

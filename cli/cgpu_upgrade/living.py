@@ -1,4 +1,4 @@
-"""The containers that live on through an upgrade, and whether a release understands their files."""
+"""The containers that live on through an upgrade, and whether a release reads their files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunningContainer(NamedTuple):
 
     Attributes:
         id: its id.
-        release: that made it.
+        release: the release that made it.
         versions: of its files, by the names of ``layouts.CONTAINER``; None: none is there.
-        bundle: where its engine has its configuration; empty: none.
+        bundle: the directory where its engine has its configuration; empty: none.
     """
 
     id: str
@@ -37,7 +37,7 @@ class RunningContainer(NamedTuple):
 
 
 def list_running(state_dir: str) -> list[RunningContainer]:
-    """Those that live now."""
+    """Return the containers and sessions that live now."""
     return [_read_container(record) for record in Registry(state_dir).list_records()]
 
 
@@ -65,7 +65,7 @@ def check_containers(living: list[RunningContainer], layouts: Layouts) -> None:
 
 
 def check_rules(state_dir: str, layouts: Layouts) -> None:
-    """Refuse a release that would forget what was set by ``cgpu set``, default_memsize above all.
+    """Refuse a release that cannot read what ``cgpu set`` has changed, such as default_memsize.
 
     Raises:
         CgpuError: one sentence with the version.
@@ -85,7 +85,7 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
 
 
 def leads_into(living: list[RunningContainer], environment: str) -> bool:
-    """Return whether a living container will start a hook from an environment when it ends."""
+    """Whether a living container will start a hook from an environment when it ends."""
     return any(_mentions_path(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 
@@ -99,10 +99,10 @@ def _read_container(record: Record) -> RunningContainer:
 
 
 def _is_read(guest: RunningContainer, layouts: Layouts) -> bool:
-    """A file that is not there is that of a container which ends just now.
+    """Whether a release can read the files of a container.
 
-    A container can write any version into its ledger. A version that the release in use cannot read
-    either is no reason to refuse the upgrade.
+    A missing file means that the container is ending. A container can write any version into its
+    ledger, so a version that the release in use cannot read either is no reason to refuse.
     """
     there = {name: version for name, version in guest.versions.items() if version is not None}
     if there.get("ledger") not in own_layouts().reads["ledger"]:
@@ -115,4 +115,4 @@ def _mentions_path(bundle: str, path: str) -> bool:
         with open(f"{bundle}/config.json", encoding="utf-8", errors="replace") as file:
             return path in file.read()
     except OSError:
-        return True  # not to be seen: keep what it may need
+        return True  # it cannot be read: keep what it may need

@@ -1,4 +1,4 @@
-"""The node's server, started anew from an environment."""
+"""Starts the node's server anew from an environment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Running(NamedTuple):
 
     Attributes:
         pid: of its process; None if none runs.
-        release: that it is.
-        arguments: of its command line, which may name what no file does.
-        is_service: whether systemd looks after it.
+        release: the release that it runs.
+        arguments: of its command line, which may name what no file names.
+        is_service: whether systemd manages it.
     """
 
     pid: int | None
@@ -38,7 +38,7 @@ class Running(NamedTuple):
 
 
 def find_running(state_dir: str) -> Running:
-    """The server of ``state_dir``."""
+    """Return the server of ``state_dir``."""
     listening = os.path.isdir(state_dir) and server.is_listening(state_dir)
     pid, release = query_status(state_dir) if listening else (None, None)
     words = _read_command(state_dir) if listening else []
@@ -69,7 +69,7 @@ def restart_server(
         return None
     words = [*python, "-m", "cgpu_server.main", *_build_arguments(state_dir, before)]
     last = query_status(state_dir)[0]
-    for _ in range(_TIMES):  # a container made meanwhile may have started another one
+    for _ in range(_TIMES):  # a container that was made meanwhile may have started another one
         started = None
         if before.is_service:
             _restart_service()
@@ -88,7 +88,7 @@ def restart_server(
 
 
 def end_server(state_dir: str, pid: int) -> bool:
-    """Let the server of ``state_dir``, process ``pid``, end, and wait for it; whether it has."""
+    """End the server of ``state_dir``, process ``pid``, and wait; return whether it has ended."""
     with contextlib.suppress(CgpuError):  # it may be on its way already
         client.send_request(state_dir, {"request": "stop"})
     deadline = time.monotonic() + _SECONDS
@@ -98,7 +98,7 @@ def end_server(state_dir: str, pid: int) -> bool:
 
 
 def query_status(state_dir: str) -> tuple[int | None, str | None]:
-    """Process id and release of the server that answers; None and None if none does."""
+    """Return process id and release of the server that answers; None and None if none does."""
     try:
         answer = client.send_request(state_dir, {"request": "status"})
         return answer["pid"], answer["node"]["version"]

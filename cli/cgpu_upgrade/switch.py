@@ -25,30 +25,30 @@ _STAGES = (b"edit", b"prestart", b"precreate")
 
 
 def lock_upgrade(installation: Installation) -> LockFile:
-    """One upgrade at a time: a lock that other users cannot hold, as they could the folder."""
+    """Return the lock of upgrades, which other users cannot hold, as they could the folder."""
     prefix = installation.prefix
     what = f"cgpu upgrade of {prefix}"
     return LockFile(f"{prefix}.lock", what, patience=_PATIENCE_SECONDS, temporary=True)
 
 
 def make_link(installation: Installation) -> None:
-    """Give an environment that lies at the prefix itself a name of its own, and leave a link.
+    """Give an environment that is at the prefix itself a name of its own, and leave a link.
 
-    At every moment the prefix leads to it. Container starts at work are waited for twice. One that
-    has found its files below a folder would refuse them below a link. And one that has begun to
-    load modules by the prefix's name would miss them once it leads elsewhere.
+    At every moment the prefix leads to the environment. Starts of containers are waited for twice.
+    A start that has found its files below a folder would refuse them below a link. And one that has
+    begun to load modules by the prefix's name would miss them once the prefix leads elsewhere.
 
     Raises:
         CgpuError: the file system cannot exchange two names.
     """
     prefix = installation.prefix
     if os.path.islink(prefix):
-        # whoever began this may have been killed before the scripts had their own interpreter
+        # an earlier upgrade may have been killed before the scripts had their own interpreter
         _name_interpreter(Environment(installation.current_environment), prefix)
         return
     name = free_name(prefix, prefix)
     _wait_for_pause(prefix)
-    os.symlink(os.path.basename(name), name)  # leads to itself until it has changed places
+    os.symlink(os.path.basename(name), name)  # it leads to itself until the exchange
     try:
         _exchange_paths(name, prefix)
     except OSError as error:
@@ -62,10 +62,10 @@ def make_link(installation: Installation) -> None:
 
 
 def use_environment(installation: Installation, environment: Environment) -> None:
-    """Let the prefix lead to ``environment``, and the way back to the one that it led to.
+    """Let the prefix lead to ``environment``, and the way back to the environment in use before.
 
-    The same release again only replaces that one: otherwise repeating an upgrade would lose the way
-    back to the previous release.
+    If both have the same release, the way back stays as it is: repeating an upgrade must not lose
+    the way back to the previous release.
     """
     before, back = Environment(installation.current_environment), installation.previous_environment
     repeated = before.release == environment.release and back not in (None, environment.path)
@@ -75,7 +75,7 @@ def use_environment(installation: Installation, environment: Environment) -> Non
 
 
 def restore_back(installation: Installation, back: str | None) -> None:
-    """Let the way back be what it was."""
+    """Let the way back lead where it led before."""
     if back is not None:
         _replace_link(back, installation.back_link)
     else:
@@ -84,14 +84,14 @@ def restore_back(installation: Installation, back: str | None) -> None:
 
 
 def list_older(installation: Installation) -> list[Environment]:
-    """Environments that upgrades have made and that neither are in use nor the way back."""
+    """Return environments that upgrades have made and that are neither in use nor the way back."""
     kept = (installation.current_environment, installation.previous_environment)
     found = map(Environment, sorted(glob.glob(f"{glob.escape(installation.prefix)}-*")))
     return [each for each in found if each.is_ours() and each.path not in kept]
 
 
 def _exchange_paths(one: str, other: str) -> None:
-    """Let two paths change places, in one step."""
+    """Exchange two paths, in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
     done = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE)
@@ -109,7 +109,7 @@ def _replace_link(target: str, path: str) -> None:
 
 
 def _name_interpreter(environment: Environment, prefix: str) -> None:
-    """Let its scripts start its own interpreter, whatever the prefix leads to."""
+    """Let the environment's scripts start its own interpreter, wherever the prefix leads."""
     old, new = f"#!{prefix}/bin/".encode(), f"#!{environment.path}/bin/".encode()
     for entry in os.scandir(f"{environment.path}/bin"):
         if not entry.is_file(follow_symlinks=False):
@@ -125,14 +125,17 @@ def _name_interpreter(environment: Environment, prefix: str) -> None:
 
 
 def _wait_for_pause(prefix: str) -> None:
-    """Wait until no container is being made; one begun after the last look is not that far yet."""
+    """Wait until no container is being made.
+
+    One that begins later than the last check is harmless.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while any(_find_starts(prefix)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 
 def _wait_for_starts(prefix: str) -> None:
-    """Wait until no container is being made by a process that was there when this was called."""
+    """Wait for the containers that are being made when this is called."""
     deadline = time.monotonic() + _START_SECONDS
     waiting = set(_find_starts(prefix))
     while waiting and time.monotonic() < deadline:

@@ -1,6 +1,6 @@
-"""The steps of an upgrade, in the order in which nothing is ever missing.
+"""The steps of an upgrade, ordered so that nothing is ever missing.
 
-1. The new environment is created and checked beside the one in use; a failure up to here leaves
+1. The new environment is created and checked beside the one in use. A failure up to here leaves
    everything as it was.
 2. The engines' links are pointed at it, each in one step: it creates containers from now on.
 3. The prefix is pointed at it, and ``.back`` at the one that was in use.
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         before: the release that was in use.
-        after: the one that is.
+        after: the release that is in use.
         back: the release that ``--back`` leads to; None: there is none.
         containers: how many live on, by the release that made them.
         server: the process id of the server; None: none runs.
@@ -58,7 +58,7 @@ def switch_to_source(
     """Switch to the release in ``source``.
 
     Raises:
-        CgpuError: it cannot be; what was in use is in use.
+        CgpuError: that failed; the earlier release is in use.
     """
     with switch.lock_upgrade(installation):
         present = Environment(installation.current_environment)
@@ -74,7 +74,7 @@ def switch_back(installation: Installation, state_dir: str, *, dry: bool) -> Out
     """Switch back to the previous environment.
 
     Raises:
-        CgpuError: there is none, or it cannot be; what was in use is in use.
+        CgpuError: there is none, or that failed; the release in use is as before.
     """
     with switch.lock_upgrade(installation):
         if installation.previous_environment is None:
@@ -87,7 +87,7 @@ def switch_back(installation: Installation, state_dir: str, *, dry: bool) -> Out
 
 
 def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
-    """Let links, engines and server be of what is installed already, whoever installed it.
+    """Let links, engines and server follow what is installed already, by whatever means.
 
     Raises:
         CgpuError: a file is not understood, or the server does not come up.
@@ -108,7 +108,7 @@ def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
 
 
 def _is_known_to_engines(environment: Environment) -> bool:
-    """Return whether programs are started from it, because going back has failed too."""
+    """Whether engines start programs from it, because going back has failed too."""
     folder = Journal(Machine()).bin_dir
     programs = [os.path.realpath(f"{folder}/{name}") for name in (RUNTIME, HOOK, SERVER)]
     return any(path.startswith(f"{environment.path}/") for path in programs)
@@ -162,10 +162,10 @@ def _switch_environment(installation: Installation, after: Environment, state_di
 
 
 def _undo_steps(done: Sequence[Callable[[], object]]) -> None:
-    """Take back each step, whether or not another one can be.
+    """Undo each step, even if undoing another one fails.
 
     Raises:
-        BaseException: what went wrong first.
+        BaseException: the first error.
     """
     if done:
         try:
@@ -180,9 +180,11 @@ def _undo_use(installation: Installation, before: Environment, back: str | None)
 
 
 def _restart_server(
-    of: Environment, state_dir: str, before: Running, *, wanted: bool
+    target: Environment, state_dir: str, before: Running, *, wanted: bool
 ) -> int | None:
-    return server.restart_server(state_dir, [of.python, "-I"], of.release, before, wanted=wanted)
+    return server.restart_server(
+        state_dir, [target.python, "-I"], target.release, before, wanted=wanted
+    )
 
 
 def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:
@@ -191,7 +193,7 @@ def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _tell_engines(cgpu: Callable[..., subprocess.CompletedProcess[str]], *flags: str) -> list[str]:
-    """Let ``cgpu install`` of a release mend what an earlier one has written."""
+    """Let ``cgpu install`` of a release repair what an earlier one has written."""
     journal = Journal(Machine())
     engines = sorted(journal.list_engines() - {PROGRAMS})
     if not engines:

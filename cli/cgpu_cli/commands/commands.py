@@ -74,7 +74,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def build_parser() -> Parser:
-    """The command line, one subcommand for each of ``COMMANDS``."""
+    """Return the parser of the command line, one subcommand for each of ``COMMANDS``."""
     parser = Parser(
         prog="cgpu",
         description="Share GPUs between containers.",
@@ -94,7 +94,7 @@ def build_parser() -> Parser:
 
 
 def _format_epilog() -> str:
-    """Return the end of the help: the files that an installation, or a clone, has for people."""
+    """Return the end of the help: the files for users in an installation, or in a clone."""
     shared, clone = installation.find_shared_folder(), installation.find_clone()
     if shared is not None:
         found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
@@ -114,7 +114,7 @@ def _format_epilog() -> str:
 def _add_directories(
     parser: argparse.ArgumentParser, driver: str | None, state: str | None
 ) -> None:
-    """Both options, before the command or after it."""
+    """Add both options, which may be before the command or after it."""
     where = "where the driver's libraries are"
     parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
     parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")

@@ -35,6 +35,6 @@ PREAMBLES = {
 }
 
 
-def set_completer(action: argparse.Action, how: Mapping[str, object]) -> None:
-    """Complete the values of ``action`` by what ``how`` has for each shell, as shtab reads it."""
-    action.complete = how  # type: ignore[attr-defined]
+def set_completer(action: argparse.Action, candidates: Mapping[str, object]) -> None:
+    """Complete values of ``action`` by its ``candidates`` for each shell, as shtab reads them."""
+    action.complete = candidates  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def _list_targets(given: argparse.Namespace) -> list[str]:
-    """The node, its GPUs and containers, from a running server: none is started for this.
+    """Return the node, its GPUs and containers, from a running server: none is started for this.
 
     For containers, the ids, and the names that are unambiguous and one word.
     """

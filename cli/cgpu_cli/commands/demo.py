@@ -62,7 +62,7 @@ class Demo:
 
 
 def _end_server_at_exit(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """End the server of our own folder, which it would go on writing to; leave any other server."""
+    """End the server of our own folder, which it would keep writing to; leave any other server."""
     return nullcontext() if given.state_dir else offspring.end_at_exit()
 
 
@@ -75,7 +75,7 @@ class Programs:
         self._state, self._driver, self._nvidia_smi = state, driver, nvidia_smi
 
     def format_command(self, part: int) -> str:
-        """Return what a user types."""
+        """Return the command that a user types."""
         return f"cgpu-run {' '.join(_build_options(part))} -- PROGRAM"
 
     def start(self, part: int) -> Tenant:
@@ -92,20 +92,20 @@ class Programs:
         return Tenant(part, process, process.kill)
 
     def try_start(self, part: int) -> str:
-        """The sentence that refuses one more program; nothing if it is not refused."""
+        """Return the sentence that refuses one more program; empty if it is not refused."""
         words = [*self._cgpu_run(part), "true"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
     def show_usage(self) -> None:
-        """Print what cgpu-smi prints."""
+        """Print the output of cgpu-smi."""
         table.print_tables(query_usage(self._state, self._driver))
 
     def count_tenants(self) -> int:
-        """Return how many cgpu-smi lists."""
+        """Return how many programs cgpu-smi lists."""
         return len(query_usage(self._state, self._driver).uses)
 
     def gpu_times(self) -> dict[int, int]:
-        """GPU time in ns that each has had, by its part."""
+        """Return the GPU time in ns that each program has had, by its part."""
         return true_times(self._driver)
 
     def _cgpu_run(self, part: int) -> list[str]:
@@ -120,7 +120,7 @@ def _build_options(part: int) -> list[str]:
 
 
 def true_times(driver: str) -> dict[int, int]:
-    """GPU time in ns of the programs tagged with their part; nothing if a real GPU knows it."""
+    """Return the GPU time in ns of programs, by the part in their tags; nothing on a real GPU."""
     if not Path(driver, "machine").exists():
         return {}
     from cgpu_sim import gpu_times
@@ -130,7 +130,7 @@ def true_times(driver: str) -> dict[int, int]:
 
 
 def driver_directory(folder: Path) -> str:
-    """The directory of the driver that the user names or that is found, else of a simulated one.
+    """Return the directory of the driver that is named or found, else of a simulated one.
 
     Args:
         folder: where the simulated one is made.
@@ -144,7 +144,7 @@ def driver_directory(folder: Path) -> str:
     except CgpuError:
         from cgpu_sim import make_driver_dir
 
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is about other GPUs
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is for other GPUs
         print("No NVIDIA driver on this machine: simulating a Tesla T4 of 15109 MiB.")
         return os.fspath(make_driver_dir(folder))
     check_driver_dir(found)

@@ -35,7 +35,7 @@ class Doctor:
         from cgpu_install.machine import Machine
 
         machine = Machine()
-        with contextlib.suppress(CgpuError):  # the check of the engines says so
+        with contextlib.suppress(CgpuError):  # the check of the engines reports it
             machine = Machine(bin_dir=Journal(machine).bin_dir)
         state = node_state(given.state_dir) or state_path(given.state_dir)
         findings = run_checks(Ground(machine, state, given.driver_dir))

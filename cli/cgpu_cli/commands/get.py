@@ -38,7 +38,7 @@ class Get:
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Print what the server says."""
+        """Print the server's answer."""
         for note in read_config_notes():
             print(f"cgpu: note: {note}", file=sys.stderr)
         word = given.target
@@ -72,14 +72,14 @@ def _format_values(answer: dict[str, Any]) -> str:
 
 
 def _is_path(word: str) -> bool:
-    """Return whether it is a path of the control tree: a pod's name has slashes too."""
+    """Whether a word is a path of the control tree: a pod's name has slashes too."""
     first, slash, _ = word.lstrip("/").partition("/")
     is_gpu = first.isdecimal() or first.lower().startswith("gpu-")
     return first in (_WHOLE_NODE, *_NODE) or (is_gpu and bool(slash)) or word.startswith("/")
 
 
 def _is_below(answer: dict[str, Any], word: str) -> bool:
-    """Return whether it is a node of a container without its GPU, such as ``web/weight``."""
+    """Whether a word is a node of a container without its GPU, such as ``web/weight``."""
     names = _map_names(answer)
     return not target.match_containers(word, names) and bool(
         target.match_containers(word.rpartition("/")[0], names)
@@ -87,12 +87,12 @@ def _is_below(answer: dict[str, Any], word: str) -> bool:
 
 
 def _map_names(answer: dict[str, Any]) -> dict[str, str]:
-    """The name of each container, by its id."""
+    """Return the name of each container, by its id."""
     return {entry["id"]: entry.get("name", "") for entry in answer["containers"]}
 
 
 def _filter_answer(answer: dict[str, Any], word: str) -> dict[str, Any]:
-    """The part of the answer about the GPU or the container that is meant."""
+    """Return the part of the answer about the GPU or the container that is meant."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
@@ -131,7 +131,7 @@ def _format_shares(gpu: dict[str, Any]) -> str:
 
 
 def _read_percent(gpu: dict[str, Any], name: str) -> float | None:
-    """A part of the GPU's time; a server of release 0.1 gives it in millionths."""
+    """Return a part of the GPU's time; a server of release 0.1 sends it in millionths."""
     if f"{name}_percent" in gpu:
         percent: float | None = gpu[f"{name}_percent"]
         return percent

@@ -49,7 +49,7 @@ class Install:
         )
 
     def run(self, given: argparse.Namespace) -> int:
-        """Change what has to be changed, all or nothing."""
+        """Make the changes, all or nothing."""
         from cgpu_install.engines import select_engines
         from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, detect_engines, plan_install
@@ -83,11 +83,11 @@ class Uninstall:
     name = "uninstall"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """From which engines, and how."""
+        """Add the engines and the options."""
         _common_arguments(parser, "all of them")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Change back what was changed, all or nothing."""
+        """Undo the changes, all or nothing."""
         from cgpu_install import dockerd
         from cgpu_install.engines import ENGINES, select_engines
         from cgpu_install.machine import BOOTED
@@ -117,7 +117,7 @@ class Uninstall:
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
-        # Again: until the programs are gone, an engine can make containers that need them.
+        # Check again: until the programs are gone, an engine can make containers that need them.
         job.journal.uninstall(plan.changes, gone, check_idle)
         if everything and not given.root:
             state_dir = state_path(given.state_dir)
@@ -155,7 +155,7 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _parse_root(word: str) -> str:
-    """A directory; empty if that is this machine's own."""
+    """Return a directory; empty if that is this machine's own."""
     return os.path.realpath(word).rstrip("/")
 
 
@@ -179,7 +179,7 @@ def _make_job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
 
 @contextlib.contextmanager
 def _require_rights(given: argparse.Namespace, name: str) -> Iterator[None]:
-    """Refuse whoever is not root and wants to change this machine, or cannot see what would be.
+    """Refuse a user who is not root and wants to change this machine, or cannot read what would be.
 
     What root has installed before, and some engines' files, are closed to others; ``name``: of the
     command.
@@ -200,7 +200,7 @@ def _require_rights(given: argparse.Namespace, name: str) -> Iterator[None]:
 
 
 def _check_idle(state_dir: str) -> None:
-    """Refuse while these run: their engines need our programs and hooks to end them."""
+    """Refuse while containers run: their engines need our programs and hooks to end them."""
     from cgpu_install import running
     from cgpu_node.shares.registry import Registry
 
@@ -217,7 +217,7 @@ def _format_ids(ids: list[str]) -> str:
 
 
 def _is_dockers_default(engines: Iterable[Engine]) -> bool:
-    """Return whether docker is among ``engines`` and runs with our runtime as its default."""
+    """Whether docker is among ``engines`` and has our runtime as its default."""
     from cgpu_install import dockerd
     from cgpu_install.entry import NAME
 
@@ -228,7 +228,7 @@ def _switch_to_runc(job: _Job, plan: InstallPlan, state_dir: str) -> None:
     """Make dockerd use runc as its default without a restart, which would end containers.
 
     Raises:
-        CgpuError: it keeps ours, or containers were made meanwhile; its file is as it was.
+        CgpuError: it keeps ours, or containers were made meanwhile; its file is restored.
     """
     from cgpu_install.plan import plan_runc_default
 
@@ -242,7 +242,7 @@ def _switch_to_runc(job: _Job, plan: InstallPlan, state_dir: str) -> None:
 
 
 def _reload_dockerd() -> None:
-    """Wait until its default runtime is not ours.
+    """Make dockerd read its file, and wait until its default runtime is not ours.
 
     Raises:
         CgpuError: it keeps ours.
@@ -275,7 +275,7 @@ def _revert_change(job: _Job, change: Change) -> None:
 
 
 def _with_undo_commands(engine: Engine, *, restarts: bool) -> Engine:
-    """``engine`` with the commands after cgpu was taken out."""
+    """Return ``engine`` with the commands to run after cgpu was removed."""
     from cgpu_install import dockerd
 
     if engine.name == "docker" and restarts:
@@ -284,9 +284,9 @@ def _with_undo_commands(engine: Engine, *, restarts: bool) -> Engine:
 
 
 def _end_server(state_dir: str) -> list[str]:
-    """End a server that is not a service, because its files may go next; report what became of it.
+    """End a server that is not a service, because its files may go next; return what became of it.
 
-    One that serves sessions stays, because it divides the time between them.
+    A server with sessions is left running, because it divides the time between them.
     """
     from cgpu_node.shares.registry import Registry
     from cgpu_upgrade import server
@@ -304,7 +304,7 @@ def _end_server(state_dir: str) -> list[str]:
 
 
 def _print_diff(plan: InstallPlan, none: str = _NONE) -> int:
-    """Print the diff; on standard error its notes, or ``none`` if it is empty."""
+    """Print the diff, and its notes on standard error; if there is no change, also ``none``."""
     from cgpu_install.plan import format_diff
 
     sys.stdout.writelines(format_diff(plan.changes))
@@ -344,7 +344,7 @@ def _print_report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.
 
 
 def _describe_reload(engine: Engine) -> str:
-    """Return how to make an engine read it without systemd, in the words of ``cgpu doctor``."""
+    """Return how to make an engine read its file without systemd, as ``cgpu doctor`` words it."""
     from cgpu_install import dockerd
 
     if engine.name != "docker":
@@ -354,12 +354,12 @@ def _describe_reload(engine: Engine) -> str:
 
 
 def _list_commands(engines: Iterable[Engine]) -> list[str]:
-    """The commands that make them read it, each once: all files are written by then."""
+    """Return the commands that make engines read their files, each command once."""
     return list(dict.fromkeys(command for engine in engines for command in engine.then))
 
 
 def _run_commands(commands: Sequence[str]) -> None:
-    """Run all of them: a failure of one engine does not concern the others."""
+    """Run all ``commands``: a failure of one engine does not concern the others."""
     failed = []
     for command in commands:
         print(f"$ {command}", flush=True)

@@ -21,7 +21,7 @@ class ShowPlan:
     name = "plan"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The configuration, and how to show the plan."""
+        """Add the configuration and the option for output."""
         parser.add_argument("config", metavar="CONFIG.json", help="an OCI runtime configuration")
         parser.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
 

@@ -17,7 +17,7 @@ class Probe:
     name = "probe"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """None of its own."""
+        """Add no arguments."""
 
     def run(self, given: argparse.Namespace) -> int:
         """Refresh ``node.json`` and print it for people."""

@@ -1,4 +1,4 @@
-"""``cgpu set``: other rules for a GPU, another weight, priority or cap for a container, at once."""
+"""``cgpu set``: changes rules of a GPU, or weight, priority or cap of a container, at once."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Set:
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Ask the server to do it; it is in force when this returns."""
+        """Send the values to the server; they are in force when this returns."""
         values = dict(map(_parse_setting, given.values))
         request = {"request": "set", "target": given.target, "values": values}
-        notes = ask_server(given, request).get("notes", [])  # an older server says nothing
+        notes = ask_server(given, request).get("notes", [])  # an older server sends none
         if given.json:
             print_json({"notes": notes})
         else:
@@ -54,7 +54,7 @@ class Set:
 
 
 def _parse_target(word: str) -> str:
-    """The word, unless it is a setting: then no target was typed."""
+    """Return the word, unless it is a setting: then no target was typed."""
     name, equals, _ = word.partition("=")
     if equals:
         missing, example = _suggest_target(name)
@@ -65,7 +65,7 @@ def _parse_target(word: str) -> str:
 
 
 def _suggest_target(name: str) -> tuple[str, str]:
-    """Return which targets have a setting of this name, and an example; two "" if none has."""
+    """Return the targets that have a setting of this name, and an example; two "" if none has."""
     from cgpu_node.settings.rules import RANGES
     from cgpu_node.shares.change import CONTAINER_KEYS
     from cgpu_node.shares.target import NODE
@@ -82,4 +82,4 @@ def _parse_setting(word: str) -> tuple[str, int | str]:
     if not equals or not name:
         raise CgpuError(f"{printable(word)}: expected NAME=VALUE, such as weight=4")
     number = parse_integer(value, LARGEST_BYTES)
-    return name, value if number is None else number  # the server says what is allowed
+    return name, value if number is None else number  # the server checks it

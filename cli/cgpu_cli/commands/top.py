@@ -27,7 +27,7 @@ class Top:
     name = "top"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """At what it looks, and how often."""
+        """Add the GPUs to show, and how often."""
         add_gpus(parser)
         parser.add_argument(
             "-d",
@@ -43,7 +43,7 @@ class Top:
         parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 by default")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Show it until somebody quits."""
+        """Show it until the user quits."""
         if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
         _check_space()
@@ -51,7 +51,7 @@ class Top:
         def read_usage() -> Usage:
             return filter_usage(query_usage(given.state_dir, given.driver_dir), given.id)
 
-        read_usage()  # a refusal shows at once
+        read_usage()  # so that a refusal is shown at once
         from cgpu_cli.show.board import Board  # 0.3 s
         from cgpu_cli.show.screen import is_ascii
 

@@ -59,7 +59,7 @@ class Upgrade:
         )
 
     def run(self, given: argparse.Namespace) -> int:
-        """Do it, or leave everything as it was."""
+        """Switch, or leave everything as it was."""
         if given.layouts:
             from cgpu_upgrade import layouts
 
@@ -93,10 +93,10 @@ def _run_upgrade(given: argparse.Namespace) -> Outcome:
 
 
 def _choose_installation(prefix: str | None, by_git: str = "pull") -> installation.Installation:
-    """The installation to be changed; ``by_git``: what changes a clone.
+    """Return the installation to be changed; ``by_git``: the git command that changes a clone.
 
     Raises:
-        CgpuError: it is not pip's in a virtual environment; one sentence says what to use.
+        CgpuError: it is not pip's in a virtual environment; one sentence with what to use.
     """
     own = os.path.abspath(prefix) if prefix else installation.own_environment()
     if own is None and (clone := installation.find_clone()):

@@ -12,14 +12,14 @@ from cgpu_env import CgpuError
 from cgpu_native.system import adopt_orphans
 
 _POLL_SECONDS = 0.01
-_LIMIT_SECONDS = 10.0  # the kernel frees what a killed process has on a GPU first
+_LIMIT_SECONDS = 10.0  # a killed process ends only after the kernel has freed what it has on a GPU
 
 
 @contextlib.contextmanager
 def end_at_exit() -> Iterator[None]:
-    """End all processes that were started inside, also those whose parents have ended.
+    """End all processes that were started inside, including those whose parents have ended.
 
-    Children from before are spared. Further interrupts are ignored meanwhile.
+    Earlier children are spared. While this ends processes, it ignores further interrupts.
 
     Raises:
         CgpuError: some cannot be killed.
@@ -35,7 +35,7 @@ def end_at_exit() -> Iterator[None]:
 
 
 def _read_children() -> set[int]:
-    """Our children, also those that have ended and were not waited for."""
+    """Return our children, including those that have ended and were not waited for."""
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         return {int(pid) for pid in file.read().split()}
 
@@ -47,7 +47,7 @@ def _kill_all_but(spared: set[int]) -> None:
         if time.monotonic() > deadline:
             raise _not_ended(left)
         for pid in left:
-            with contextlib.suppress(OSError):  # it is another user's by now, or gone
+            with contextlib.suppress(OSError):  # it is gone, or another user's by now
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)

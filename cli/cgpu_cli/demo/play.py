@@ -1,4 +1,4 @@
-"""The demonstration, step by step, on whatever stage: programs or containers."""
+"""The demonstration, step by step, on a stage: programs or containers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PARTS = (6, 9)
 WEIGHTS = {6: 1, 9: 2}
 _KERNEL_US = 500
 _WINDOW_SECONDS = 3
-_POINTS = 3.0  # of the GPU's time, by which a share may be off in one window
+_POINTS = 3.0  # points of percent by which a share of the time may be off in one window
 _PATIENCE_SECONDS = 60  # a busy machine gives a simulated GPU its time late
 _POLL_SECONDS = 0.1
 _FAULTS = (CgpuError, OSError, AssertionError, RuntimeError, subprocess.SubprocessError)
 
 
 class Tenant:
-    """A running ``tenant.py`` with a share of the GPU; does what it is asked."""
+    """A running ``tenant.py`` with a share of the GPU, which obeys orders."""
 
     def __init__(
         self, part: int, process: subprocess.Popen[str], kill: Callable[[], object]
@@ -36,12 +36,12 @@ class Tenant:
         """Send ``order``, print the program's output, and return it.
 
         Raises:
-            CgpuError: it died.
+            CgpuError: the program died.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise CgpuError("the program was started without pipes")
-        try:  # nothing is left in a buffer, which would be written when this program ends
+        try:  # os.write, so that no buffer is left to be written when this program ends
             os.write(stdin.fileno(), f"{order}\n".encode())
         except BrokenPipeError:
             raise self._death_error() from None
@@ -57,37 +57,37 @@ class Tenant:
         return CgpuError(f"the one with {self.title} GiB died", exit_code=1)
 
     def kill(self) -> None:
-        """End it by SIGKILL, as the kernel would."""
+        """End the program by SIGKILL, as the kernel would."""
         self._kill()
         self._process.wait(_PATIENCE_SECONDS)
 
 
 class Stage(Protocol):
-    """A way to run tenants beside each other."""
+    """A way to run several tenants at once."""
 
     kind: str
 
     def format_command(self, part: int) -> str:
-        """Return what a user types to start one with ``part`` GiB."""
+        """Return the command that a user types to start a tenant with ``part`` GiB."""
 
     def start(self, part: int) -> Tenant:
-        """Start one."""
+        """Start a tenant."""
 
     def try_start(self, part: int) -> str:
-        """Try to start one more; the sentence that refuses it, or nothing."""
+        """Try to start one more tenant; return the sentence that refuses it, or nothing."""
 
     def show_usage(self) -> None:
-        """Print what ``cgpu-smi`` prints."""
+        """Print the output of ``cgpu-smi``."""
 
     def count_tenants(self) -> int:
-        """Return how many ``cgpu-smi`` lists."""
+        """Return how many tenants ``cgpu-smi`` lists."""
 
     def gpu_times(self) -> dict[int, int]:
-        """GPU time in ns that each has had, by its part; nothing if only the GPU knows."""
+        """Return the GPU time in ns of each tenant, by its part; nothing if it is not known."""
 
 
 class _Steps:
-    """Prints which step is shown, and records those that did not go as they must."""
+    """Prints which step is shown, and records the steps that went wrong."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -95,24 +95,24 @@ class _Steps:
         self.wrong: list[str] = []
 
     def begin_step(self, text: str) -> None:
-        """Begin a step, with the seconds since the first."""
+        """Begin a step: print it, with the seconds since the first one."""
         self._title = text.partition("\n")[0].rstrip(":")
         print(f"\n[{time.monotonic() - self._began:.0f} s] {text}", flush=True)
 
-    def check(self, what: str, *, good: bool) -> None:
-        """Record ``what`` was found unless it is ``good``."""
-        if not good:
-            self.wrong.append(f"{self._title}: {what}")
+    def check(self, finding: str, *, is_right: bool) -> None:
+        """Unless ``is_right``, record what was found under the step's title."""
+        if not is_right:
+            self.wrong.append(f"{self._title}: {finding}")
 
 
 def play_demo(stage: Stage, total: int) -> bool:
-    """Show everything on a GPU of ``total`` bytes; whether all of it was as it must be."""
+    """Show everything on a GPU of ``total`` bytes; return whether no step went wrong."""
     steps = _Steps()
     tenants: list[Tenant] = []
     try:
         _play_steps(stage, [total * part // WHOLE // MIB for part in PARTS], tenants, steps)
     except _FAULTS as error:
-        steps.check(str(error), good=False)
+        steps.check(str(error), is_right=False)
     finally:
         for tenant in tenants:
             with contextlib.suppress(*_FAULTS):
@@ -128,7 +128,7 @@ def _play_steps(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _St
     def check_answer(tenant: Tenant, order: str, expected: str) -> None:
         found = tenant.send_order(order)
         last = found.splitlines()[-1]
-        steps.check(f"{tenant.title}: {last!r}, expected {expected}", good=expected in found)
+        steps.check(f"{tenant.title}: {last!r}, expected {expected}", is_right=expected in found)
 
     steps.begin_step(f"Two {stage.kind}s start, each with its share of GPU 0:")
     for part in PARTS:
@@ -164,7 +164,7 @@ def _play_steps(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _St
     print(f"  $ {stage.format_command(1)}", flush=True)
     sentence = stage.try_start(1)
     print(f"  {sentence}")
-    steps.check(repr(sentence), good="MiB are free" in sentence)
+    steps.check(repr(sentence), is_right="MiB are free" in sentence)
 
     steps.begin_step(
         f"The first {stage.kind} is killed by SIGKILL; what it had is free again:\n  $ cgpu-smi"
@@ -174,12 +174,12 @@ def _play_steps(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _St
 
 
 def _check_listing(stage: Stage, expected: int, steps: _Steps) -> None:
-    """Print what ``cgpu-smi`` prints, as soon as it lists as many as it must."""
+    """Print the output of ``cgpu-smi``, as soon as it lists as many tenants as expected."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (count := stage.count_tenants()) != expected and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     stage.show_usage()
-    steps.check(f"cgpu-smi lists {count}, expected {expected}", good=count == expected)
+    steps.check(f"cgpu-smi lists {count}, expected {expected}", is_right=count == expected)
 
 
 def _check_shares(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
@@ -196,13 +196,13 @@ def _check_shares(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
     found = " and ".join(f"{share:.1f} %" for share in shares.values())
     due = " and ".join(f"{_due_percent(part):.1f} %" for part in shares)
     what = f"{found} of {_WINDOW_SECONDS} s, expected {due} within {_POINTS:g} points"
-    steps.check(what, good=_are_due(shares))
+    steps.check(what, is_right=_are_due(shares))
     for tenant in tenants:
         tenant.send_order("rest")
 
 
 def _measure_shares(stage: Stage) -> dict[int, float]:
-    """Percent of the GPU's time that each had in one window; nothing if only the GPU knows."""
+    """Return the percent of the GPU's time of each tenant in one window; nothing if not known."""
     before = stage.gpu_times()
     time.sleep(_WINDOW_SECONDS)
     had = {part: ns - before.get(part, 0) for part, ns in stage.gpu_times().items()}

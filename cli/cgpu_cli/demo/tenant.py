@@ -56,7 +56,7 @@ class TenantGpu:
         self._done = ""
 
     def describe_memory(self) -> str:
-        """Name and memory, used and total, as NVML gives them (and so nvidia-smi prints them)."""
+        """Return name and memory, used and total, as NVML and so nvidia-smi have them."""
         handle, memory = ctypes.c_void_p(), _Memory()
         name = ctypes.create_string_buffer(96)
         _check_status(self._nvml.nvmlInit_v2(), "nvmlInit")
@@ -68,7 +68,7 @@ class TenantGpu:
         return f"GPU 0: {name.value.decode()}  {used}MiB / {total}MiB"
 
     def alloc(self, mib: int) -> str:
-        """Allocate, and keep; a refusal is printed, not raised."""
+        """Allocate, and keep it. A refusal is returned as text, not raised."""
         cuda = self._init_cuda()
         pointer = ctypes.c_uint64()
         status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB))
@@ -91,7 +91,7 @@ class TenantGpu:
         return f"launching kernels of {us} us, one after the other"
 
     def stop_kernels(self) -> str:
-        """Stop launching, and report how much it was."""
+        """Stop launching, and return how many kernels ran."""
         if self._worker is None:
             return "did not compute"
         self._resting.set()
@@ -121,9 +121,9 @@ class TenantGpu:
         return self._cuda
 
 
-def _check_status(status: int, what: str) -> None:
+def _check_status(status: int, call: str) -> None:
     if status != 0:
-        sys.exit(f"{what}: error {status}")
+        sys.exit(f"{call}: error {status}")
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The parts of ``cgpu-run``, and how a user's session gets into the node's account."""
+"""The parts of ``cgpu-run``, and how a user's session joins the node's account."""

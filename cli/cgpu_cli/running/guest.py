@@ -33,15 +33,15 @@ APART = (
 
 
 def is_possible(given: Options) -> bool:
-    """Return whether the node's server runs, and the user names no other state directory.
+    """Whether the node's server runs, and the user names no other state directory.
 
-    Without namespaces the proxies and their files have to be in a directory of the user's.
+    Without namespaces, the proxies and their files have to be in a directory of the user's.
     """
     return given.namespaces and is_served(given.state_dir)
 
 
 def is_served(state_dir: str | None) -> bool:
-    """Return whether root's server serves a user who names this state directory, or none."""
+    """Whether root's server serves a user who names this state directory, or none."""
     root = node_state(state_dir)
     try:
         return root is not None and server.is_listening(root)
@@ -50,7 +50,7 @@ def is_served(state_dir: str | None) -> bool:
 
 
 def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
-    """Return the notes for a session in an account of its own, ``state_dir``, on other accounts."""
+    """Return the notes on other accounts, for a session in an account of its own, ``state_dir``."""
     from cgpu_node import accounts
 
     notes = (APART,) if given.namespaces and node_state(given.state_dir) else ()
@@ -59,7 +59,10 @@ def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[
 
 
 def read_config_notes() -> tuple[str, ...]:
-    """A note if the configuration is wrong; the server shows what is there all the same."""
+    """Return a note if the configuration is wrong.
+
+    It is no error: cgpud uses what it read before, or the defaults.
+    """
     from cgpu_node.settings import config
 
     try:
@@ -70,7 +73,10 @@ def read_config_notes() -> tuple[str, ...]:
 
 
 def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the server whose account has the user's sessions; start it if need be.
+    """Return the answer of the server whose account has the user's sessions.
+
+    That is root's server, if it runs and the user names no other state directory. Else it is the
+    user's own, which is started if need be.
 
     Raises:
         CgpuError: it refuses, does not start or does not answer.
@@ -83,24 +89,24 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
         real = given.driver_dir and os.path.realpath(given.driver_dir)  # root follows no link here
         try:
             return send_request(root, with_driver(request, real))
-        except AbsentError:  # the user's own serves
+        except AbsentError:  # then the user's own server serves
             print(f"cgpu: note: {UNSERVED}", file=sys.stderr)
     return start_and_send(open_state(given.state_dir), given.driver_dir, request)
 
 
 def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
-    """Ask the node's server for a session of this process; it ends when nobody lives in it.
+    """Ask the node's server for a session of this process; it ends with its last process.
 
     Args:
         given: the command line; its ``gpus`` are UUIDs.
         node: the facts about the node, as this process sees it.
 
     Returns:
-        Its directory, and its share.
+        The session's directory, and its share.
 
     Raises:
         CgpuError: there is no room, or the server does not answer.
-        GpuLostError: it has other GPUs: the facts may be old.
+        GpuLostError: the server has other GPUs: the facts may be old.
     """
     from cgpu_node.client import send_request
 
@@ -115,7 +121,7 @@ def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
             hint="with --state-dir DIR the session has an account of its own",
         ) from None
     gpus = _parse_shares(answer)
-    notes = tuple(answer.get("notes", ()))  # an older server says nothing
+    notes = tuple(answer.get("notes", ()))  # an older server sends none
     request = Request(gpus, answer["weight"], answer["high_priority"], notes)
     return f"{ROOT_STATE}/containers/{answer['id']}", request
 

@@ -1,9 +1,9 @@
-"""The keeper of a session: waits, out of the way, for its end and gives the share back.
+"""The keeper of a session: waits for its end, detached from the caller, and gives the share back.
 
-The program takes over our process, so another process has to wait for it. It is forked twice so
+The program replaces our process, so another process has to wait for it. That one is forked twice so
 that the program is not its parent. A killed keeper does no harm: the server, or the next admission,
 removes the session as well. The keeper also starts the server if there is none, so that the program
-does not find a child that it does not know.
+has no child that it does not know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cgpu_node.shares import record
 from cgpu_node.shares.liveness import is_alive
 from cgpu_node.shares.registry import Registry
 
-_POLL_SECONDS = 0.5  # only while the program is gone and left processes behind
+_POLL_SECONDS = 0.5  # only while the program has ended and left processes behind
 _STANDARD_FDS = 3
 
 
@@ -57,11 +57,11 @@ def _keep_session(state_dir: str, directory: str, owner: int, driver_dir: str) -
         Registry(state_dir).remove(os.path.basename(directory))
         server.notify_server(state_dir)
     except CgpuError:
-        return  # the server removes it, or whoever is admitted next
+        return  # the server removes it, or the next admission
 
 
 def _is_session_alive(directory: str) -> bool:
-    """Return whether anything of the session is left; true if that cannot be seen now."""
+    """Whether anything of the session is left; true if that cannot be seen now."""
     try:
         entry = record.read(directory)
         return entry is not None and is_alive(entry)
@@ -70,7 +70,7 @@ def _is_session_alive(directory: str) -> bool:
 
 
 def _detach_from_caller(owner: int) -> None:
-    """Keep nothing of the caller's but ``owner``: no terminal, pipe, file or directory."""
+    """Close all that the caller has open but ``owner``: terminal, pipes, files, directory."""
     os.chdir("/")
     os.dup2(owner, _STANDARD_FDS)
     null = os.open("/dev/null", os.O_RDWR)

@@ -46,9 +46,10 @@ def launch_program() -> int:
 
 
 def _restore_signals() -> None:
-    """Undo what the interpreter did to signals when it started.
+    """Undo the interpreter's changes to signals.
 
-    It ignores two and turns an interrupt into an exception; one that was ignored before stays so.
+    It ignores two, and turns an interrupt into an exception. A signal that was ignored before it
+    started stays ignored.
     """
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
@@ -67,7 +68,7 @@ def _run_session(given: Options) -> NoReturn:
     if session.is_own:
         starter = keeper.start(session.state_dir, session.directory, session.node.driver_dir)
     set_environment(environment, session)
-    umask = os.umask(0o022)  # any user of the session reads what is made from here on
+    umask = os.umask(0o022)  # any user of the session can read what is made from here on
     warning = _enter_session(given, session, environment)
     os.umask(umask)
     for note in session.request.notes:
@@ -113,7 +114,7 @@ def _admit_session(given: Options, environment: dict[str, str]) -> Session:
 def _prepare_session(
     given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
 ) -> Session:
-    """The session, which still has to be admitted if it has GPUs and no directory."""
+    """Return the session, which is not admitted yet if it has GPUs and no directory."""
     node = load_node(state_dir, given.driver_dir, refresh=refresh)
     uuids = visible.choose_uuids(environment, node, given.gpus)
     if node.gpus and not uuids:
@@ -150,7 +151,7 @@ def _no_share_error(given: Options) -> CgpuError:
 
 
 def _enter_session(given: Options, session: Session, environment: dict[str, str]) -> str:
-    """Let the program find the session's files; what the user has to know of how, if anything."""
+    """Let the program find the session's files. Return a warning for the user, or ""."""
     reason = "without namespaces"
     if given.namespaces:
         try:
@@ -171,7 +172,7 @@ def _enter_session(given: Options, session: Session, environment: dict[str, str]
 
 
 def _initial_environment() -> dict[str, str]:
-    """The environment as we got it: the interpreter may have added ``LC_CTYPE`` to its own."""
+    """Return our initial environment: the interpreter may have added ``LC_CTYPE`` to its own."""
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)

@@ -1,4 +1,4 @@
-"""A driver that a command names while a server shares the GPUs of another one."""
+"""Refuses a driver that a command names while a server shares the GPUs of another one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cgpu_node.facts.node import read_facts
 
 
 def check_conflict(state_dir: str, driver_dir: str | None) -> None:
-    """Refuse it: its facts would replace those that the server and its containers use.
+    """Refuse a driver other than the server's: its facts would replace those in use.
 
     Args:
         state_dir: the state directory.
-        driver_dir: what the command names; None: nothing.
+        driver_dir: the directory that the command names; None: it names none.
 
     Raises:
-        CgpuError: the server of ``state_dir`` has another, or does not answer.
+        CgpuError: the server of ``state_dir`` has another driver, or does not answer.
     """
     facts = read_facts(f"{state_dir}/node.json") if driver_dir else None
     if facts is None or facts["identity"]["driver_dir"] == os.path.abspath(driver_dir or ""):

@@ -37,8 +37,8 @@ FLAGS = ("high-prio", "no-namespaces", "version", "help")
 class Options(NamedTuple):
     """The options that the user wrote, checked for form only, and ``program`` with its arguments.
 
-    ``policy_word`` is how the policy was written.
-    ``answer`` is what to print instead of running anything.
+    ``policy_word`` is the policy as it was written. ``answer`` is text to print instead of running
+    anything.
     """
 
     mem: str
@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 
 def help_of(name: str) -> str:
-    """Return the usage's text about an option, in the form that ``argparse`` takes."""
+    """Return the usage's text about an option, in the form for ``argparse``."""
     lines = [line.strip().removeprefix("-h, ") for line in USAGE.splitlines()]
     return (
         next(line for line in lines if line.startswith(f"--{name} "))
@@ -95,7 +95,7 @@ def parse(arguments: list[str]) -> Options:
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is an option, or the end of them, and so no value that somebody meant."""
+    """Whether a word is an option, or ends the options, so that nobody meant it as a value."""
     known = ("", *VALUES, *FLAGS)
     return word.startswith("--") and word[2:].partition("=")[0] in known
 
@@ -154,14 +154,14 @@ def to_variables(options: Options) -> dict[str, str]:
 
 
 def _is_mixed(mem: str) -> bool:
-    """Return whether sizes are of single GPUs, as in ``6GiB,6/15``; ``3,1/15`` has one whole."""
+    """Whether each size is of one GPU, as in ``6GiB,6/15``; ``3,1/15`` has one whole for all."""
     sizes = split_items(mem)
     plain = [each for each in sizes if "/" not in each]
     return len(sizes) - len(plain) > 1 or any(each and not each.isdecimal() for each in plain)
 
 
 def translate_message(message: str, options: Options) -> str:
-    """``message`` about variables, as one about options."""
+    """Return ``message`` about variables as one about options."""
     given = to_variables(options)
     mem = f"--mem {printable(options.mem)}"
     names = {

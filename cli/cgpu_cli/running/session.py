@@ -1,7 +1,7 @@
-"""Put a program under the proxies: with a mount namespace of its own, or with a library path.
+"""Puts a program under the proxies: with a mount namespace of its own, or with a library path.
 
 With a namespace, the session's base directory is a small tmpfs mounted over the whole state
-directory: the program sees only its own limits and ledger there. Files in it may be mapped for
+directory. The program sees only its own limits and ledger there. Files in it may be mapped for
 execution, wherever the state directory is (``/run`` is often mounted noexec).
 """
 
@@ -37,7 +37,8 @@ _LOADER_DIRECTORIES = (
 _MASKED = "masked"
 _SHARED = ("limits", "ledger")
 # A link of a base directory to itself, in the path by which a proxy needs the real library. In a
-# sandbox that lacks the directory, the loader prints that path, and no code of ours can run.
+# sandbox that lacks the directory, the loader prints that path, and no code of ours can run: so its
+# name is advice.
 _ADVICE = "bind-this-directory-into-the-sandbox"
 _LOADER_CACHE = "/etc/ld.so.cache"
 
@@ -46,8 +47,8 @@ class Session(NamedTuple):
     """An admitted session, or one without a GPU, which needs no admission.
 
     Attributes:
-        directory: of its own, ``containers/<id>`` in the state directory it was admitted to; empty
-            without a GPU.
+        directory: the session's own, ``containers/<id>`` in the state directory of its account;
+            empty without a GPU.
         state_dir: the state directory.
         node: the facts about the node.
         request: its share.
@@ -65,15 +66,15 @@ class Session(NamedTuple):
 
 
 def enter_namespace(session: Session, environment: dict[str, str]) -> None:
-    """Go into a mount namespace where every driver library is a proxy under the session's limits.
+    """Enter a mount namespace where every driver library is a proxy under the session's limits.
 
     Args:
         session: the session.
         environment: the program's.
 
     Raises:
-        OSError: before anything was mounted, where the kernel does not allow it.
-        CgpuError: later, where the program must not be started.
+        OSError: the kernel does not allow it; nothing was mounted.
+        CgpuError: it failed later; the program must not be started.
     """
     base = session.state_dir
     proxies = _load_proxies(base)
@@ -102,7 +103,7 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
 
 
 def _open_sources(session: Session) -> dict[str, str]:
-    """The session's limits and ledger -> paths that lead to them where the base covers them."""
+    """Return paths to the session's limits and ledger that work where the base covers them."""
     if not session.directory:
         return {name: f"{session.state_dir}/{name}" for name in _SHARED}
     files = {name: os.open(f"{session.directory}/{name}", os.O_PATH) for name in _SHARED}
@@ -110,13 +111,13 @@ def _open_sources(session: Session) -> dict[str, str]:
 
 
 def _make_empty(base: str) -> None:
-    """The limits and the ledger of a session that has no GPU."""
+    """Make the limits and the ledger of a session that has no GPU."""
     _write_file(f"{base}/limits", cgpu_native.pack_limits("no-gpu", ()))
     cgpu_native.create_ledger(base, "ledger")
 
 
 def _find_libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
-    """Each driver library that a program could find (links followed) -> what covers it."""
+    """Return what covers each driver library (links followed) that a program could find."""
     places = {path: soname for soname, path in node.libraries.items()}
     for folder in driver.SEARCHED_32_BIT:
         for soname in (*driver.PROXIED, driver.OPENCL):
@@ -132,7 +133,7 @@ def _find_libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
 
 
 def _cover_libraries(base: str, places: dict[str, str]) -> None:
-    """Mount over each library what covers it."""
+    """Mount its cover over each library."""
     for path, cover in places.items():
         namespaces.bind_mount(
             f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path
@@ -140,12 +141,12 @@ def _cover_libraries(base: str, places: dict[str, str]) -> None:
 
 
 def use_library_path(session: Session, environment: dict[str, str]) -> None:
-    """Without namespaces: let the loader find the proxies first.
+    """Let the loader find the proxies first, without namespaces.
 
     This works only as long as the program does not change ``LD_LIBRARY_PATH``.
 
     Raises:
-        CgpuError: the state directory's file system allows no libraries.
+        CgpuError: libraries cannot be loaded from the state directory's file system.
     """
     directory = session.directory
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
@@ -163,7 +164,7 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
 
 
 def loader_finds(folder: str) -> bool:
-    """Return whether programs find the driver libraries of ``folder`` by themselves."""
+    """Whether programs find the driver libraries of ``folder`` by themselves."""
     if folder in _LOADER_DIRECTORIES:
         return True
     try:
@@ -186,7 +187,7 @@ def _prepend_path(environment: dict[str, str], folder: str) -> None:
 
 
 def _load_proxies(base: str) -> dict[str, bytes]:
-    """The proxies for a base directory.
+    """Return the proxies for a base directory.
 
     Raises:
         CgpuError: they were not built, or the directory's name is too long for them.
@@ -214,7 +215,7 @@ def _fill_base(base: str, proxies: dict[str, bytes], session: Session) -> None:
 
 
 def _link_simulated(base: str, device: DeviceNode, folder: str) -> None:
-    """A simulated driver looks for its device nodes beside the library: link them there."""
+    """Link a device node beside the real library, if a simulated driver looks for it there."""
     if os.path.dirname(device.host) == folder:
         os.symlink(device.host, f"{base}/real/{os.path.basename(device.host)}")
 

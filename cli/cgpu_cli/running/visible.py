@@ -1,8 +1,8 @@
 """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to a session, and their numbers in its program.
 
 The list is read as the driver reads it. A number counts the GPUs in the order that
-``CUDA_DEVICE_ORDER`` names. The list ends at the first item that names no GPU, and a GPU that is
-named twice leaves none.
+``CUDA_DEVICE_ORDER`` names. The list ends at the first item that names no GPU. If it names a GPU
+twice, no GPU is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_NUMBER = 4
 
 
 def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None) -> list[str]:
-    """The UUIDs of a session's GPUs, in its order.
+    """Return the UUIDs of a session's GPUs, in its order.
 
     Args:
         environment: of the caller.
@@ -42,7 +42,7 @@ def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None)
     Raises:
         CgpuError: ``listed`` is wrong or names a GPU that the environment leaves out, or the
             environment names an instance of MIG.
-        GpuLostError: one of them does not answer, or none does.
+        GpuLostError: one of the GPUs does not answer, or none does.
     """
     gpus = [gpu.as_gpu for gpu in node.gpus]
     left = [gpu.uuid for gpu in _list_visible(environment, node)]
@@ -68,7 +68,7 @@ def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None)
 
 
 def set_variables(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -> None:
-    """Name a session's GPUs by the numbers that they have for NVML; none: leave what is there."""
+    """Name a session's GPUs by their NVML numbers; without GPUs, change no variable."""
     numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
     named = ",".join(str(numbers[share.uuid]) for share in shares)
     if named:
@@ -92,7 +92,7 @@ def _list_visible(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
 
 
 def _sort_by_cuda(node: Node) -> list[NodeGpu]:
-    """The GPUs as CUDA numbers them; as NVML does if that is not known of all."""
+    """Return the GPUs as CUDA numbers them; as NVML does, if CUDA's order is not known of all."""
     rank = {uuid: number for number, uuid in enumerate(node.cuda_order)}
     if any(gpu.uuid not in rank for gpu in node.gpus):
         return list(node.gpus)
@@ -100,7 +100,7 @@ def _sort_by_cuda(node: Node) -> list[NodeGpu]:
 
 
 def _find_gpu(item: str, numbered: Sequence[NodeGpu]) -> NodeGpu | None:
-    """The GPU that an item of the list names."""
+    """Return the GPU that an item of the list names."""
     name = item.lower()
     if name.startswith(_MIG):
         raise CgpuError(

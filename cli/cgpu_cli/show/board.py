@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from cgpu_node.view.view import GpuTotals, Usage
 
 _ID_WIDTH, _BAR, _SHORT, _HISTORY, _WIDE = 12, 10, 15, 24, 30
-_NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
+_NARROW, _NARROW_NAME = 100, 16  # columns of a narrow terminal; of a name in it
 _MOST_PANELS, _LONGEST_NOTE, _PARTS = 3, 400, 3
 _SIGNALLED = 128
-_HANG_UP_SECONDS = 0.5  # for which textual reads the end of its input again and again
+_HANG_UP_SECONDS = 0.5  # textual reads the end of its input again and again for so long
 _BUSY, _FULL = 90, 100  # percent
-# column: the order that a click on its head asks for
+# column: the order that a click on its head selects
 _COLUMNS = {
     "Container": "name",
     "Name": "name",
@@ -76,15 +76,15 @@ Refused       requests for memory that did not fit
 
 
 class Columns(DataTable[Text]):
-    """A table that hides a column which has no room as a whole: half a number is another number."""
+    """A table that hides a column if not all of it fits: half a number is another number."""
 
     def _column_ends(self) -> list[int]:
-        """The end of each column in cells from the left, after the one at which all begin."""
+        """Return the end of each column in cells from the left, after the left end of the first."""
         widths = (column.get_render_width(self) for column in self.ordered_columns)
         return [*accumulate(widths, initial=0)]
 
     def render_line(self, y: int) -> Strip:
-        """A line of the columns that have room."""
+        """Return a line of the columns that fit."""
         line, left = super().render_line(y), self.scroll_offset.x
         ends, right = self._column_ends(), left + self.size.width
         first = min((end for end in ends if end >= left), default=left)
@@ -107,7 +107,7 @@ class Columns(DataTable[Text]):
 
 
 class Board(App[None]):
-    """Shows what ``look`` sees every ``seconds``; ``is_ascii``: draws with no other characters."""
+    """Shows what ``look`` returns, every ``seconds``; ``is_ascii``: draws with ASCII only."""
 
     TITLE = "cgpu top"
     ENABLE_COMMAND_PALETTE = False
@@ -154,7 +154,7 @@ class Board(App[None]):
         return [*super().get_line_filters(), *[self._plain] * self._plain.enabled]
 
     def compose(self) -> ComposeResult:
-        """The widgets."""
+        """Yield the widgets."""
         yield VerticalScroll(id="gpus")
         yield Static(id="state", markup=False)
         yield Columns(id="containers", cursor_type="row", zebra_stripes=True)
@@ -162,7 +162,7 @@ class Board(App[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look; end in order, with the terminal restored, whatever the cause."""
+        """Begin to refresh. The end restores the terminal, whatever its cause."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=_SIGNALLED + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
@@ -178,8 +178,8 @@ class Board(App[None]):
     def _end_without_terminal(self) -> None:
         """End once the terminal is gone.
 
-        If the terminal does not control the session, the kernel sends no SIGHUP, and Textual goes
-        on reading.
+        If the terminal does not control the session, the kernel sends no SIGHUP, and Textual would
+        keep reading.
         """
         terminal = select.poll()
         terminal.register(sys.stdin.fileno(), 0)  # hang-ups are reported unasked
@@ -187,13 +187,13 @@ class Board(App[None]):
             self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 
     def look_again(self) -> None:
-        """Look again, unless it is paused or the last look is not over."""
+        """Refresh, unless it is paused or the last refresh is not over."""
         if not self._paused and not any(self.workers):
             self.fetch_usage()
 
     @work(thread=True)
     def fetch_usage(self) -> None:
-        """See who uses what; a node that does not answer must not stop the keys."""
+        """Read who uses what, in a thread: a node that does not answer must not block the keys."""
         try:
             usage = self._look()
         except CgpuError as error:
@@ -204,7 +204,7 @@ class Board(App[None]):
             self.call_from_thread(self._show_if_mounted, partial(self._show_usage, usage))
 
     def _show_if_mounted(self, show: Callable[[], None]) -> None:
-        """Show what was seen, unless the look ended after the screen, or after a part of it."""
+        """Show it, unless the screen, or a part of it, has ended meanwhile."""
         if len(self.query("#gpus, #state, #containers")) == _PARTS:
             show()
 
@@ -214,7 +214,7 @@ class Board(App[None]):
         self._fill_table()
 
     def action_reverse(self) -> None:
-        """Sort the other way round."""
+        """Reverse the order."""
         self._reversed = not self._reversed
         self._fill_table()
 
@@ -284,7 +284,7 @@ class Board(App[None]):
 
 
 def _format_panel(gpu: GpuTotals, width: int) -> Text:
-    """Three lines; with bars of `_SHORT` none is longer than 72 columns."""
+    """Return three lines; with bars of `_SHORT` none is longer than 72 columns."""
     share, is_whole = _choose_compute(gpu)
     text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
     text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
@@ -298,7 +298,7 @@ def _format_panel(gpu: GpuTotals, width: int) -> Text:
 
 
 def _format_gpu_line(gpu: GpuTotals) -> Text:
-    """One line about a GPU, of at most 80 columns."""
+    """Return one line about a GPU, of at most 80 columns."""
     (share, is_whole), memory = _choose_compute(gpu), _to_percent(gpu.used_bytes, gpu.total_bytes)
     text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
     text.append(_style_bar(share or 0, _BAR)).append(_format_percent(share, is_estimate=is_whole))

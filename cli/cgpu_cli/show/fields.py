@@ -150,7 +150,7 @@ def _list_apps(usage: Usage) -> Iterator[FieldSource]:
 
 
 class Query(NamedTuple):
-    """An option: the fields that it knows, and a row for each of what."""
+    """An option: its fields, how its rows are listed, and what they are in words."""
 
     known: Mapping[str, Field]
     rows: Callable[[Usage], Iterator[FieldSource]]
@@ -165,13 +165,13 @@ QUERIES: dict[str, Query] = {
 
 
 class FieldSelection(NamedTuple):
-    """A query with the fields that somebody chose."""
+    """A query with the fields that the user chose."""
 
     query: Query
     names: list[str]
 
     def format_lines(self, usage: Usage, form: Form) -> Iterator[str]:
-        """The header, if wanted, and the rows."""
+        """Yield the header, if wanted, and the rows."""
         fields = [self.query.known[name] for name in self.names]
         if form.has_header:
             yield ", ".join(map(_format_head, self.names, fields))
@@ -223,7 +223,7 @@ def _format_cell(field: Field, row: FieldSource, form: Form) -> str:
 
 
 def _read_utilisation(gpu: GpuTotals) -> int | None:
-    """The driver's own figure, which nvidia-smi shows; if it is not known, what is measured."""
+    """Return the driver's own figure, as nvidia-smi; if it is not known, the measured one."""
     known = gpu.utilisation_percent
     percent = gpu.measured_percent if known is None else known
     return None if percent is None else round(percent)
@@ -234,7 +234,7 @@ def _round_percent(percent: float | None) -> float | None:
 
 
 def _read_program(pid: int) -> str | None:
-    """The first word of its command line; None if it is not to be seen."""
+    """Return the first word of its command line; None if that cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read(1 << 12).partition(b"\0")[0].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""Looks at the node for ``cgpu-smi`` and ``cgpu top``, by the server's description.
+"""Reads the node's use for ``cgpu-smi`` and ``cgpu top``, from the server's description.
 
-A user who may read the state directory needs no server: without one, or if it does not answer, the
+A user who may read the state directory needs no server: if none runs, or if it does not answer, the
 containers' own files are read.
 """
 
@@ -22,9 +22,9 @@ def query_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     """Return who uses the GPUs, as far as the user may know.
 
     Args:
-        state_dir: the state directory that the user named; None: root's where its server listens,
-            else the default one.
-        driver_dir: where the user says that the driver's libraries are.
+        state_dir: the state directory that the user named; None: root's if its server listens, else
+            the default one.
+        driver_dir: the directory of the driver's libraries that the user named.
 
     Raises:
         CgpuError: no state directory or no driver, root's server refuses, or the server shares the
@@ -54,7 +54,7 @@ def _query_accounts(state_dir: str | None, driver_dir: str | None) -> Usage:
 def query_usage_once(state_dir: str | None, driver_dir: str | None) -> Usage:
     """Return who uses the GPUs; ask the driver about others if the server does not know them.
 
-    The server does not know it while it has no container there.
+    The server does not know others on a GPU while it has no container there.
     """
     usage = query_usage(state_dir, driver_dir)
     unknown = {gpu.uuid for gpu in usage.gpus if gpu.foreign_bytes is None and gpu.others is None}
@@ -64,7 +64,7 @@ def query_usage_once(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _sum_foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
-    """Return the memory of each GPU that processes outside containers hold, where it is known."""
+    """Return the memory of each GPU that processes outside containers hold, if it is known."""
     from cgpu_node.facts.discovery import read_holders
 
     known = {gpu.uuid: gpu.foreign_bytes for gpu in usage.gpus if gpu.foreign_bytes is not None}
@@ -76,7 +76,7 @@ def _sum_foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
 
 
 def _query_own_account(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """The account that the user may read; for root, the node's."""
+    """Return the use in the account that the user may read; for root, in the node's."""
     state = open_state(state_dir)
     try:
         usage = _ask_usage(state, driver_dir)
@@ -112,7 +112,7 @@ def _check_driver(usage: Usage, state_dir: str, driver_dir: str | None) -> None:
 
 
 def _own_account() -> tuple[str, ...]:
-    """A note on the user's sessions outside the node's account: without namespaces, or older."""
+    """Return a note on the user's sessions outside the node's account, such as older ones."""
     state = default_state_dir()
     if not os.path.isdir(f"{state}/containers"):
         return ()
@@ -121,7 +121,7 @@ def _own_account() -> tuple[str, ...]:
     try:
         check_state(state)
         count = len(Registry(state).list_records())
-    except (CgpuError, OSError):  # somebody else's
+    except (CgpuError, OSError):  # it is another user's
         return ()
     if not count:
         return ()

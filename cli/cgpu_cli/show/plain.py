@@ -1,4 +1,4 @@
-"""The screen of ``cgpu top`` for a terminal that has no more than ASCII."""
+"""The screen of ``cgpu top`` on a terminal that shows only ASCII."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DRAWN = str.maketrans("─│╭╮╰╯▁▂▃▄▅▆▇█▏▎▍▌�
 
 
 class Plain(LineFilter):
-    """Replaces frames and bars by like characters, and any other by question marks."""
+    """Replaces frames and bars by similar characters, and all others by question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments of a line; each stays as wide as it is."""
+        """Return the segments of a line; each keeps its width."""
         del background  # colours stay
         return [Segment(_to_ascii(text), style, control) for text, style, control in segments]
 

@@ -1,4 +1,4 @@
-"""``cgpu-smi -q``: everything that is known, a line each, as ``nvidia-smi -q`` lays it out."""
+"""``cgpu-smi -q``: all that is known, one value a line, in the layout of ``nvidia-smi -q``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NS = 1e9
 
 
 def format_usage(usage: Usage) -> Iterator[str]:
-    """The whole node."""
+    """Yield the lines about the whole node."""
     yield "==============CGPU-SMI LOG=============="
     yield ""
     yield _format_line(0, "Driver Version", usage.driver_version)

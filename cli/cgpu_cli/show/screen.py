@@ -13,11 +13,11 @@ from cgpu_env import parse_environment
 
 
 def is_ascii() -> bool:
-    """Return whether the locale has no more than ASCII, so that nothing else is drawn.
+    """Whether the locale has only ASCII, so that nothing else is drawn.
 
-    Under C and POSIX, Python writes UTF-8 all the same; only its UTF-8 mode shows the locale. From
-    3.15 on, it is in that mode under every locale. Then the locale's encoding shows it, unless
-    Python has replaced the locale by one in UTF-8.
+    Under C and POSIX Python still writes UTF-8; only its UTF-8 mode shows that it is such a locale.
+    From 3.15 on, Python is in that mode under every locale. Then the locale's encoding shows it,
+    unless Python has replaced the locale by one in UTF-8.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
@@ -27,7 +27,7 @@ def is_ascii() -> bool:
 
 
 def _is_coerced() -> bool:
-    """Return whether Python has replaced the locale: it sets ``LC_CTYPE`` then (PEP 538)."""
+    """Whether Python has replaced the locale: it sets ``LC_CTYPE`` then (PEP 538)."""
     with open("/proc/self/environ", "rb") as file:
         given = parse_environment(os.fsdecode(file.read()).split("\0"))
     return given.get("LC_CTYPE") != os.environ.get("LC_CTYPE")
@@ -37,5 +37,5 @@ class Screen(Console):
     """A console that raises, as ``print`` does, when its reader has gone away."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """Called while the error is handled; rich's own ends the program."""
+        """Raise the error that rich is handling; its own method ends the program."""
         raise  # noqa: PLE0704 (BrokenPipeError)

@@ -1,4 +1,4 @@
-"""The table of ``cgpu-smi``, and what a container is called in it."""
+"""The table of ``cgpu-smi``, and the names of containers in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_FOLDED = 40
 
 
 def print_tables(usage: Usage) -> None:
-    """Print one table for each GPU; a note is enough for one that is lost and has no containers."""
+    """Print a table for each GPU. A lost GPU without containers has a note only."""
     from cgpu_cli.show.screen import Screen, is_ascii
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
@@ -32,7 +32,7 @@ def print_tables(usage: Usage) -> None:
 
 
 def _build_table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
-    """``more`` ends a name that is cut here; where Rich cuts at the edge, it writes its own."""
+    """Build a GPU's table. ``more`` ends a name that is cut; Rich writes its own at the edge."""
     from rich import box
     from rich.table import Table
 
@@ -67,7 +67,7 @@ def _build_table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Tabl
 
 
 def _format_heading(usage: Usage, gpu: GpuTotals, width: int) -> str:
-    """One line, or two if one is too narrow for the GPU's name."""
+    """Return one line, or two if the GPU's name does not fit into one."""
     name, identity = f"GPU {gpu.index}  {gpu.name}", f"{gpu.uuid}  Driver {usage.driver_version}"
     line = f"{name}  {identity}"
     return line if len(line) <= width else f"{name}\n{identity}"
@@ -95,14 +95,14 @@ def _format_compute(compute: Compute | None) -> str:
 
 
 def format_title(use: Use) -> str:
-    """Return the name that people use; a session goes by its command line, without folders."""
+    """Return the name that people use; for a session, its command line without folders."""
     if use.kind == "container":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 
 
 def format_others_title(others: Others) -> str:
-    """The name of the entry for all that the user may not see one by one."""
+    """Return the name of the row for all containers that are not shown one by one."""
     return f"{others.containers} other{'s' if others.containers > 1 else ''}"
 
 

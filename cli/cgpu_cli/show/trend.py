@@ -1,4 +1,4 @@
-"""The rows of ``cgpu top``: the containers of each look, their changes, their order."""
+"""The rows of ``cgpu top``: the containers at each refresh, their changes, their order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Row(NamedTuple):
         gpu: index on the node.
         weight: among those that compute.
         high_priority: whether its kernels go first.
-        compute: percent of the GPU's time in the last second; None if nobody knows.
+        compute: percent of the GPU's time in the last second; None if it is not known.
         is_estimate: whether ``compute`` is an estimate.
         limit: percent that it may have; None for one that has just ended.
-        throttled: percent of the time since the last look for which it waited for its turn.
+        throttled: percent of the time since the last refresh in which it waited for its turn.
         used: bytes that it holds.
         cap: bytes that it may hold.
         refused: requests for memory that did not fit; None if that is not shown.
-        processes: that hold memory, likewise.
+        processes: the number that hold memory; likewise.
         history: earlier values of ``compute``, the latest last.
     """
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     history: tuple[float | None, ...]
 
 
-# By which column rows are sorted: the largest first, except names and numbers of things.
+# The order of rows by each column: the largest first, except for names and GPU numbers.
 ORDERS: dict[str, Callable[[Row], tuple[float | str, ...]]] = {
     "compute": lambda row: (-(row.compute or 0), row.name, row.key),
     "memory": lambda row: (-row.used, row.name, row.key),
@@ -72,7 +72,7 @@ class _Past(NamedTuple):
 
 
 class Trend:
-    """Follows the containers from look to look."""
+    """Follows the containers from refresh to refresh."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class Trend:
         self._histories: dict[str, deque[float | None]] = {}
 
     def make_rows(self, usage: Usage) -> list[Row]:
-        """The rows of this look; containers that are not in it are forgotten."""
+        """Return the rows of this refresh; containers that are not in it are forgotten."""
         now = self._clock()
         found = [self._make_row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
         found += [
@@ -93,7 +93,7 @@ class Trend:
         return found
 
     def _make_others_row(self, gpu: GpuTotals, its: Others) -> Row:
-        """The row of all on a GPU that are not shown one by one."""
+        """Return the row of all containers on a GPU that are not shown one by one."""
         key = f" {gpu.uuid}"
         past = self._remember_compute(key, its.measured_percent)
         return Row(
@@ -115,7 +115,7 @@ class Trend:
         )
 
     def _remember_compute(self, key: str, compute: float | None) -> tuple[float | None, ...]:
-        """The latest values of a row, this one at the end."""
+        """Add a value to a row's history, and return that, the latest last."""
         history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
         history.append(compute)
         return tuple(history)
@@ -155,14 +155,14 @@ class Trend:
 
 
 def draw_bar(percent: float, width: int) -> str:
-    """A bar of ``width`` cells, to an eighth of a cell."""
+    """Return a bar of ``width`` cells, to an eighth of a cell."""
     eighths = round(max(0, min(percent, _PERCENT)) / _PERCENT * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def draw_sparks(history: tuple[float | None, ...], width: int) -> str:
-    """The latest values as bars of one cell each; a gap where nothing was measured."""
+    """Return the latest values as bars of one cell each; a gap if a value was not measured."""
     latest = history[-width:]
     return "".join(map(_draw_spark, latest)).rjust(width)
 

@@ -16,7 +16,7 @@ _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 
 
 def parse_seconds(word: str) -> float:
-    """Parse the time between two looks from a command line.
+    """Parse the time between two refreshes from a command line.
 
     Raises:
         ArgumentTypeError: it is no such time.
@@ -30,7 +30,7 @@ def parse_seconds(word: str) -> float:
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:
-    """``-i``, as nvidia-smi has it."""
+    """Add ``-i``, as nvidia-smi has it."""
     parser.add_argument(
         "-i",
         "--id",
@@ -41,7 +41,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_usage(usage: Usage, words: Sequence[str] | None) -> Usage:
-    """Return the GPUs that ``words`` mean with all on them, and the containers; None for all.
+    """Return the use of the GPUs and containers that ``words`` mean; None: of all.
 
     Raises:
         CgpuError: a word means neither, or several.
@@ -61,7 +61,7 @@ def filter_usage(usage: Usage, words: Sequence[str] | None) -> Usage:
 
 
 def _resolve_words(usage: Usage, words: Sequence[str]) -> tuple[set[str], set[str]]:
-    """UUIDs of GPUs, and ids of containers."""
+    """Return UUIDs of GPUs, and ids of containers."""
     gpus = {gpu.uuid: gpu.index for gpu in usage.gpus}
     names = {use.id: use.name for use in usage.uses}
     uuids, ids = set(), set()

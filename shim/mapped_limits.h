@@ -22,7 +22,7 @@ cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t gpu)
     return __atomic_load_n(&limits->gpus[gpu].cap_bytes, __ATOMIC_RELAXED);
 }
 
-/* What the container holds outside its ledger, as the host's audit last found. */
+/* Bytes that the container holds outside its ledger, as the host's audit last found. */
 static inline uint64_t
 cgpu_mapped_limits_outside(const struct cgpu_limits *limits, uint32_t gpu)
 {

@@ -37,6 +37,7 @@ _OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd run
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
 # Folders in which a distribution writes containerd's file whenever it starts, from a template that
 # is no TOML.
+# The template's name depends on the version of the file.
 _MADE_BY = {f"/var/lib/rancher/{name}/agent/etc/containerd": name for name in ("k3s", "rke2")}
 _TEMPLATES = {2: "config.toml.tmpl", 3: "config-v3.toml.tmpl"}
 

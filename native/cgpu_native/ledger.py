@@ -140,7 +140,7 @@ class Ledger:
         return self.look().list_processes(gpu)
 
     def look(self) -> Look:
-        """See which processes live, and what each holds on all GPUs.
+        """Return which processes live, and what each holds on all GPUs.
 
         Raises:
             OSError: if the file can no longer be opened.

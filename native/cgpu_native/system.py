@@ -28,7 +28,7 @@ def unmount(target: str, flags: int) -> None:
 
 
 def unshare(flags: int, purpose: str) -> None:
-    """Call ``unshare(2)``; ``purpose`` is what for, in words.
+    """Call ``unshare(2)``; ``purpose`` is named in errors.
 
     Raises:
         OSError: it is not allowed.

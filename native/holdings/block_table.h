@@ -4,7 +4,7 @@
  *
  * Memory comes from mmap, never from the host program's allocator, and is kept for the next block.
  * A block's largest hole is recorded as an upper bound. A search that finds it smaller lowers the
- * bound, so that a later search does not look again.
+ * bound, so that a later search skips the block.
  */
 #ifndef CGPU_BLOCK_TABLE_H
 #define CGPU_BLOCK_TABLE_H

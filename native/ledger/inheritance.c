@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 /*
- * What pthread_atfork calls in the GNU C library; pthread_atfork itself is a dynamic symbol only in
- * some versions of it. Weak: other C libraries have neither, and then nothing is registered.
+ * The function behind pthread_atfork in the GNU C library; pthread_atfork itself is a dynamic
+ * symbol only in some versions of it. Weak: other C libraries have neither, and then nothing is
+ * registered.
  */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
     __attribute__((weak));
@@ -46,7 +47,7 @@ empty(struct entry *entry)
     if (same_file(entry)) {
         close(entry->fd);
     }
-    __atomic_store_n(&entry->state, FREE, __ATOMIC_RELEASE); /* after the last look at it */
+    __atomic_store_n(&entry->state, FREE, __ATOMIC_RELEASE); /* after the last use of it */
 }
 
 static void

@@ -59,7 +59,7 @@ int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger
 /* The work that this process has claimed on GPU; NULL: none. */
 struct cgpu_ledger_work *cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu);
 
-/* What the arbiter reads of all processes on GPU together. */
+/* The counters of GPU that all processes add to and the arbiter reads. */
 struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*

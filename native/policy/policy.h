@@ -52,7 +52,7 @@ extern const struct cgpu_policy cgpu_policy_soft;
 extern const struct cgpu_policy cgpu_policy_native;
 extern const struct cgpu_policy cgpu_policy_weighted_fair;
 
-/* By number; all CGPU_POLICIES of them. */
+/* The CGPU_POLICIES policies, by number. */
 extern const struct cgpu_policy *const cgpu_policies[];
 
 /* cffi: begin */

@@ -61,7 +61,7 @@ struct nvml_process_v1 {
     uint64_t used_bytes;
 };
 
-/* Of the _v2 and the _v3 list functions alike. */
+/* An entry of the _v2 and the _v3 list functions. */
 struct nvml_process_v2 {
     uint32_t pid;
     uint64_t used_bytes;
@@ -84,7 +84,7 @@ struct nvml_process_detail_list {
     struct nvml_process_detail *processes;
 };
 
-/* Of nvidia-smi's private list functions: the name is its executable. */
+/* An entry of nvidia-smi's private list functions: the name is the process's executable. */
 struct nvml_named_process {
     struct nvml_process_detail detail;
     char name[4096];

@@ -50,7 +50,7 @@ cgpu_nvml_list(enum nvml_return status, struct nvml_device *device, uint32_t *co
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
     status = cgpu_nvml_own_processes(device, scratch);
     if (status == NVML_ERROR_NOT_SUPPORTED) {
-        /* Not in the limits: nobody is there. nvidia-smi pmon asks until it gets a list. */
+        /* Not in the limits: its list is empty. nvidia-smi pmon asks until it gets a list. */
         return cgpu_nvml_list_none(NVML_SUCCESS, count);
     }
     if (status == NVML_SUCCESS) {

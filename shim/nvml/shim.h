@@ -81,7 +81,7 @@ struct cgpu_nvml_scratch {
 #define CGPU_NVML_SCRATCH                                                                          \
     __attribute__((cleanup(cgpu_nvml_scratch_free))) struct cgpu_nvml_scratch *
 
-/* NULL if there is no memory. */
+/* Allocate such memory; NULL if there is none. */
 struct cgpu_nvml_scratch *cgpu_nvml_scratch_make(void);
 void cgpu_nvml_scratch_free(struct cgpu_nvml_scratch **scratch);
 

@@ -95,7 +95,9 @@ def find_driver_dir() -> str:
 
 
 def list_withheld_nodes(folder: str, *, is_simulated: bool) -> list[str]:
-    """The device nodes of GPUs that this process may not open, by its control group or their mode.
+    """Return the device nodes of GPUs that this process may not open.
+
+    It may be kept from them by its control group or their mode.
 
     Args:
         folder: the driver's libraries.

@@ -42,7 +42,10 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _load_node_leniently(state: str, driver_dir: str | None) -> Node:
-    """The facts, by the defaults if the configuration is wrong: memory is held all the same."""
+    """Return the facts, by the defaults if the configuration is wrong.
+
+    What containers hold is worth showing even then.
+    """
     try:
         config = load_config()
     except CgpuError as error:

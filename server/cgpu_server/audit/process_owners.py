@@ -174,9 +174,10 @@ class ContainerLookup:
 
     @contextmanager
     def _budget_reading(self, process: HostProcess) -> Iterator[float]:
-        """Gives the thread's time until when this process may be read; 0: no more.
+        """Yield the thread's time until which this process may be read; 0: no more.
 
-        Who takes less at each look is not to take it for ever: others are to be read, too.
+        A process that takes little time in each pass must not take it for ever: others are to be
+        read, too.
         """
         begun, spent = time.thread_time(), self._spent.get(process[:2], 0.0)
         yield min(begun + _READ_CPU_S - spent, self._until) if spent < _READ_CPU_S else 0.0

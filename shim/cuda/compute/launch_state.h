@@ -86,7 +86,7 @@ struct cgpu_launch_state {
     uint32_t monitor;    /* 1: there is a helper thread */
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
-    uint32_t counted; /* some launch was metered: synchronisation is worth a look */
+    uint32_t counted; /* some launch was metered: synchronisation is worth a check */
     uint32_t syncing; /* a thread is in a call that synchronises; with several, the last knows */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
     uint32_t captures;    /* some stream may capture: capture.c */

@@ -4,7 +4,7 @@
 
 #include "compute/launch_state.h"
 
-/* See cgpu_captures. */
+/* Whether STREAM captures, see cgpu_captures. */
 bool cgpu_marker_captures(const struct cgpu_stream *stream);
 
 /* Whether STREAM's markers are put into the legacy stream. */

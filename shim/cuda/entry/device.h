@@ -17,7 +17,7 @@ CUdevice cgpu_device_of(int32_t gpu);
 /* The cap on GPU now; 0 for CGPU_NO_GPU. */
 uint64_t cgpu_device_cap(int32_t gpu);
 
-/* What is left of the cap for the ledger. */
+/* The part of the cap that is left for the ledger. */
 uint64_t cgpu_device_room(int32_t gpu);
 
 #endif

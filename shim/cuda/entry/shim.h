@@ -55,7 +55,7 @@
 #include "ledger/ledger.h"
 #include "limits.h"
 
-/* What a holding is; part of its key together with the handle. */
+/* The kinds of holdings; the kind is part of a holding's key together with the handle. */
 enum cgpu_kind {
     CGPU_KIND_LINEAR = 1, /* extra: size of a small one, which its blocks are charged for; and:
                              CGPU_EXPORTED */

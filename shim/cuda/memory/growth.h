@@ -5,22 +5,15 @@
 #include "entry/shim.h"
 #include "memory/target.h"
 
-/*
- * By the limit that asks for it, or one of the others, which are no limits. NODES: takes nothing by
- * itself, extra: nodes of executable graphs. LIBRARY: the driver's own code for printf, assert and
- * malloc, which comes with the first code that calls it. GRAPHS: what executable graphs took, which
- * the driver keeps for further ones. GREEN: what green contexts took, which it keeps as well.
- * LOCAL: local memory that loaded functions need beyond the stack limit's default. HEAP: the heap
- * of the default size, which the first launch of a kernel that calls malloc takes.
- */
+/* The growths of a context: a limit that the program sets, or one of the others. */
 enum cgpu_growth {
     CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
-    CGPU_GROWTH_NODES = 11,
-    CGPU_GROWTH_LIBRARY = 12,
-    CGPU_GROWTH_GRAPHS = 13,
-    CGPU_GROWTH_GREEN = 14,
-    CGPU_GROWTH_LOCAL = 15,
-    CGPU_GROWTH_HEAP = 16
+    CGPU_GROWTH_NODES = 11,   /* takes nothing by itself; extra: nodes of executable graphs */
+    CGPU_GROWTH_LIBRARY = 12, /* the driver's own code for printf, assert and malloc */
+    CGPU_GROWTH_GRAPHS = 13,  /* what executable graphs took; the driver keeps it for others */
+    CGPU_GROWTH_GREEN = 14,   /* what green contexts took; the driver keeps it for others */
+    CGPU_GROWTH_LOCAL = 15,   /* local memory of functions beyond the stack limit's default */
+    CGPU_GROWTH_HEAP = 16     /* the default heap, from the first launch that calls malloc on */
 };
 
 /* The handle of the account of one growth of CONTEXT. Contexts are aligned, so handles differ. */

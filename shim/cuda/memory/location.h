@@ -11,7 +11,7 @@
 
 bool cgpu_location_is_host(const struct cgpu_mem_location *location);
 
-/* False: it is not on a device. */
+/* Find the device of LOCATION. False: it is not on a device. */
 bool cgpu_location_device(const struct cgpu_mem_location *location, CUdevice *device);
 
 /*

@@ -17,7 +17,7 @@ view(int32_t gpu, uint64_t *available, uint64_t *total)
     *available = gpu < 0 ? 0 : free - free % cgpu_state->granularity[gpu];
 }
 
-/* What fits into the 32 bits of the v1 entry points. */
+/* BYTES, or the most that fits into the 32 bits of the v1 entry points. */
 static unsigned int
 narrow(uint64_t bytes)
 {

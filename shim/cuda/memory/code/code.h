@@ -17,7 +17,7 @@ struct cgpu_code {
     uint64_t payer;  /* of a library in a context; kind 0: none */
     uint64_t taken;  /* what it took and was charged for */
     uint64_t rest;   /* part of that: what the driver added, which the context keeps */
-    uint64_t beyond; /* missing beyond that, and of no other load */
+    uint64_t beyond; /* missing beyond `taken`, and taken by no other load */
 };
 
 /*

@@ -1,12 +1,12 @@
 /*
- * Functions. The driver may load their code only when they are asked for, or even later, at their
- * first launch.
+ * Functions. The driver may load their code only when a program asks for them, or even later, at
+ * their first launch.
  *
- * A launch is too late for a refusal and too hot for a check. So when a function is first asked
- * for, it is loaded at once (cuFuncLoad, if the driver has it), and charged together with the local
- * memory that its launches need. The runtime library asks for a function just before it launches
- * it, so little is loaded in vain. The result is remembered until code is unloaded or a context
- * comes or goes, because its address may then belong to another function.
+ * At a launch it is too late to refuse, and a check would take too long. So when a function is
+ * first asked for, it is loaded at once (cuFuncLoad, if the driver has it), and charged together
+ * with the local memory that its launches need. The runtime library asks for a function just before
+ * it launches it, so little is loaded without use. The result is remembered until code is unloaded
+ * or a context comes or goes, because the function's address may then belong to another one.
  *
  * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
  * launched, and a function's need of local memory is known without a launch.

@@ -154,7 +154,10 @@ follow(CUgraphExec exec)
         status = cgpu_account_hold(&holding);
     }
     if (status == CUDA_SUCCESS) {
-        /* release: pairs with the load of whoever launches EXEC, which it got from this thread. */
+        /*
+         * release: pairs with the load of a thread that launches EXEC, which it got from this
+         * thread
+         */
         __atomic_add_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELEASE);
     }
     return status;

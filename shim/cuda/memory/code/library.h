@@ -5,7 +5,7 @@
 #include "entry/shim.h"
 #include "memory/code/code.h"
 
-/* What is recorded of an image that was loaded. */
+/* The record of an image that was loaded. */
 struct cgpu_loaded {
     uint64_t serial; /* no other module or library of this process ever has it */
     uint64_t bound;  /* the most bytes that it can take in a context */

@@ -35,10 +35,7 @@ get(const uint64_t *amount)
     return __atomic_load_n(amount, __ATOMIC_RELAXED);
 }
 
-/*
- * Store VALUE. Release: if the process is killed, the next one that takes over the lock sees what
- * was stored before.
- */
+/* Store VALUE. release: the next owner of a killed process's lock sees what was set before. */
 static void
 set(uint64_t *amount, uint64_t value)
 {
@@ -91,10 +88,7 @@ add_up(struct cgpu_ledger_file *file, uint32_t gpu)
     return sums;
 }
 
-/*
- * Finish a change of due that was begun: write the slot's sum. The sum is known until it is
- * written, so this may be done again.
- */
+/* Write the slot's sum, which ends a change of due. The sum is known, so this may be repeated. */
 static void
 finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
 {
@@ -158,10 +152,7 @@ level(struct cgpu_ledger_file *file, uint32_t gpu)
     }
 }
 
-/*
- * Lock GPU and return the calling process's sharing on it. NULL: it cannot be had, nothing is
- * locked.
- */
+/* Lock GPU, and return the calling process's sharing on it. NULL, unlocked: it cannot be had. */
 static struct cgpu_ledger_sharing *
 enter(struct cgpu_ledger *ledger, uint32_t gpu)
 {
@@ -213,9 +204,7 @@ cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
     }
 }
 
-/*
- * How much of BYTES counts, when they are added to IMPORT and EXPORTED bytes are exported in all.
- */
+/* How much of BYTES counts that IMPORT gains, while EXPORTED bytes are exported. */
 static uint64_t
 count(const struct cgpu_ledger_sharing *sharing, uint64_t exported, uint64_t bytes,
       const struct cgpu_import *import)

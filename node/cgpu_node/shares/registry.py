@@ -226,8 +226,7 @@ class Registry:
         """Return what has ended and only a pass over all processes finds, for ``reap``.
 
         This takes a while, so nobody is to hold the lock for it. If it took too long, because there
-        are too many mounts, the next pass of this registry comes later, and until then these shares
-        stay.
+        are too many mounts, the next pass of this registry comes later; the shares stay till then.
 
         If no release can have written a record, its owner is not known: the directory stays as long
         as a process sees its limits.
@@ -250,8 +249,7 @@ class Registry:
         """Remove what is dead or half-made, and return what lives; the caller holds the lock.
 
         Args:
-            gone: what was found before the lock was taken. What has ended since then counts as
-                alive.
+            gone: what was found before the lock was taken; what has ended since counts as alive.
         """
         living = []
         for directory, entry in self._read_entries():
@@ -272,8 +270,7 @@ class Registry:
         """Return the lock under which containers come and go: ``with registry.lock(): ...``.
 
         Args:
-            create: whether the lock file may be made. To give a share back it need not be: it
-                exists.
+            create: whether the lock file may be made; it exists when a share is given back.
         """
         what = f"state directory {self.state_dir}"
         return Lock(f"{self.state_dir}/lock", what, patience=self._patience, create=create)

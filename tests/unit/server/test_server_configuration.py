@@ -88,7 +88,7 @@ def test_facts_are_read_by_the_configuration_in_force(
     path.write_text("[node]\nmax_inst = 9\n")
     monkeypatch.setattr(server_state, "CONFIG_PATH", str(path))
     used: list[Config] = []
-    monkeypatch.setattr(server_state, "load_node", lambda *_, config: used.append(config))
+    monkeypatch.setattr(server_state, "load_node", lambda *_, config, **__: used.append(config))
     state = ServerState(Registry(str(tmp_path)), Arbiters(_start, _join))
     state.refresh()
     path.write_text("[node]\nmax_inst = 99\n")

@@ -133,7 +133,7 @@ def test_what_engines_start_programs_from_is_kept_whatever_fails(
             raise CgpuError("it does not come up")
         undone.append("server")
 
-    def tell(shown: Callable[..., object]) -> list[str]:
+    def tell(shown: Callable[..., object], *_: str) -> list[str]:
         if shown != made.run_cgpu:
             undone.append("engines")
             raise CgpuError("the disk is full")
@@ -141,7 +141,7 @@ def test_what_engines_start_programs_from_is_kept_whatever_fails(
 
     journal = SimpleNamespace(bin_dir=str(tmp_path / "bin"))
     monkeypatch.setattr(steps, "Journal", lambda _: journal)
-    monkeypatch.setattr(steps, "_check_candidate", lambda *_: None)
+    monkeypatch.setattr(Environment, "check", lambda _: None)
     monkeypatch.setattr(steps, "_restart_server", restart)
     monkeypatch.setattr(steps, "_tell_engines", tell)
     monkeypatch.setattr(environment, "make_environment", lambda *_: made)

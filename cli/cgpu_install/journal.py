@@ -169,8 +169,8 @@ class Journal:
                 raise
             raise CgpuError(f"{sentence}; nothing was changed") from None
 
-    def _change_content(self, path: str, what: Content) -> None:
-        """Make ``what`` the content of ``path``; ``_all_or_nothing`` may give back what was."""
+    def _change_content(self, path: str, content: Content) -> None:
+        """Make ``content`` that of ``path``; ``_all_or_nothing`` may give back what was."""
         before = self._machine.read_content(path)
         try:
             self._replace_content(path, content)

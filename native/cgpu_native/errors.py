@@ -42,6 +42,6 @@ def check_status(status: int, action: str) -> None:
         return
     if status == lib.CGPU_EIO:
         found = ffi.errno
-        raise OSError(found, LEASED if found == errno.EAGAIN else os.strerror(found), what)
+        raise OSError(found, LEASED if found == errno.EAGAIN else os.strerror(found), action)
     kind = FormatError if status == lib.CGPU_EFORMAT else NativeError
-    raise kind(status, f"{what}: {_SENTENCES.get(status, f'status {status}')}")
+    raise kind(status, f"{action}: {_SENTENCES.get(status, f'status {status}')}")

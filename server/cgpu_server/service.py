@@ -22,7 +22,7 @@ def is_service() -> bool:
     return "NOTIFY_SOCKET" in os.environ
 
 
-def notify_systemd(what: bytes) -> None:
+def notify_systemd(message: bytes) -> None:
     """Tell systemd, if it started us: ``READY=1``, we serve; ``WATCHDOG=1``, we are not hung."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):

@@ -42,7 +42,7 @@ def load_host(draft: Draft) -> dict[str, Any]:
         from cgpu_node.sealed import seal_proxy
 
         proxies = {
-            soname: seal_proxy(proxy, state_dir, make=not setting.dry)
+            soname: seal_proxy(proxy, state_dir, mount=not setting.dry)
             for soname, proxy in files.proxies.items()
         }
         files = files._replace(proxies=proxies)

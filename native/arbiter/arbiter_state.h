@@ -194,7 +194,7 @@ struct cgpu_arbiter {
     int64_t linger_ns;    /* for which rests within turns may still leave the GPU idle */
     uint64_t unused_ns;   /* charged but not used, and not shown for anybody: of late */
     uint64_t part;        /* of used.recent_ns, counted since the epoch */
-    uint64_t part_from_ns[CGPU_RECENT_PARTS]; /* when the time that is charged in each begins */
+    uint64_t part_from_ns[CGPU_RECENT_PARTS]; /* when each begins, or what is charged in it */
     uint64_t turns;
     uint64_t expired;
     struct cgpu_tenant tenants[CGPU_MAX_TENANTS];

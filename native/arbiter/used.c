@@ -9,6 +9,7 @@
 
 /* No more than this is corrected at a time: who reports nothing is not shown as idle for long. */
 #define MOST_NS (40 * CGPU_MS)
+#define PART_NS (1000 * CGPU_MS / CGPU_RECENT_PARTS)
 
 static void
 show(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
@@ -21,7 +22,9 @@ void
 cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 {
     uint64_t less = cgpu_lesser(ns, tenant->used.over_ns);
+    uint64_t *from = &arbiter->part_from_ns[arbiter->part % CGPU_RECENT_PARTS];
 
+    *from = ns > 0 ? cgpu_lesser(*from, arbiter->now) : *from;
     tenant->used.over_ns -= less;
     show(arbiter, tenant, ns - less);
 }
@@ -63,13 +66,13 @@ cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
 void
 cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    uint64_t part = now / (1000 * CGPU_MS / CGPU_RECENT_PARTS);
+    uint64_t part = now / PART_NS;
     uint64_t passed = cgpu_lesser(part - arbiter->part, CGPU_RECENT_PARTS);
 
     for (uint64_t p = 0; p < passed; p++) {
         uint64_t at = (part - p) % CGPU_RECENT_PARTS;
 
-        arbiter->part_from_ns[at] = arbiter->now != 0 ? arbiter->now : now;
+        arbiter->part_from_ns[at] = cgpu_larger((part - p) * PART_NS, arbiter->now);
         for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
             arbiter->tenants[i].used.recent_ns[at] = 0;
         }
@@ -80,12 +83,13 @@ cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
 uint32_t
 cgpu_used_ppm(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    uint64_t ns = arbiter->now - arbiter->part_from_ns[(arbiter->part + 1) % CGPU_RECENT_PARTS];
-    uint64_t sum = 0;
+    uint64_t from = arbiter->now, ns, sum = 0;
 
     for (int part = 0; part < CGPU_RECENT_PARTS; part++) {
+        from = cgpu_lesser(from, arbiter->part_from_ns[part]);
         sum += tenant->used.recent_ns[part];
     }
+    ns = arbiter->now - from;
     /* in microseconds: the product of a time and a million might not fit */
     sum = sum / 1000 * CGPU_WHOLE_PPM / cgpu_larger(ns / 1000, 1);
     return (uint32_t)cgpu_lesser(sum, CGPU_WHOLE_PPM);

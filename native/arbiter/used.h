@@ -29,7 +29,7 @@ void cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says);
 /* The parts of the last second that have passed by begin anew. */
 void cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now);
-/* The part of TENANT in the last second, or in the time since then that one step charged. */
+/* The part of TENANT in the last second, or in what one step charged if that is longer. */
 uint32_t cgpu_used_ppm(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
 
 #endif

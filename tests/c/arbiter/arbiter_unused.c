@@ -290,3 +290,37 @@ TEST(what_is_not_measured_yet_is_shown_with_what_is_charged_cli3)
     cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 26 * MS);
 }
+
+static uint32_t
+shown_ppm(int index)
+{
+    struct cgpu_tenant_report report;
+
+    cgpu_arbiter_report(arbiter, index, &report);
+    return report.measured_ppm;
+}
+
+/* For a minute FIRST had the GPU alone, uncharged, and no step was due. */
+TEST(one_that_comes_is_not_shown_with_an_average_over_the_time_before_cli3)
+{
+    int first, second;
+
+    start(CGPU_POLICY_PREEMPTIVE);
+    first = cgpu_arbiter_add(arbiter, 1, false, now);
+    step(20000 * MS);
+    demands[first].active = true;
+    step(0);
+    CHECK(gates[first] == CGPU_GATE_FREE);
+    now += 60000 * MS;
+    second = cgpu_arbiter_add(arbiter, 1, false, now);
+    demands[second].waiting = true;
+    step(0);
+    demands[first].active = false;
+    step(MS);
+    CHECK(gates[second] != CGPU_GATE_CLOSED);
+    demands[second] = (struct cgpu_demand){.active = true, .end_ns = UINT64_MAX};
+    for (int i = 0; i < 7; i++) {
+        step(MS);
+    }
+    CHECK(shown_ppm(second) > 5000 && shown_ppm(second) < 9000); /* 7 ms of a second */
+}

@@ -243,7 +243,7 @@ SWITCHES = {
         ("unused: quiet turns only", "!tenant->quiet || ", ""),
     ],
     ARBITER: [
-        ("rules: forget_leads", "forget_leads(arbiter);\n    }", ";\n    }"),
+        ("rules: forget_leads", "discipline->leave(arbiter);\n    }", "discipline;\n    }"),
     ],
     TOGETHER: [
         ("soft: closed until half is caught up", "most / 2 : most", "most : most"),

@@ -36,7 +36,7 @@ entitle(struct cgpu_arbiter *arbiter)
             count += 1;
         }
     }
-    arbiter->policy->entitle(claims, count, arbiter->rules.max_inst);
+    cgpu_policies[arbiter->rules.policy]->entitle(claims, count, arbiter->rules.max_inst);
     for (int i = CGPU_MAX_TENANTS - 1; i >= 0; i--) {
         if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
             count -= 1;
@@ -45,16 +45,79 @@ entitle(struct cgpu_arbiter *arbiter)
     }
 }
 
-/*
- * Under the soft policy some containers get ahead, by more than in any turn: nobody's debt.
- */
 static void
-forget_leads(struct cgpu_arbiter *arbiter)
+open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
 {
+    arbiter->holder = -1;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
+        if (cgpu_tenant_is_present(tenant)) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
+            tenant->gate = gate;
+        }
+    }
+}
+
+static void
+step_turns(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    if (cgpu_company(arbiter, now)) {
+        open_all(arbiter, CGPU_GATE_PRESSED, now);
+    } else {
+        cgpu_turn(arbiter, now);
+    }
+}
+
+static uint64_t
+look_at_turns(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    return arbiter->company.on ? cgpu_together_look(arbiter, now) : cgpu_look_again(arbiter, now);
+}
+
+const struct cgpu_discipline cgpu_turns = {.metered = true,
+                                           .charge = cgpu_charge_turns,
+                                           .step = step_turns,
+                                           .look_at = look_at_turns,
+                                           .report = cgpu_report_turns};
+
+static void
+step_native(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    open_all(arbiter, CGPU_GATE_FREE, now);
+}
+
+static uint64_t
+look_never(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    (void)arbiter;
+    (void)now;
+    return UINT64_MAX;
+}
+
+static uint32_t
+report_nothing(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    (void)arbiter;
+    (void)tenant;
+    return 0;
+}
+
+static const struct cgpu_discipline native = {.charge = cgpu_charge_nobody,
+                                              .step = step_native,
+                                              .look_at = look_never,
+                                              .report = report_nothing};
+
+static const struct cgpu_discipline *
+discipline_of(uint32_t policy)
+{
+    switch (policy) {
+    case CGPU_POLICY_SOFT:
+        return &cgpu_soft;
+    case CGPU_POLICY_NATIVE:
+        return &native;
+    default:
+        return &cgpu_turns;
     }
 }
 
@@ -62,8 +125,8 @@ forget_leads(struct cgpu_arbiter *arbiter)
 void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {
-    if (arbiter->policy != NULL && arbiter->policy->soft) {
-        forget_leads(arbiter);
+    if (arbiter->discipline != NULL && arbiter->discipline->leave != NULL) {
+        arbiter->discipline->leave(arbiter);
     }
     cgpu_company_change(arbiter, arbiter->now);
     arbiter->rules = *rules;
@@ -72,7 +135,7 @@ cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
     if (rules->policy >= CGPU_POLICIES) {
         arbiter->rules.policy = CGPU_POLICY_NATIVE;
     }
-    arbiter->policy = cgpu_policies[arbiter->rules.policy];
+    arbiter->discipline = discipline_of(arbiter->rules.policy);
     entitle(arbiter);
 }
 
@@ -149,54 +212,18 @@ cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     entitle(arbiter);
 }
 
-static void
-open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
-{
-    arbiter->holder = -1;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant)) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
-            tenant->gate = gate;
-        }
-    }
-}
-
-uint64_t
-cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    if (arbiter->policy->metered) {
-        cgpu_together(arbiter, now);
-        return cgpu_together_look(arbiter, now);
-    }
-    open_all(arbiter, CGPU_GATE_FREE, now);
-    return UINT64_MAX;
-}
-
 uint64_t
 cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands,
                   enum cgpu_gate *gates)
 {
-    uint64_t at;
-
     now = cgpu_larger(now, arbiter->now);
     cgpu_charge_time(arbiter, now, demands);
-    if (cgpu_arbiter_takes_turns(arbiter) && cgpu_company(arbiter, now)) {
-        open_all(arbiter, CGPU_GATE_PRESSED, now);
-        at = cgpu_together_look(arbiter, now);
-    } else if (cgpu_arbiter_takes_turns(arbiter)) {
-        cgpu_turn(arbiter, now);
-        at = cgpu_look_again(arbiter, now);
-    } else {
-        cgpu_company_end(arbiter, now);
-        at = cgpu_arbiter_open(arbiter, now);
-    }
+    arbiter->discipline->step(arbiter, now);
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         gates[i] = arbiter->tenants[i].gate;
     }
     arbiter->now = now;
-    return at;
+    return arbiter->discipline->look_at(arbiter, now);
 }
 
 void

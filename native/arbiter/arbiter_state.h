@@ -181,9 +181,24 @@ struct cgpu_tenant {
     uint64_t until_ns;    /* until when */
 };
 
+/* How the GPU is shared: in turns (most policies), softly, or as the GPU itself does (native). */
+struct cgpu_discipline {
+    bool metered; /* time is counted; prio_ratio and parts by weight hold */
+    /* Adopt DEMANDS and charge for the time since the last step. */
+    void (*charge)(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
+    /* Set stages and gates. */
+    void (*step)(struct cgpu_arbiter *arbiter, uint64_t now);
+    /* When to look again if nobody rings. */
+    uint64_t (*look_at)(const struct cgpu_arbiter *arbiter, uint64_t now);
+    /* The flags of limits.h for a container whose gate is not free. */
+    uint32_t (*report)(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
+    /* The rules change; NULL: that needs nothing. */
+    void (*leave)(struct cgpu_arbiter *arbiter);
+};
+
 struct cgpu_arbiter {
     struct cgpu_rules rules;
-    const struct cgpu_policy *policy;
+    const struct cgpu_discipline *discipline;
     uint64_t now;            /* of the last step */
     int holder;              /* -1: none */
     struct cgpu_bucket high; /* of all high-priority containers, while others want the GPU */
@@ -274,18 +289,23 @@ cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
     return tenant->stage == CGPU_STAGE_BESIDE || (tenant->stage == CGPU_STAGE_EXPIRED && !stopped);
 }
 
-/* arbiter.c */
+/* arbiter.c, together.c */
+extern const struct cgpu_discipline cgpu_turns, cgpu_soft;
+
 static inline bool
 cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 {
-    return arbiter->policy->metered && !arbiter->policy->soft;
+    return arbiter->discipline == &cgpu_turns;
 }
-/* The step of a policy without turns. */
-uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* charge.c */
 void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
                       const struct cgpu_demand *demands);
+/* Its parts, for disciplines: adopt DEMANDS, and what turns charge besides. */
+void cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now,
+                        const struct cgpu_demand *demands);
+void cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now,
+                       const struct cgpu_demand *demands);
 
 /* stage.c */
 /* Every change of a stage, with what belongs to it. */
@@ -357,10 +377,10 @@ void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint
 void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* together.c */
-void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);
-void cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now,
-                          const struct cgpu_demand *demands);
 uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);
+
+/* report.c */
+uint32_t cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
 
 /* pay.c */
 void cgpu_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);

@@ -287,7 +287,7 @@ judge_buckets(struct cgpu_arbiter *arbiter)
             contended |= !tenant->high && cgpu_tenant_wants(tenant);
         }
     }
-    contended &= arbiter->policy->metered;
+    contended &= arbiter->discipline->metered;
     cgpu_bucket_judge(&arbiter->high,
                       contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
 }
@@ -305,9 +305,21 @@ find_risen(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-static void
-charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t busy_before)
+void
+cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
+    observe(arbiter, now, demands);
+    fill_buckets(arbiter, now - arbiter->now);
+}
+
+void
+cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+{
+    uint64_t ns = now - arbiter->now;
+    uint64_t busy_before =
+        arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
+
+    cgpu_charge_nobody(arbiter, now, demands);
     if (!charge_closing(arbiter, ns, now)) {
         if (arbiter->holder >= 0) {
             charge_holder(arbiter, ns, now, busy_before);
@@ -323,20 +335,9 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
 void
 cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
-    uint64_t ns = now - arbiter->now;
-    uint64_t busy_before =
-        arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
-
     cgpu_used_turn_parts(arbiter, now);
-    cgpu_linger_earn(arbiter, ns);
-    if (arbiter->policy->soft) {
-        cgpu_together_charge(arbiter, now, demands);
-    }
-    observe(arbiter, now, demands);
-    fill_buckets(arbiter, ns);
-    if (arbiter->policy->metered && !arbiter->policy->soft) {
-        charge_turns(arbiter, ns, now, busy_before);
-    }
+    cgpu_linger_earn(arbiter, now - arbiter->now);
+    arbiter->discipline->charge(arbiter, now, demands);
     judge_buckets(arbiter);
     raise_floors(arbiter);
     find_competitors(arbiter, now);

@@ -33,39 +33,46 @@ offset_of(const struct cgpu_arbiter *arbiter, int index)
 }
 
 /*
- * Whether TENANT has time slices to fill, because the work of others runs between them. Not if it
- * has several processes, and so as many slices, unless it runs beside a kernel. Under the soft
- * policy not if there are containers of high priority, which wait for what is in flight; nor if it
- * has several GPUs, because its work on one may wait for its work on another.
+ * It has time slices to fill, because the work of others runs between them, if gates are open
+ * together and it has one process, or if it runs beside a kernel.
  */
-static bool
-is_sliced(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+uint32_t
+cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    if (!arbiter->policy->soft) {
-        return (arbiter->company.on && tenant->demand.processes <= 1) ||
-               (tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0);
-    }
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (cgpu_tenant_is_present(&arbiter->tenants[i]) && arbiter->tenants[i].high) {
-            return false;
-        }
-    }
-    return tenant->demand.processes <= 1 && tenant->container == 0;
+    bool together = arbiter->company.on;
+    bool sliced = (together && tenant->demand.processes <= 1) ||
+                  (tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0);
+
+    return CGPU_METERED | (together ? CGPU_METERED_ROUGHLY : 0) |
+           (cgpu_used_is_corrected(arbiter, tenant) ? 0 : CGPU_METERED_SPANS) |
+           (together || tenant->companion.met ? CGPU_METERED_TOGETHER : 0) |
+           (sliced ? CGPU_METERED_SLICED : 0);
 }
 
 uint32_t
 cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
 {
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
-    uint32_t metered = CGPU_METERED;
 
-    if (tenant->gate == CGPU_GATE_FREE) {
-        return 0;
+    return tenant->gate == CGPU_GATE_FREE ? 0 : arbiter->discipline->report(arbiter, tenant);
+}
+
+/* What INDEX gets while all that it competes with have work. */
+static uint32_t
+limit_of(const struct cgpu_arbiter *arbiter, int index)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
+
+    if (!arbiter->discipline->metered) {
+        return CGPU_WHOLE_PPM;
     }
-    metered |= arbiter->policy->soft || arbiter->company.on ? CGPU_METERED_ROUGHLY : 0;
-    metered |= cgpu_used_is_corrected(arbiter, tenant) ? 0 : CGPU_METERED_SPANS;
-    metered |= arbiter->company.on || tenant->companion.met ? CGPU_METERED_TOGETHER : 0;
-    return metered | (is_sliced(arbiter, tenant) ? CGPU_METERED_SLICED : 0);
+    if (tenant->high) {
+        return arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
+    }
+    if (tenant->claim.ceiling_ppm == CGPU_WHOLE_PPM) {
+        return part_by_weight(arbiter, index);
+    }
+    return tenant->claim.ceiling_ppm;
 }
 
 void
@@ -81,12 +88,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     out->throttled_ns = tenant->throttled_ns;
     out->waits = tenant->waits;
     out->measured_ppm = cgpu_used_ppm(arbiter, tenant);
-    out->limit_ppm = tenant->claim.ceiling_ppm;
-    if (tenant->high && arbiter->policy->metered) {
-        out->limit_ppm = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
-    } else if (arbiter->policy->metered && tenant->claim.ceiling_ppm == CGPU_WHOLE_PPM) {
-        out->limit_ppm = part_by_weight(arbiter, index);
-    }
+    out->limit_ppm = limit_of(arbiter, index);
     out->fallback_ppm = tenant->claim.fallback_ppm;
     out->offset_ppm = offset_of(arbiter, index);
     out->metered = cgpu_arbiter_metered(arbiter, index);

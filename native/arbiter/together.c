@@ -3,6 +3,7 @@
  * moment. Only a container that is far ahead of the others waits until they have caught up.
  */
 #include "arbiter/arbiter_state.h"
+#include "limits.h"
 
 #define AHEAD_NS  (60 * CGPU_MS) /* of GPU time, at weight 1 */
 #define LATELY_NS (500 * CGPU_MS)
@@ -30,8 +31,8 @@ update_rates(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_deman
     return sum;
 }
 
-void
-cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+static void
+charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     uint64_t ns = cgpu_lesser(now - arbiter->now, CGPU_LONGEST_NS);
     uint64_t sum = update_rates(arbiter, now, demands);
@@ -52,6 +53,7 @@ cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cg
             cgpu_pay(arbiter, tenant, ns / 1000 * cgpu_lesser(part, 1000));
         }
     }
+    cgpu_charge_nobody(arbiter, now, demands);
 }
 
 /* Its gate is open, and nothing of it has ended for long. */
@@ -103,8 +105,8 @@ may_be_open(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, bool
     return !high_works && !tenant->ahead;
 }
 
-void
-cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now)
+static void
+step(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     bool high_works;
 
@@ -144,3 +146,39 @@ cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
     }
     return now + CGPU_RECENT_NS;
 }
+
+/*
+ * A container has time slices to fill, because the work of others runs between them. Not if it has
+ * several processes, and so as many slices; if there are containers of high priority, which wait
+ * for what is in flight; or if it has several GPUs, because its work on one may wait for its work
+ * on another.
+ */
+static uint32_t
+report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    bool sliced = tenant->demand.processes <= 1 && tenant->container == 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        sliced &= !cgpu_tenant_is_present(&arbiter->tenants[i]) || !arbiter->tenants[i].high;
+    }
+    return CGPU_METERED | CGPU_METERED_ROUGHLY | CGPU_METERED_SPANS |
+           (sliced ? CGPU_METERED_SLICED : 0);
+}
+
+/* Some containers get ahead, by more than in any turn: nobody's debt. */
+static void
+forget_leads(struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
+    }
+}
+
+const struct cgpu_discipline cgpu_soft = {.metered = true,
+                                          .charge = charge,
+                                          .step = step,
+                                          .look_at = cgpu_together_look,
+                                          .report = report,
+                                          .leave = forget_leads};

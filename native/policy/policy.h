@@ -2,13 +2,12 @@
  * Policies: what the containers of one GPU are entitled to. One file each, one table.
  *
  * A policy is pure: from the running containers, it computes for each a weight among those that
- * compete, and a ceiling. The arbiter does the rest, which is the same for all policies: it knows
- * who has work, gives turns by weight and to high priority first, and keeps ceilings by a bucket.
+ * compete, and a ceiling. The arbiter does the rest: it knows who has work, and by its discipline
+ * (arbiter_state.h) gives turns by weight, leaves gates open together, or does nothing.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,8 +38,6 @@ struct cgpu_claim {
 
 struct cgpu_policy {
     const char *name; /* for people: "weighted fair" */
-    bool metered;     /* false: gates stand open and nothing is counted */
-    bool soft;        /* gates close only far ahead of a share, not at the end of a turn */
     void (*entitle)(struct cgpu_claim *claims, size_t count, uint32_t max_inst);
 };
 

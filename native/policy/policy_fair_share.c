@@ -14,5 +14,4 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
     }
 }
 
-const struct cgpu_policy cgpu_policy_fair_share = {
-    .name = "fair share", .metered = true, .entitle = entitle};
+const struct cgpu_policy cgpu_policy_fair_share = {.name = "fair share", .entitle = entitle};

@@ -14,4 +14,4 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
     }
 }
 
-const struct cgpu_policy cgpu_policy_fixed = {.name = "fixed", .metered = true, .entitle = entitle};
+const struct cgpu_policy cgpu_policy_fixed = {.name = "fixed", .entitle = entitle};

@@ -12,5 +12,4 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
     }
 }
 
-const struct cgpu_policy cgpu_policy_preemptive = {
-    .name = "preemptive", .metered = true, .entitle = entitle};
+const struct cgpu_policy cgpu_policy_preemptive = {.name = "preemptive", .entitle = entitle};

@@ -7,5 +7,4 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
     cgpu_policy_preemptive.entitle(claims, count, max_inst);
 }
 
-const struct cgpu_policy cgpu_policy_soft = {
-    .name = "soft", .metered = true, .soft = true, .entitle = entitle};
+const struct cgpu_policy cgpu_policy_soft = {.name = "soft", .entitle = entitle};

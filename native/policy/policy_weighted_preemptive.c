@@ -23,5 +23,5 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
     }
 }
 
-const struct cgpu_policy cgpu_policy_weighted_preemptive = {
-    .name = "weighted preemptive", .metered = true, .entitle = entitle};
+const struct cgpu_policy cgpu_policy_weighted_preemptive = {.name = "weighted preemptive",
+                                                            .entitle = entitle};

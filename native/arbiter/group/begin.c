@@ -256,8 +256,7 @@ open_alone(struct cgpu_group *group, uint32_t gpu, int next, uint64_t now)
 static bool
 is_left_over(const struct cgpu_group *group, uint32_t gpu)
 {
-    return cgpu_arbiter_takes_turns(group->gpus[gpu]) && group->gpus[gpu]->holder < 0 &&
-           group->taken[gpu] == 0;
+    return group->gpus[gpu]->holder < 0 && group->taken[gpu] == 0;
 }
 
 static int

@@ -199,12 +199,7 @@ void
 cgpu_group_end(struct cgpu_group *group, uint64_t now)
 {
     for (uint32_t g = 0; g < group->count; g++) {
-        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
-            cgpu_turn_review(group->gpus[g], now);
-        }
-    }
-    for (uint32_t g = 0; g < group->count; g++) {
-        if (cgpu_arbiter_takes_turns(group->gpus[g]) && group->gpus[g]->holder >= 0) {
+        if (group->gpus[g]->holder >= 0) {
             end_turn(group, g, now);
         }
     }

@@ -24,21 +24,34 @@ member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
     return member;
 }
 
-/* Only GPUs that take turns: under other policies nobody waits for a turn. */
 static void
-find_members(struct cgpu_group *group)
+add_members(struct cgpu_group *group, uint32_t gpu)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &group->gpus[gpu]->tenants[i];
+
+        if (cgpu_tenant_is_present(tenant)) {
+            struct cgpu_member *member = member_for(group, tenant->container, gpu);
+
+            member->indices[gpu] = (int8_t)i;
+            member->gpus += 1;
+        }
+    }
+}
+
+/*
+ * Only GPUs that take turns have members, and may have a holder: the others decide for themselves.
+ */
+static void
+find_members(struct cgpu_group *group, uint64_t now)
 {
     group->member_count = 0;
     for (uint32_t g = 0; g < group->count; g++) {
-        for (int i = 0; cgpu_arbiter_takes_turns(group->gpus[g]) && i < CGPU_MAX_TENANTS; i++) {
-            const struct cgpu_tenant *tenant = &group->gpus[g]->tenants[i];
-
-            if (cgpu_tenant_is_present(tenant)) {
-                struct cgpu_member *member = member_for(group, tenant->container, g);
-
-                member->indices[g] = (int8_t)i;
-                member->gpus += 1;
-            }
+        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
+            cgpu_turn_review(group->gpus[g], now);
+            add_members(group, g);
+        } else {
+            group->gpus[g]->discipline->step(group->gpus[g], now);
         }
     }
     for (uint32_t m = 0; m < group->member_count; m++) {
@@ -75,11 +88,9 @@ look_again(const struct cgpu_group *group, uint64_t now)
     uint64_t at = UINT64_MAX;
 
     for (uint32_t g = 0; g < group->count; g++) {
-        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
-            at = cgpu_lesser(at, cgpu_look_again(group->gpus[g], now));
-            if (group->gpus[g]->holder >= 0) {
-                at = cgpu_lesser(at, look_at(group, g, now));
-            }
+        at = cgpu_lesser(at, group->gpus[g]->discipline->look_at(group->gpus[g], now));
+        if (group->gpus[g]->holder >= 0) {
+            at = cgpu_lesser(at, look_at(group, g, now));
         }
     }
     for (uint32_t m = 0; m < group->member_count; m++) {
@@ -96,34 +107,11 @@ look_again(const struct cgpu_group *group, uint64_t now)
     return at;
 }
 
-static uint64_t
-step_all(struct cgpu_group *group, uint64_t now)
-{
-    uint64_t at = UINT64_MAX;
-
-    for (uint32_t g = 0; g < group->count; g++) {
-        if (!cgpu_arbiter_takes_turns(group->gpus[g])) {
-            at = cgpu_lesser(at, cgpu_arbiter_open(group->gpus[g], now));
-        }
-    }
-    find_members(group);
-    cgpu_group_end(group, now);
-    cgpu_group_begin(group, now);
-    for (uint32_t g = 0; g < group->count; g++) {
-        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
-            cgpu_turn_press(group->gpus[g], now);
-        }
-    }
-    return cgpu_lesser(at, look_again(group, now));
-}
-
 uint64_t
 cgpu_group_step(struct cgpu_group *group, uint64_t now,
                 const struct cgpu_demand (*demands)[CGPU_MAX_TENANTS],
                 enum cgpu_gate (*gates)[CGPU_MAX_TENANTS])
 {
-    uint64_t at;
-
     if (group->count == 1) {
         return cgpu_arbiter_step(group->gpus[0], now, demands[0], gates[0]);
     }
@@ -134,12 +122,15 @@ cgpu_group_step(struct cgpu_group *group, uint64_t now,
         cgpu_charge_time(group->gpus[g], now, demands[g]);
         cgpu_company_end(group->gpus[g], now); /* they take turns together instead */
     }
-    at = step_all(group, now);
+    find_members(group, now);
+    cgpu_group_end(group, now);
+    cgpu_group_begin(group, now);
     for (uint32_t g = 0; g < group->count; g++) {
+        cgpu_turn_press(group->gpus[g], now);
         group->gpus[g]->now = now;
         for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
             gates[g][i] = group->gpus[g]->tenants[i].gate;
         }
     }
-    return at;
+    return look_again(group, now);
 }

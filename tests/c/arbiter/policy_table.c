@@ -1,4 +1,5 @@
 /* What each policy gives the running containers (SCH-0..6). */
+#include <stdbool.h>
 #include <string.h>
 
 #include "check.h"
@@ -91,22 +92,18 @@ TEST(fixed_is_weight_of_max_inst_whoever_else_runs_sch3)
     CHECK(FALLBACK(50000, 100000, 250000));
 }
 
-TEST(soft_shares_as_preemptive_and_leaves_gates_open_sch4)
+TEST(soft_shares_as_preemptive_sch4)
 {
     entitle(CGPU_POLICY_SOFT);
     CHECK(COMPETES(1, 1, 1));
     CHECK(CEILINGS(1000000, 1000000, 1000000));
-    CHECK(cgpu_policies[CGPU_POLICY_SOFT]->soft && cgpu_policies[CGPU_POLICY_SOFT]->metered);
 }
 
-TEST(native_meters_nothing_sch5)
+TEST(native_limits_nobody_sch5)
 {
     entitle(CGPU_POLICY_NATIVE);
     CHECK(CEILINGS(1000000, 1000000, 1000000));
     CHECK(FALLBACK(1000000, 1000000, 1000000));
-    for (uint32_t policy = 0; policy < CGPU_POLICIES; policy++) {
-        CHECK(cgpu_policies[policy]->metered == (policy != CGPU_POLICY_NATIVE));
-    }
 }
 
 TEST(weighted_fair_shares_by_weight_without_ceilings_sch6)

@@ -33,7 +33,7 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 }
 
 const struct cgpu_policy cgpu_policy_eighths = {
-    .name = "eighths", .metered = true, .entitle = entitle};
+    .name = "eighths", .entitle = entitle};
 """
 # Of each file: a part of a line, and what is added below that line.
 ADDED = {

@@ -92,7 +92,7 @@ expect(const struct scenario *s, double *parts)
 
         claims[t] = (struct cgpu_claim){
             .weight = changed ? change->value : s->tenants[t].weight,
-            .high_priority = s->tenants[t].high && cgpu_policies[rules->policy]->metered,
+            .high_priority = s->tenants[t].high && rules->policy != CGPU_POLICY_NATIVE,
         };
         high += claims[t].high_priority;
     }
@@ -135,7 +135,7 @@ run(const char *group, const char *name, const struct scenario *s)
     struct world *world = world_run(s);
     double parts[MOST_TENANTS], worst = 0, longest = 0;
     bool all = expect(s, parts) > 0.999;
-    bool soft = cgpu_policies[s->changes[0].rules.policy]->soft;
+    bool soft = s->changes[0].rules.policy == CGPU_POLICY_SOFT;
     int missed;
 
     for (uint32_t t = 0; t < s->tenant_count; t++) {

@@ -172,8 +172,8 @@ SWITCHES = {
         ),
         (
             "turn: who waited longest",
-            "tenant->closed_ns < arbiter->tenants[best].closed_ns",
-            "tenant->virtual_ns < arbiter->tenants[best].virtual_ns",
+            "tenant->closed_ns < best->closed_ns",
+            "tenant->virtual_ns < best->virtual_ns",
         ),
         (
             "turn: lag of a quantum",
@@ -201,8 +201,8 @@ SWITCHES = {
     CHARGE: [
         ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),
         ("charge: used_alone without work in flight", " || !cgpu_tenant_works(holder)", ""),
-        ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
-        ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
+        ("charge: strays among the payers", " && !(tenant->stray && payer == NULL)", ""),
+        ("charge: the start", "ns = less_start(payer, ns);", ";"),
         ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
         ("charge: lead after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->lead_ns : 0", "0"),
         (

@@ -28,20 +28,15 @@ entitle(struct cgpu_arbiter *arbiter)
     struct cgpu_claim claims[CGPU_MAX_TENANTS];
     size_t count = 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant)) {
-            claims[count] = tenant->claim;
-            count += 1;
-        }
+    cgpu_each_tenant(tenant, arbiter) {
+        claims[count] = tenant->claim;
+        count += 1;
     }
     cgpu_policies[arbiter->rules.policy]->entitle(claims, count, arbiter->rules.max_inst);
-    for (int i = CGPU_MAX_TENANTS - 1; i >= 0; i--) {
-        if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
-            count -= 1;
-            arbiter->tenants[i].claim = claims[count];
-        }
+    count = 0;
+    cgpu_each_tenant(tenant, arbiter) {
+        tenant->claim = claims[count];
+        count += 1;
     }
 }
 
@@ -49,13 +44,9 @@ static void
 open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
 {
     arbiter->holder = -1;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant)) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
-            tenant->gate = gate;
-        }
+    cgpu_each_tenant(tenant, arbiter) {
+        cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
+        tenant->gate = gate;
     }
 }
 
@@ -154,7 +145,7 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
             tenant->active_ns = now;   /* it comes to work: the others are not alone any more */
             if (arbiter->turns == 0) { /* an earlier arbiter may have let it in */
-                cgpu_turn_close(arbiter, i, now);
+                cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
                 tenant->stray = true;
             }
             entitle(arbiter);

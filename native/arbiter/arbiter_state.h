@@ -10,8 +10,7 @@
 #include "arbiter/linger.h"
 #include "arbiter/turn_rules.h"
 #include "arbiter/used.h"
-
-#define CGPU_MS UINT64_C(1000000)
+#include "clock.h"
 
 /*
  * The turns of all containers that compete, together: of two, and what each further one adds. The
@@ -215,28 +214,22 @@ struct cgpu_arbiter {
     struct cgpu_tenant tenants[CGPU_MAX_TENANTS];
 };
 
-static inline uint64_t
-cgpu_lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint64_t
-cgpu_larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline uint64_t
-cgpu_since(uint64_t now, uint64_t then)
-{
-    return now > then ? now - then : 0;
-}
-
 static inline bool
 cgpu_tenant_is_present(const struct cgpu_tenant *tenant)
 {
     return tenant->stage != CGPU_STAGE_NONE;
+}
+
+/* The containers that are there. */
+#define cgpu_each_tenant(tenant, arbiter)                                                          \
+    for (__typeof__(&(arbiter)->tenants[0]) tenant = (arbiter)->tenants;                           \
+         tenant < (arbiter)->tenants + CGPU_MAX_TENANTS; tenant++)                                 \
+        if (cgpu_tenant_is_present(tenant))
+
+static inline int
+cgpu_tenant_index(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    return (int)(tenant - arbiter->tenants);
 }
 
 /* Its gate is closed, and the end of its work is waited for. */
@@ -370,7 +363,6 @@ enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_
 void cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Continue a turn that was just closed. */
 void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
-void cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Close the holder's turn, which ends for this reason. */
 void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now);
 /* After the rest: set the holder's gate. */

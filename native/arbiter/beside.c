@@ -46,10 +46,9 @@ cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
     uint64_t early = cgpu_turn_early(arbiter, next);
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *other = &arbiter->tenants[i];
-
-        if (i != next && cgpu_tenant_goes_on(other) && !cgpu_turn_ends_soon(other, early, now) &&
+    cgpu_each_tenant(other, arbiter) {
+        if (cgpu_tenant_index(arbiter, other) != next && cgpu_tenant_goes_on(other) &&
+            !cgpu_turn_ends_soon(other, early, now) &&
             now < cgpu_beside_from(arbiter, other, next, now)) {
             return false;
         }
@@ -64,10 +63,9 @@ cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
     uint64_t early = cgpu_turn_early(arbiter, next);
     bool beside = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *other = &arbiter->tenants[i];
-
-        if (i != next && cgpu_tenant_goes_on(other) && !cgpu_turn_ends_soon(other, early, now)) {
+    cgpu_each_tenant(other, arbiter) {
+        if (cgpu_tenant_index(arbiter, other) != next && cgpu_tenant_goes_on(other) &&
+            !cgpu_turn_ends_soon(other, early, now)) {
             cgpu_stage_change(arbiter, other, CGPU_STAGE_BESIDE, now);
             beside = true;
         }
@@ -81,8 +79,8 @@ cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
 bool
 cgpu_beside_any(const struct cgpu_arbiter *arbiter)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (arbiter->tenants[i].stage == CGPU_STAGE_BESIDE) {
+    cgpu_each_tenant(tenant, arbiter) {
+        if (tenant->stage == CGPU_STAGE_BESIDE) {
             return true;
         }
     }

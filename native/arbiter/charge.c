@@ -19,30 +19,30 @@ less_start(struct cgpu_tenant *tenant, uint64_t ns)
 }
 
 static bool
-pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
+pays(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+     const struct cgpu_tenant *payer, uint64_t now)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
     bool meets = (arbiter->company.on || tenant->companion.met) && cgpu_tenant_works(tenant);
 
-    return index == payer || meets ||
-           (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer < 0));
+    return tenant == payer || meets ||
+           (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer == NULL));
 }
 
-/* PAYER (-1: nobody) and those that were given up on; of these no stray if nobody else pays. */
+/* PAYER (NULL: nobody) and those that were given up on; of these no stray if nobody else pays. */
 static void
-share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
+share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns, uint64_t now)
 {
     uint64_t payers = 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        payers += pays(arbiter, i, payer, now);
+    cgpu_each_tenant(tenant, arbiter) {
+        payers += pays(arbiter, tenant, payer, now);
     }
-    if (payer >= 0) {
-        ns = less_start(&arbiter->tenants[payer], ns);
+    if (payer != NULL) {
+        ns = less_start(payer, ns);
     }
-    for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
-        if (pays(arbiter, i, payer, now)) {
-            cgpu_pay(arbiter, &arbiter->tenants[i], ns / payers);
+    cgpu_each_tenant(tenant, arbiter) {
+        if (ns > 0 && pays(arbiter, tenant, payer, now)) {
+            cgpu_pay(arbiter, tenant, ns / payers);
         }
     }
 }
@@ -56,15 +56,13 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
     bool closing = false, paid = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (!cgpu_tenant_is_closing(tenant)) {
             continue;
         }
         closing = true;
         if (!paid && !tenant->stray) {
-            share_bill(arbiter, i, ns - cgpu_unused_after(tenant, now - ns, now), now);
+            share_bill(arbiter, tenant, ns - cgpu_unused_after(tenant, now - ns, now), now);
             paid = true;
         }
         tenant->asked = true;
@@ -79,9 +77,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 static void
 end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->stage >= CGPU_STAGE_BESIDE && !tenant->demand.active) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
         }
@@ -122,7 +118,7 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
         ns = used_alone(holder, busy_before, ns);
     }
     ns -= cgpu_unused_before(holder, now - ns, now);
-    share_bill(arbiter, arbiter->holder, ns, now);
+    share_bill(arbiter, holder, ns, now);
 }
 
 /*
@@ -149,9 +145,7 @@ stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
     uint64_t most_lead = CGPU_LEAD_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
     uint64_t least = UINT64_MAX;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *other = &arbiter->tenants[i];
-
+    cgpu_each_tenant(other, arbiter) {
         if (other != tenant && other->competes && other->high == tenant->high) {
             least = cgpu_lesser(least, other->virtual_ns);
         }
@@ -181,21 +175,18 @@ count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
 static void
 observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+    cgpu_each_tenant(tenant, arbiter) {
+        const struct cgpu_demand *says = &demands[cgpu_tenant_index(arbiter, tenant)];
 
-        if (!cgpu_tenant_is_present(tenant)) {
-            continue;
-        }
-        count_waiting(tenant, demands[i].waiting, now - arbiter->now);
-        cgpu_stay_ends(arbiter, tenant, &demands[i], now);
-        if (demands[i].missed != tenant->demand.missed) {
+        count_waiting(tenant, says->waiting, now - arbiter->now);
+        cgpu_stay_ends(arbiter, tenant, says, now);
+        if (says->missed != tenant->demand.missed) {
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
         }
-        cgpu_used_look(arbiter, tenant, &demands[i]);
-        tenant->demand = demands[i];
-        tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
+        cgpu_used_look(arbiter, tenant, says);
+        tenant->demand = *says;
+        tenant->demand.lag_ns = cgpu_lesser(says->lag_ns, CGPU_LAG_NS);
         cgpu_linger_look(arbiter, tenant, now);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
         tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
@@ -216,9 +207,7 @@ raise_floors(struct cgpu_arbiter *arbiter)
 {
     uint64_t least[2] = {UINT64_MAX, UINT64_MAX};
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
         }
@@ -241,9 +230,8 @@ raise_floors(struct cgpu_arbiter *arbiter)
 static void
 find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        bool competes = cgpu_tenant_is_present(tenant) && cgpu_tenant_competes(tenant, now);
+    cgpu_each_tenant(tenant, arbiter) {
+        bool competes = cgpu_tenant_competes(tenant, now);
 
         if (competes && !tenant->competes) {
             come_back(tenant, arbiter->floor_ns[tenant->high],
@@ -262,12 +250,8 @@ fill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     bool high_wants = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant)) {
-            cgpu_bucket_fill(&tenant->bucket, ns, cgpu_tenant_wants(tenant));
-        }
+    cgpu_each_tenant(tenant, arbiter) {
+        cgpu_bucket_fill(&tenant->bucket, ns, cgpu_tenant_wants(tenant));
         high_wants |= tenant->high && cgpu_tenant_wants(tenant);
     }
     cgpu_bucket_fill(&arbiter->high, ns, high_wants);
@@ -278,14 +262,11 @@ judge_buckets(struct cgpu_arbiter *arbiter)
 {
     bool contended = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+    cgpu_each_tenant(tenant, arbiter) {
         uint32_t ceiling = tenant->high ? CGPU_WHOLE_PPM : tenant->claim.ceiling_ppm;
 
-        if (cgpu_tenant_is_present(tenant)) {
-            cgpu_bucket_judge(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
-            contended |= !tenant->high && cgpu_tenant_wants(tenant);
-        }
+        cgpu_bucket_judge(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
+        contended |= !tenant->high && cgpu_tenant_wants(tenant);
     }
     contended &= arbiter->discipline->metered;
     cgpu_bucket_judge(&arbiter->high,
@@ -296,9 +277,7 @@ judge_buckets(struct cgpu_arbiter *arbiter)
 static void
 find_risen(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->stage == CGPU_STAGE_AWAY && tenant->demand.active) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
         }
@@ -324,7 +303,7 @@ cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
         if (arbiter->holder >= 0) {
             charge_holder(arbiter, ns, now, busy_before);
         } else {
-            share_bill(arbiter, -1, ns, now);
+            share_bill(arbiter, NULL, ns, now);
         }
     }
     end_expired(arbiter, now);
@@ -341,7 +320,7 @@ cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_d
     judge_buckets(arbiter);
     raise_floors(arbiter);
     find_competitors(arbiter, now);
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        cgpu_stay_begins(arbiter, &arbiter->tenants[i], now);
+    cgpu_each_tenant(tenant, arbiter) {
+        cgpu_stay_begins(arbiter, tenant, now);
     }
 }

@@ -41,7 +41,7 @@ enum { MORE = 125, MORE_PART = 20 };
 static bool
 is_rival(const struct cgpu_tenant *tenant)
 {
-    return cgpu_tenant_is_present(tenant) && tenant->companion.turns_ns != 0;
+    return tenant->companion.turns_ns != 0;
 }
 
 /*
@@ -51,13 +51,10 @@ is_rival(const struct cgpu_tenant *tenant)
 static bool
 may_meet(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant) &&
-            (tenant->high || tenant->several || cgpu_tenant_is_capped(tenant) ||
-             tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now ||
-             tenant->companion.met)) {
+    cgpu_each_tenant(tenant, arbiter) {
+        if (tenant->high || tenant->several || cgpu_tenant_is_capped(tenant) ||
+            tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now ||
+            tenant->companion.met) {
             return false;
         }
     }
@@ -71,9 +68,7 @@ may_gain(const struct cgpu_arbiter *arbiter)
     uint32_t rivals = 0;
     bool idle = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (is_rival(tenant)) {
             if (tenant->drain_ns > LONG_NS) {
                 return false;
@@ -102,9 +97,7 @@ static void
 measure(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     arbiter->company.since_ns = now;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         tenant->companion.before_ns = tenant->demand.done_ns;
         tenant->companion.paid_ns = tenant->charged_ns;
     }
@@ -126,8 +119,7 @@ note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     bool certain = true;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+    cgpu_each_tenant(tenant, arbiter) {
         struct cgpu_companion *companion = &tenant->companion;
         uint64_t done = in_turns(done_by(tenant), ns), before = companion->turns_ns;
         uint64_t paid = in_turns(tenant->charged_ns - companion->paid_ns, ns);
@@ -145,9 +137,7 @@ note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
 static void
 note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->companion.first_ns == 0) {
             tenant->companion.first_ns = in_turns(done_by(tenant), ns);
         }
@@ -158,8 +148,7 @@ note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
 static bool
 does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+    cgpu_each_tenant(tenant, arbiter) {
         uint64_t first = tenant->companion.first_ns;
         uint64_t done = in_turns(done_by(tenant), ns);
 
@@ -179,8 +168,7 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
     uint64_t gain = proven ? GAIN : GAIN_AT_FIRST;
     uint64_t all_done = 0, all_turns = 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+    cgpu_each_tenant(tenant, arbiter) {
         uint64_t turns = tenant->companion.turns_ns;
         uint64_t done = in_turns(done_by(tenant), ns);
 
@@ -199,11 +187,11 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 void
 cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS && arbiter->company.on; i++) {
-        if (arbiter->tenants[i].stage == CGPU_STAGE_HOLDS) {
-            cgpu_turn_close(arbiter, i, now);
-            arbiter->tenants[i].companion.met = true;
-            arbiter->tenants[i].yielded = arbiter->tenants[i].beside = false;
+    cgpu_each_tenant(tenant, arbiter) {
+        if (arbiter->company.on && tenant->stage == CGPU_STAGE_HOLDS) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
+            tenant->companion.met = true;
+            tenant->yielded = tenant->beside = false;
         }
     }
     arbiter->company.on = false;

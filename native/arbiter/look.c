@@ -88,9 +88,7 @@ cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
     int next = cgpu_turn_next(arbiter, now, arbiter->holder);
     uint64_t early = cgpu_turn_early(arbiter, next);
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_goes_on(tenant)) {
             uint64_t beside = cgpu_beside_from(arbiter, tenant, next, now);
 

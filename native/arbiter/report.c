@@ -6,15 +6,12 @@
 
 /* Its part by weight among those that work, not counting high priority. */
 static uint32_t
-part_by_weight(const struct cgpu_arbiter *arbiter, int index)
+part_by_weight(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
     uint64_t sum = tenant->claim.competes;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *other = &arbiter->tenants[i];
-
-        if (i != index && cgpu_tenant_wants(other) && other->high == tenant->high) {
+    cgpu_each_tenant(other, arbiter) {
+        if (other != tenant && cgpu_tenant_wants(other) && other->high == tenant->high) {
             sum += other->claim.competes;
         }
     }
@@ -22,12 +19,12 @@ part_by_weight(const struct cgpu_arbiter *arbiter, int index)
 }
 
 static uint32_t
-offset_of(const struct cgpu_arbiter *arbiter, int index)
+offset_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
     uint64_t offset = 0;
 
-    for (int i = 0; i < index; i++) {
-        offset += arbiter->tenants[i].claim.fallback_ppm;
+    cgpu_each_tenant(other, arbiter) {
+        offset += other < tenant ? other->claim.fallback_ppm : 0;
     }
     return (uint32_t)(offset % CGPU_WHOLE_PPM);
 }
@@ -59,10 +56,8 @@ cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
 
 /* What INDEX gets while all that it competes with have work. */
 static uint32_t
-limit_of(const struct cgpu_arbiter *arbiter, int index)
+limit_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
-
     if (!arbiter->discipline->metered) {
         return CGPU_WHOLE_PPM;
     }
@@ -70,7 +65,7 @@ limit_of(const struct cgpu_arbiter *arbiter, int index)
         return arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
     }
     if (tenant->claim.ceiling_ppm == CGPU_WHOLE_PPM) {
-        return part_by_weight(arbiter, index);
+        return part_by_weight(arbiter, tenant);
     }
     return tenant->claim.ceiling_ppm;
 }
@@ -88,8 +83,8 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     out->throttled_ns = tenant->throttled_ns;
     out->waits = tenant->waits;
     out->measured_ppm = cgpu_used_ppm(arbiter, tenant);
-    out->limit_ppm = limit_of(arbiter, index);
+    out->limit_ppm = limit_of(arbiter, tenant);
     out->fallback_ppm = tenant->claim.fallback_ppm;
-    out->offset_ppm = offset_of(arbiter, index);
+    out->offset_ppm = offset_of(arbiter, tenant);
     out->metered = cgpu_arbiter_metered(arbiter, index);
 }

@@ -11,9 +11,7 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     /* who has several GPUs may wait for its own work there */
     tenant->quiet = !tenant->several;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *other = &arbiter->tenants[i];
-
+    cgpu_each_tenant(other, arbiter) {
         if (other != tenant && other->stage > CGPU_STAGE_AWAY) {
             tenant->quiet = false;
         }
@@ -71,7 +69,8 @@ cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
     if (tenant->stage == to) {
         return;
     }
-    if (tenant->stage == CGPU_STAGE_HOLDS && arbiter->holder == tenant - arbiter->tenants) {
+    if (tenant->stage == CGPU_STAGE_HOLDS &&
+        arbiter->holder == cgpu_tenant_index(arbiter, tenant)) {
         arbiter->holder = -1;
     }
     cgpu_linger_end(arbiter, tenant, now);

@@ -17,16 +17,14 @@ update_rates(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_deman
     uint64_t keep = LATELY_NS - cgpu_lesser(ns, LATELY_NS);
     uint64_t sum = 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        uint64_t used = cgpu_since(demands[i].busy_ns, tenant->demand.busy_ns);
+    cgpu_each_tenant(tenant, arbiter) {
+        uint64_t busy = demands[cgpu_tenant_index(arbiter, tenant)].busy_ns;
+        uint64_t used = cgpu_since(busy, tenant->demand.busy_ns);
 
-        if (cgpu_tenant_is_present(tenant)) {
-            tenant->rate_ns = tenant->rate_ns / 1000 * (keep / (LATELY_NS / 1000));
-            tenant->rate_ns += cgpu_lesser(used, CGPU_LONGEST_NS);
-            tenant->used_at_ns = used > 0 ? now : tenant->used_at_ns;
-            sum += cgpu_tenant_works(tenant) ? tenant->rate_ns : 0;
-        }
+        tenant->rate_ns = tenant->rate_ns / 1000 * (keep / (LATELY_NS / 1000));
+        tenant->rate_ns += cgpu_lesser(used, CGPU_LONGEST_NS);
+        tenant->used_at_ns = used > 0 ? now : tenant->used_at_ns;
+        sum += cgpu_tenant_works(tenant) ? tenant->rate_ns : 0;
     }
     return sum;
 }
@@ -38,14 +36,10 @@ charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *dem
     uint64_t sum = update_rates(arbiter, now, demands);
     uint64_t working = 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         working += cgpu_tenant_works(tenant);
     }
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_works(tenant)) {
             /* in parts of a thousand: the product of two times might not fit */
             uint64_t part = sum >= 1000 ? tenant->rate_ns / (sum / 1000) : 1000 / working;
@@ -71,9 +65,7 @@ is_silent(const struct cgpu_tenant *tenant, uint64_t now)
 static void
 note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         tenant->absent_until = is_silent(tenant, now) ? now + 2 * LOOK_NS : tenant->absent_until;
     }
 }
@@ -82,9 +74,7 @@ note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 static bool
 high_priority_works(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->high && cgpu_tenant_competes(tenant, now) && !arbiter->high.dry) {
             return true;
         }
@@ -113,21 +103,16 @@ step(struct cgpu_arbiter *arbiter, uint64_t now)
     arbiter->holder = -1;
     note_silent(arbiter, now);
     high_works = high_priority_works(arbiter, now);
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (!cgpu_tenant_is_present(tenant)) {
-            continue;
-        }
+    cgpu_each_tenant(tenant, arbiter) {
         if (!may_be_open(arbiter, tenant, high_works)) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
             continue;
         }
         cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
-        if (cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now)) {
+        if (cgpu_turn_alone(arbiter, tenant, CGPU_ALONE_NS, now)) {
             tenant->gate = CGPU_GATE_FREE;
         } else {
-            bool alone = cgpu_turn_alone(arbiter, i, CGPU_RECENT_NS, now);
+            bool alone = cgpu_turn_alone(arbiter, tenant, CGPU_RECENT_NS, now);
 
             tenant->gate = alone ? CGPU_GATE_OPEN : CGPU_GATE_PRESSED;
         }
@@ -137,9 +122,7 @@ step(struct cgpu_arbiter *arbiter, uint64_t now)
 uint64_t
 cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->gate == CGPU_GATE_PRESSED || tenant->demand.waiting) {
             return now + LOOK_NS;
         }
@@ -158,8 +141,8 @@ report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
     bool sliced = tenant->demand.processes <= 1 && tenant->container == 0;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        sliced &= !cgpu_tenant_is_present(&arbiter->tenants[i]) || !arbiter->tenants[i].high;
+    cgpu_each_tenant(other, arbiter) {
+        sliced &= !other->high;
     }
     return CGPU_METERED | CGPU_METERED_ROUGHLY | CGPU_METERED_SPANS |
            (sliced ? CGPU_METERED_SLICED : 0);
@@ -169,9 +152,7 @@ report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 static void
 forget_leads(struct cgpu_arbiter *arbiter)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
     }
 }

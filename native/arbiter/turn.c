@@ -30,13 +30,6 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     arbiter->turns += 1;
 }
 
-void
-cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now)
-{
-    /* even if nothing was seen in flight: it may have launched since */
-    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_CLOSING, now);
-}
-
 /* Nothing was seen of HOLDER since its gate opened, nor in turns before, which may be short. */
 static bool
 is_absent(const struct cgpu_tenant *holder, uint64_t now)
@@ -105,13 +98,12 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
 static enum cgpu_gate
 gate_of_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    int index = arbiter->holder;
+    const struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
 
-    if (cgpu_tenant_is_capped(&arbiter->tenants[index]) ||
-        !cgpu_turn_alone(arbiter, index, CGPU_RECENT_NS, now)) {
+    if (cgpu_tenant_is_capped(holder) || !cgpu_turn_alone(arbiter, holder, CGPU_RECENT_NS, now)) {
         return CGPU_GATE_PRESSED;
     }
-    return cgpu_turn_alone(arbiter, index, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
+    return cgpu_turn_alone(arbiter, holder, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
 }
 
 void
@@ -132,7 +124,8 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
     holder->unseen_ns = unseen ? cgpu_lesser(unseen_ns, CGPU_ABSENT_NS) : 0;
     holder->yielded = why == CGPU_TURN_IS_LEFT;
     cgpu_beside_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
-    cgpu_turn_close(arbiter, arbiter->holder, now);
+    /* even if nothing was seen in flight: it may have launched since */
+    cgpu_stage_change(arbiter, holder, CGPU_STAGE_CLOSING, now);
 }
 
 /*
@@ -142,11 +135,10 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
 static void
 close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        bool turns = i == arbiter->holder &&
+    cgpu_each_tenant(tenant, arbiter) {
+        bool turns = cgpu_tenant_index(arbiter, tenant) == arbiter->holder &&
                      (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant) ||
-                      !cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now));
+                      !cgpu_turn_alone(arbiter, tenant, CGPU_ALONE_NS, now));
 
         if (tenant->stage == CGPU_STAGE_HOLDS && !turns) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
@@ -158,9 +150,7 @@ close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
 static void
 give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_goes_on(tenant) && tenant->demand.active &&
             now >= cgpu_turn_patience(tenant)) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);

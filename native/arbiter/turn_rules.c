@@ -13,9 +13,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
 {
     uint64_t sum = 0, count = 0, lag = 0, turns;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (tenant->high == high && cgpu_tenant_wants(tenant)) {
             sum += tenant->claim.competes;
             count += 1;
@@ -63,10 +61,8 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
 }
 
 static bool
-may_be_next(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
+may_be_next(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, uint64_t now)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
-
     return tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
@@ -77,10 +73,8 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 {
     bool found = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i == except || !may_be_next(arbiter, i, now)) {
+    cgpu_each_tenant(tenant, arbiter) {
+        if (cgpu_tenant_index(arbiter, tenant) == except || !may_be_next(arbiter, tenant, now)) {
             continue;
         }
         if (!found || tenant->high > *high) {
@@ -103,22 +97,20 @@ cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
 {
     bool high = false;
     uint64_t least = 0, below;
-    int best = -1;
+    const struct cgpu_tenant *best = NULL;
 
     if (!find_least(arbiter, now, except, &high, &least)) {
         return -1;
     }
     below = cgpu_turn_level(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i != except && may_be_next(arbiter, i, now) && tenant->high == high &&
-            tenant->virtual_ns <= below &&
-            (best < 0 || tenant->closed_ns < arbiter->tenants[best].closed_ns)) {
-            best = i;
+    cgpu_each_tenant(tenant, arbiter) {
+        if (cgpu_tenant_index(arbiter, tenant) != except && may_be_next(arbiter, tenant, now) &&
+            tenant->high == high && tenant->virtual_ns <= below &&
+            (best == NULL || tenant->closed_ns < best->closed_ns)) {
+            best = tenant;
         }
     }
-    return best;
+    return best == NULL ? -1 : cgpu_tenant_index(arbiter, best);
 }
 
 bool
@@ -201,13 +193,11 @@ cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t n
 }
 
 bool
-cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now)
+cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, uint64_t ns,
+                uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i != index && cgpu_tenant_is_present(tenant) &&
-            (tenant->demand.waiting || cgpu_since(now, tenant->active_ns) < ns)) {
+    cgpu_each_tenant(other, arbiter) {
+        if (other != tenant && (other->demand.waiting || cgpu_since(now, other->active_ns) < ns)) {
             return false;
         }
     }
@@ -220,13 +210,11 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 {
     int only = -1;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
-            if (only >= 0 || cgpu_tenant_is_capped(&arbiter->tenants[i])) {
-                return -1;
-            }
-            only = i;
+    cgpu_each_tenant(tenant, arbiter) {
+        if (only >= 0 || cgpu_tenant_is_capped(tenant)) {
+            return -1;
         }
+        only = cgpu_tenant_index(arbiter, tenant);
     }
     return only;
 }
@@ -238,9 +226,7 @@ cgpu_lag_least(const struct cgpu_arbiter *arbiter)
     uint64_t least = CGPU_LAG_NS;
     bool known = false;
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_wants(tenant) && tenant->demand.lag_ns != 0) {
             least = cgpu_lesser(least, tenant->demand.lag_ns);
             known = true;

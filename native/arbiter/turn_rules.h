@@ -18,7 +18,8 @@ bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_ten
 /* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
 int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
 /* The others have been without work for NS. */
-bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now);
+bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+                     uint64_t ns, uint64_t now);
 /*
  * The current level, or the next one if all those that wait have had their turns. LEAST is the
  * least charge among them. The level is never more than two turns above it, because containers come

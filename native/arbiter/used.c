@@ -73,8 +73,8 @@ cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
         uint64_t at = (part - p) % CGPU_RECENT_PARTS;
 
         arbiter->part_from_ns[at] = cgpu_larger((part - p) * PART_NS, arbiter->now);
-        for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-            arbiter->tenants[i].used.recent_ns[at] = 0;
+        cgpu_each_tenant(tenant, arbiter) {
+            tenant->used.recent_ns[at] = 0;
         }
     }
     arbiter->part = part;

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "clock.h"
 #include "futex.h"
 #include "ledger/attachment.h"
 #include "ledger/sharing.h"
@@ -86,15 +87,6 @@ holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
     return dead;
 }
 
-static uint64_t
-now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /*
  * Sleep once on a lock that SEEN holds. Returns true if the lock is now ours, taken over from a
  * dead holder. *STUCK_NS sums the sleeps that ended without any change. A program's signals may cut
@@ -112,9 +104,9 @@ sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *st
         return false;
     }
     seen |= WAITERS;
-    slept = now_ns();
+    slept = cgpu_clock_now();
     error = cgpu_futex_wait(&entry->lock, FUTEX_WAIT, seen, &timeout);
-    slept = now_ns() - slept;
+    slept = cgpu_clock_now() - slept;
     if (error != ETIMEDOUT && error != EINTR) {
         return false;
     }

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "ledger/attachment.h"
-#include "ledger/effort.h"
 #include "ledger/sharing.h"
 #include "ledger/slot.h"
 
@@ -67,17 +67,17 @@ rest(struct look *look)
     uint64_t ns =
         look->spent_ns < REST_MOST_NS / REST_TIMES ? look->spent_ns * REST_TIMES : REST_MOST_NS;
 
-    cgpu_ledger_rest(look->ledger, cgpu_effort_clock(CLOCK_MONOTONIC) + ns);
+    cgpu_ledger_rest(look->ledger, cgpu_clock_now() + ns);
 }
 
 /* Whether the process of slot INDEX is dead; *NS: the processor time that the question took. */
 static bool
 ask(const struct look *look, uint32_t index, uint64_t *ns)
 {
-    uint64_t begun = cgpu_effort_spent();
+    uint64_t begun = cgpu_clock_spent();
     bool dead = cgpu_slot_dead(look->fd, index);
 
-    *ns = cgpu_effort_spent() - begun;
+    *ns = cgpu_clock_spent() - begun;
     return dead;
 }
 
@@ -183,7 +183,7 @@ walk_file(struct look *look)
         return CGPU_EIO;
     }
     until = cgpu_ledger_rests(ledger);
-    if (until != 0 && until <= cgpu_effort_clock(CLOCK_MONOTONIC)) {
+    if (until != 0 && until <= cgpu_clock_now()) {
         cgpu_ledger_rest(ledger, 0);
     }
     status = walk(look);

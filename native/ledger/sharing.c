@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "ledger/attachment.h"
 #include "ledger/lock.h"
 #include "ledger/slot.h"
@@ -46,18 +47,6 @@ static uint64_t
 less(uint64_t amount, uint64_t by)
 {
     return amount > by ? amount - by : 0;
-}
-
-static uint64_t
-lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t
-larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 static void
@@ -210,12 +199,12 @@ count(const struct cgpu_ledger_sharing *sharing, uint64_t exported, uint64_t byt
       const struct cgpu_import *import)
 {
     if (import->opened) { /* a block may be one of small memory, of which less is exported */
-        return bytes <= BLOCK && exported != 0 ? lesser(bytes, exported) : bytes;
+        return bytes <= BLOCK && exported != 0 ? cgpu_lesser(bytes, exported) : bytes;
     }
     if (import->bytes + bytes > exported) { /* nothing of it is what somebody exports now */
         return less(import->bytes + bytes, import->counted);
     }
-    return lesser(bytes, less(exported, less(sharing->imported, sharing->due)));
+    return cgpu_lesser(bytes, less(exported, less(sharing->imported, sharing->due)));
 }
 
 int
@@ -257,8 +246,9 @@ cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
     before = sharing->imported;
     others = less(add_up(ledger->file, gpu).paid, sharing->due);
     sharing->mapped = less(sharing->mapped, bytes);
-    sharing->imported = lesser(before, sharing->mapped);
-    due = larger(less(sharing->due, before - sharing->imported), less(sharing->imported, others));
+    sharing->imported = cgpu_lesser(before, sharing->mapped);
+    due = cgpu_larger(less(sharing->due, before - sharing->imported),
+                      less(sharing->imported, others));
     if (due != sharing->due) {
         charge(ledger->file, gpu, ledger->slot, sharing, due);
     }
@@ -342,7 +332,7 @@ static void
 add_due(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
 {
     uint64_t others = less(look->paid[gpu], sharing->due);
-    uint64_t pays = larger(sharing->due, less(sharing->imported, others));
+    uint64_t pays = cgpu_larger(sharing->due, less(sharing->imported, others));
     struct cgpu_share share = {
         .slot = cgpu_lock_holder(sharing->owner),
         .gpu = gpu,

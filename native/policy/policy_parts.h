@@ -2,6 +2,7 @@
 #ifndef CGPU_POLICY_PARTS_H
 #define CGPU_POLICY_PARTS_H
 
+#include "clock.h"
 #include "policy/policy.h"
 
 /* WEIGHT of WHOLE in millionths, rounded down; all of it at most. */
@@ -20,12 +21,6 @@ cgpu_policy_weights(const struct cgpu_claim *claims, size_t count)
         sum += claims[i].weight;
     }
     return sum;
-}
-
-static inline uint64_t
-cgpu_policy_larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 #endif

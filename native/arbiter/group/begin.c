@@ -49,9 +49,7 @@ is_free(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
 {
     const struct cgpu_arbiter *arbiter = group->gpus[gpu];
 
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
+    cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_is_closing(tenant) && tenant->demand.end_ns > now + KEEP_FREE_NS) {
             return false;
         }
@@ -67,7 +65,7 @@ may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, b
         return true; /* its work there may wait for its peer, and is charged */
     }
     if (due) {
-        return cgpu_turn_is_due(arbiter, (int)(tenant - arbiter->tenants), now);
+        return cgpu_turn_is_due(arbiter, cgpu_tenant_index(arbiter, tenant), now);
     }
     return !cgpu_tenant_is_closing(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
 }

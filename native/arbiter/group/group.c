@@ -27,15 +27,11 @@ member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
 static void
 add_members(struct cgpu_group *group, uint32_t gpu)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &group->gpus[gpu]->tenants[i];
+    cgpu_each_tenant(tenant, group->gpus[gpu]) {
+        struct cgpu_member *member = member_for(group, tenant->container, gpu);
 
-        if (cgpu_tenant_is_present(tenant)) {
-            struct cgpu_member *member = member_for(group, tenant->container, gpu);
-
-            member->indices[gpu] = (int8_t)i;
-            member->gpus += 1;
-        }
+        member->indices[gpu] = (int8_t)cgpu_tenant_index(group->gpus[gpu], tenant);
+        member->gpus += 1;
     }
 }
 

@@ -87,7 +87,7 @@ cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
     }
     arbitration->arbiter = malloc(cgpu_arbiter_size());
     if (arbitration->arbiter != NULL) {
-        cgpu_arbiter_init(arbitration->arbiter, &rules, cgpu_arbitration_now());
+        cgpu_arbiter_init(arbitration->arbiter, &rules, cgpu_clock_now());
         thread = cgpu_arbitration_thread_start();
     }
     if (thread == NULL) {
@@ -165,8 +165,7 @@ static int
 add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *container, uint32_t weight,
            bool high_priority)
 {
-    int index =
-        cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, cgpu_arbitration_now());
+    int index = cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, cgpu_clock_now());
 
     if (index < 0) {
         return index;
@@ -256,7 +255,7 @@ cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key)
     pthread_mutex_lock(&arbitration->thread->mutex);
     index = index_of(arbitration, key);
     if (index >= 0) {
-        cgpu_arbiter_remove(arbitration->arbiter, index, cgpu_arbitration_now());
+        cgpu_arbiter_remove(arbitration->arbiter, index, cgpu_clock_now());
         container = arbitration->containers[index];
         arbitration->containers[index] = NULL;
         arbitration->figures.tenants -= 1;

@@ -16,33 +16,18 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "clock.h"
 #include "futex.h"
 #include "gate/fallback.h"
 #include "helper_thread.h"
 #include "watch.h"
 
-#define NS_PER_SECOND UINT64_C(1000000000)
 /* A process that should be done may be dead, which rings no bell. */
 #define DRAIN_NS UINT64_C(5000000)
 /* Without bells, with two containers and with one. */
 #define POLL_NS UINT64_C(1000000)
 
 enum { ROUNDS = 6, NICE = -10 };
-
-uint64_t
-cgpu_arbitration_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * NS_PER_SECOND + (uint64_t)now.tv_nsec;
-}
-
-static uint64_t
-lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 static void
 look(struct cgpu_arbitration_thread *thread, uint64_t now)
@@ -117,7 +102,7 @@ decide(struct cgpu_arbitration_thread *thread)
     uint64_t next = 0;
 
     for (int round = 0; round < ROUNDS; round++) {
-        uint64_t now = cgpu_arbitration_now();
+        uint64_t now = cgpu_clock_now();
 
         skip_absence(thread, now);
         look(thread, now);
@@ -228,12 +213,12 @@ wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t 
     if (tenants == 0 || !has_begun(thread)) {
         return UINT64_MAX;
     }
-    next = lesser(next, thread->published_ns + CGPU_ARBITRATION_HEARTBEAT_NS);
+    next = cgpu_lesser(next, thread->published_ns + CGPU_ARBITRATION_HEARTBEAT_NS);
     if (somebody_drains(thread)) {
-        next = lesser(next, now + DRAIN_NS);
+        next = cgpu_lesser(next, now + DRAIN_NS);
     }
     if (polling && tenants > 1) {
-        next = lesser(next, now + POLL_NS);
+        next = cgpu_lesser(next, now + POLL_NS);
     }
     return next;
 }
@@ -242,7 +227,7 @@ wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t 
 static void
 rest(struct cgpu_arbitration_thread *thread, uint64_t next)
 {
-    uint64_t now = cgpu_arbitration_now();
+    uint64_t now = cgpu_clock_now();
     struct cgpu_watch watch = {.count = 0};
     uint64_t until;
     bool could, polling;
@@ -278,7 +263,7 @@ run(void *argument)
 
         if (has_begun(thread)) {
             next = decide(thread);
-            publish(thread, cgpu_arbitration_now());
+            publish(thread, cgpu_clock_now());
         }
         rest(thread, next);
     }
@@ -337,7 +322,7 @@ cgpu_arbitration_thread_account(struct cgpu_arbitration_thread *thread)
     if (pthread_getcpuclockid(thread->thread, &clock) != 0 || clock_gettime(clock, &used) != 0) {
         return;
     }
-    ns = (uint64_t)used.tv_sec * NS_PER_SECOND + (uint64_t)used.tv_nsec;
+    ns = cgpu_clock_ns(&used);
     for (uint32_t g = 0; g < thread->group.count; g++) {
         thread->gpus[g]->figures.cpu_ns += (ns - thread->accounted_ns) / thread->group.count;
     }

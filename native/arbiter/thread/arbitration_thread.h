@@ -42,9 +42,6 @@ struct cgpu_arbitration_thread {
     struct cgpu_demand demands[CGPU_MAX_GPUS][CGPU_MAX_TENANTS];
 };
 
-/* CLOCK_MONOTONIC, in ns. */
-uint64_t cgpu_arbitration_now(void);
-
 /* It has no GPU yet. NULL and errno if no thread can be created. */
 struct cgpu_arbitration_thread *cgpu_arbitration_thread_start(void);
 /* It must have no GPU any more. */

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "futex.h"
-#include "ledger/effort.h"
 #include "ledger/ledger.h"
 #include "ledger/lock.h"
 #include "ledger/slot.h"
@@ -218,10 +218,10 @@ pay(struct cgpu_container *container, uint64_t took, uint64_t now)
 static bool
 ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
 {
-    uint64_t begun = cgpu_effort_spent();
+    uint64_t begun = cgpu_clock_spent();
     bool alive = slot_is_alive(container, owner);
 
-    pay(container, cgpu_effort_spent() - begun, now);
+    pay(container, cgpu_clock_spent() - begun, now);
     return alive;
 }
 

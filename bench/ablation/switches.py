@@ -137,7 +137,7 @@ SWITCHES = {
         ("bucket: promised lag", "CGPU_FLIGHT_NS + bucket->lag_ns", "CGPU_FLIGHT_NS"),
     ],
     TURN: [
-        ("review: strays", "tenant->stray = true", "tenant->stray = false"),
+        ("review: strays", "tenant->unscheduled = true", "tenant->unscheduled = false"),
         ("review: give_up_silent", "give_up_silent(arbiter, now);\n}", "(void)give_up_silent;\n}"),
         ("turn: absent", "if (is_absent(holder, now)) {", "if (false) {"),
         (
@@ -162,8 +162,8 @@ SWITCHES = {
         ("turn: rest of a turn", "return quantum / 8;", "return 0;"),
         (
             "turn: level within two turns",
-            "cgpu_lesser(arbiter->level_ns[high], least + 2 * quantum)",
-            "arbiter->level_ns[high]",
+            "cgpu_lesser(arbiter->round_end_ns[high], least + 2 * quantum)",
+            "arbiter->round_end_ns[high]",
         ),
         (
             "turn: until no longer behind",
@@ -177,22 +177,22 @@ SWITCHES = {
         ),
         (
             "turn: lag of a quantum",
-            "cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag)",
-            "CGPU_TURNS_NS",
+            "cgpu_larger(CGPU_ROUND_NS, CGPU_ROUND_LAGS * lag)",
+            "CGPU_ROUND_NS",
         ),
         (
             "turn: expired ones wait",
-            "if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several",
+            "if (tenant->state == CGPU_STATE_EXPIRED && !tenant->several",
             "if (false",
         ),
         (
             "turn: expired ones on several GPUs",
-            "CGPU_STAGE_EXPIRED && !tenant->several",
-            "CGPU_STAGE_EXPIRED",
+            "CGPU_STATE_EXPIRED && !tenant->several",
+            "CGPU_STATE_EXPIRED",
         ),
         (
             "turn: strays drain first",
-            "cgpu_tenant_is_closing(tenant) && tenant->stray",
+            "cgpu_tenant_is_draining(tenant) && tenant->unscheduled",
             "false",
         ),
         ("early: certain ends only", "demand->certain &&\n           now", "now"),
@@ -201,36 +201,36 @@ SWITCHES = {
     CHARGE: [
         ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),
         ("charge: used_alone without work in flight", " || !cgpu_tenant_works(holder)", ""),
-        ("charge: strays among the payers", " && !(tenant->stray && payer == NULL)", ""),
+        ("charge: strays among the payers", " && !(tenant->unscheduled && payer == NULL)", ""),
         ("charge: the start", "ns = less_start(payer, ns);", ";"),
         ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
         ("charge: lead after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->lead_ns : 0", "0"),
         (
             "charge: floors without expired ones",
-            "tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED",
+            "tenant->competes && tenant->state != CGPU_STATE_EXPIRED",
             "tenant->competes",
         ),
-        ("charge: strays do not pay", "!paid && !tenant->stray", "!paid"),
+        ("charge: strays do not pay", "!paid && !tenant->unscheduled", "!paid"),
         ("charge: find_risen", "find_risen(arbiter, now);\n}", ";\n}"),
-        ("unused: before", "ns -= cgpu_unused_before(holder, now - ns, now);", ";"),
-        ("unused: after", "ns - cgpu_unused_after(tenant, now - ns, now)", "ns"),
+        ("unused: before", "ns -= cgpu_idle_before(holder, now - ns, now);", ";"),
+        ("unused: after", "ns - cgpu_idle_after(tenant, now - ns, now)", "ns"),
     ],
     STAGE: [
-        ("charge: strays forget", "if (tenant->stray)", "if (false)"),
+        ("charge: strays forget", "if (tenant->unscheduled)", "if (false)"),
     ],
     STAY: [
         (
             "stay: charged when it ends",
-            "tenant->stay_ns != 0 && cgpu_arbiter_takes_turns(arbiter)",
+            "tenant->stalled_since_ns != 0 && cgpu_arbiter_takes_turns(arbiter)",
             "false",
         ),
-        ("stay: owe", "owe(arbiter, tenant, others);", ";"),
+        ("stay: owe", "add_debt(arbiter, tenant, others);", ";"),
         (
             "stay: owe what others had",
             "tenant->claim.competes + theirs;",
             "tenant->claim.competes;(void)theirs;",
         ),
-        ("stay: not strays", " && !tenant->stray", ""),
+        ("stay: not strays", " && !tenant->unscheduled", ""),
         ("stay: was not idle", "tenant->active_ns = tenant->competed_ns = now;", ""),
     ],
     UNUSED: [
@@ -253,8 +253,8 @@ SWITCHES = {
         ("group: others than those whose turn it is", "best_complete(group, false, now)", "NULL"),
         (
             "group: a launch that others wait for",
-            "return false;\n            }\n        }\n    }\n    return cgpu_beside_may",
-            ";\n            }\n        }\n    }\n    return cgpu_beside_may",
+            "return false;\n            }\n        }\n    }\n    return cgpu_overlap_may",
+            ";\n            }\n        }\n    }\n    return cgpu_overlap_may",
         ),
     ],
     END: [

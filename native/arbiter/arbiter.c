@@ -45,7 +45,7 @@ open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
 {
     arbiter->holder = -1;
     cgpu_each_tenant(tenant, arbiter) {
-        cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
+        cgpu_state_change(arbiter, tenant, CGPU_STATE_RUNNING, now);
         tenant->gate = gate;
     }
 }
@@ -53,7 +53,7 @@ open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
 static void
 step_turns(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    if (cgpu_company(arbiter, now)) {
+    if (cgpu_corun_step(arbiter, now)) {
         open_all(arbiter, CGPU_GATE_PRESSED, now);
     } else {
         cgpu_turn(arbiter, now);
@@ -61,15 +61,15 @@ step_turns(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 static uint64_t
-look_at_turns(const struct cgpu_arbiter *arbiter, uint64_t now)
+poll_turns_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    return arbiter->company.on ? cgpu_together_look(arbiter, now) : cgpu_look_again(arbiter, now);
+    return arbiter->corun.on ? cgpu_soft_poll_at(arbiter, now) : cgpu_poll_at(arbiter, now);
 }
 
 const struct cgpu_discipline cgpu_turns = {.metered = true,
                                            .charge = cgpu_charge_turns,
                                            .step = step_turns,
-                                           .look_at = look_at_turns,
+                                           .poll_at = poll_turns_at,
                                            .report = cgpu_report_turns};
 
 static void
@@ -79,7 +79,7 @@ step_native(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 static uint64_t
-look_never(const struct cgpu_arbiter *arbiter, uint64_t now)
+poll_never(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     (void)arbiter;
     (void)now;
@@ -96,7 +96,7 @@ report_nothing(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *ten
 
 static const struct cgpu_discipline native = {.charge = cgpu_charge_nobody,
                                               .step = step_native,
-                                              .look_at = look_never,
+                                              .poll_at = poll_never,
                                               .report = report_nothing};
 
 static const struct cgpu_discipline *
@@ -119,7 +119,7 @@ cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
     if (arbiter->discipline != NULL && arbiter->discipline->leave != NULL) {
         arbiter->discipline->leave(arbiter);
     }
-    cgpu_company_change(arbiter, arbiter->now);
+    cgpu_corun_change(arbiter, arbiter->now);
     arbiter->rules = *rules;
     arbiter->rules.max_inst += rules->max_inst == 0;
     arbiter->rules.prio_ratio = (uint32_t)cgpu_larger(1, cgpu_lesser(rules->prio_ratio, 99));
@@ -137,16 +137,16 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (!cgpu_tenant_is_present(tenant)) {
-            cgpu_company_change(arbiter, now);
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
+            cgpu_corun_change(arbiter, now);
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_AWAY, now);
             tenant->high = high_priority;
             tenant->claim.weight = weight > 0 ? weight : 1;
             tenant->claim.high_priority = high_priority;
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
             tenant->active_ns = now;   /* it comes to work: the others are not alone any more */
             if (arbiter->turns == 0) { /* an earlier arbiter may have let it in */
-                cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
-                tenant->stray = true;
+                cgpu_state_change(arbiter, tenant, CGPU_STATE_DRAINING, now);
+                tenant->unscheduled = true;
             }
             entitle(arbiter);
             return i;
@@ -188,7 +188,7 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight
     }
     tenant->claim.weight = weight > 0 ? weight : 1;
     tenant->claim.high_priority = high_priority;
-    cgpu_company_change(arbiter, arbiter->now);
+    cgpu_corun_change(arbiter, arbiter->now);
     entitle(arbiter);
 }
 
@@ -198,8 +198,8 @@ cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     if (!exists(arbiter, index)) {
         return;
     }
-    cgpu_company_change(arbiter, now);
-    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_NONE, now);
+    cgpu_corun_change(arbiter, now);
+    cgpu_state_change(arbiter, &arbiter->tenants[index], CGPU_STATE_NONE, now);
     entitle(arbiter);
 }
 
@@ -214,14 +214,14 @@ cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
         gates[i] = arbiter->tenants[i].gate;
     }
     arbiter->now = now;
-    return arbiter->discipline->look_at(arbiter, now);
+    return arbiter->discipline->poll_at(arbiter, now);
 }
 
 void
 cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     arbiter->now = cgpu_larger(now, arbiter->now);
-    cgpu_company_end(arbiter, arbiter->now); /* nobody measured what was done meanwhile */
+    cgpu_corun_end(arbiter, arbiter->now); /* nobody measured what was done meanwhile */
 }
 
 bool

@@ -2,13 +2,14 @@
  * The arbiter of one GPU: whose turn is it? Turns with debt.
  *
  * One container at a time may launch. It is charged the time that it really held
- * the GPU, to the end of its last kernel. Turns bring all containers up to a common level of charge
- * by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with
- * time and empties as the container is charged. A container that comes back from a short rest
+ * the GPU, to the end of its last kernel. Each round of turns brings all containers up to a common
+ * charge by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills
+ * with time and empties as the container is charged. A container that comes back from a short rest
  * is as far behind or ahead as it was; a long one brings no credit, and keeps debt.
  *
- * A pure state machine: time and observations come in, gates and the next time to look come out.
- * The server's thread (arbitration.h) runs it against processes, the model against a modelled GPU.
+ * A pure state machine: time and observations come in, gates and the time of the next step come
+ * out. The server's thread (arbitration.h) runs it against processes, the model against a modelled
+ * GPU.
  */
 #ifndef CGPU_ARBITER_H
 #define CGPU_ARBITER_H
@@ -34,8 +35,8 @@ struct cgpu_demand {
     uint64_t busy_ns;   /* GPU time of ended work: believed by the soft policy, and of one alone */
     uint64_t done_ns;   /* the same as estimated at launch, whoever ran beside it */
     uint64_t missed;    /* how often a turn was over before a thread that waited for it ran */
-    uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
-    uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */
+    uint64_t stalls;    /* how often work began to stand apart as it did not end for a second */
+    uint64_t stalled_ns; /* for how long it stood apart, until it ended, summed */
 };
 
 struct cgpu_rules {

@@ -5,25 +5,25 @@
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
 
+#include "arbiter/anticipation.h"
 #include "arbiter/arbiter.h"
-#include "arbiter/company.h"
-#include "arbiter/linger.h"
+#include "arbiter/corun.h"
 #include "arbiter/turn_rules.h"
 #include "arbiter/used.h"
 #include "clock.h"
 
 /*
- * The turns of all containers that compete, together: of two, and what each further one adds. The
- * shortest turn of one.
+ * A round, in which each container that competes has a turn: of two, and what each further one
+ * adds. The shortest turn.
  */
-#define CGPU_TURNS_NS (16 * CGPU_MS)
-#define CGPU_MORE_NS  (4 * CGPU_MS)
-#define CGPU_TURN_NS  (2 * CGPU_MS)
+#define CGPU_ROUND_NS           (16 * CGPU_MS)
+#define CGPU_ROUND_PER_EXTRA_NS (4 * CGPU_MS)
+#define CGPU_TURN_MIN_NS        (2 * CGPU_MS)
 /* The least of the turn of one that rested and the other's turn meanwhile, together. */
 #define CGPU_PAIR_NS (3 * CGPU_MS)
 /* But at least this many times the lag (demand.lag_ns), which blurs both ends of a turn. */
-#ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
-#define CGPU_TURNS_LAGS 60
+#ifndef CGPU_ROUND_LAGS /* a test shows what shorter ones do */
+#define CGPU_ROUND_LAGS 60
 #endif
 /* No container is believed to have a longer lag than this. */
 #define CGPU_LAG_NS CGPU_MS
@@ -33,11 +33,11 @@ enum { CGPU_QUIET_TURNS = 64 };
 #define CGPU_START_NS UINT64_C(60000)
 
 /*
- * A container with a ceiling may leave the GPU unused without being charged (unused.c) for this
- * part of all time. What it does not need is saved, up to this limit.
+ * A container with a ceiling may leave the GPU unused without being charged (idle_credit.c) for
+ * this part of all time. What it does not need is saved, up to this limit.
  */
-enum { CGPU_SPARE_PART = 200 };
-#define CGPU_SPARE_NS (5 * CGPU_MS)
+enum { CGPU_IDLE_CREDIT_PART = 200 };
+#define CGPU_IDLE_CREDIT_NS (5 * CGPU_MS)
 
 /*
  * Work in flight goes on for about this long after a gate closes, so the gate closes earlier by
@@ -69,14 +69,14 @@ enum { CGPU_RUN_LAGS = 32 };
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
 /* When work runs on for this long after its gate closed, who returns does not wait for its end. */
-#define CGPU_BESIDE_NS CGPU_MS
+#define CGPU_OVERLAP_AFTER_NS CGPU_MS
 /* By then a process whose gate has closed has reported how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
 /* Without a sign for this long past the expected end, the holder loses its turn. */
 #define CGPU_SILENCE_NS (200 * CGPU_MS)
 /* The same if the next one has already been let in: from then on the two share the charge. */
 #define CGPU_OVERLAP_NS UINT64_C(200000)
-/* A process that dies does not ring: while others wait for an end, look this often. */
+/* A process that dies does not ring: while others wait for an end, poll this often. */
 #define CGPU_DEATH_NS (20 * CGPU_MS)
 /* An end further away than this is not waited for. */
 #define CGPU_LONGEST_NS (2000 * CGPU_MS)
@@ -99,47 +99,47 @@ enum { CGPU_ABSENCES = 5 };
 
 enum { CGPU_VIRTUAL_UNIT = 16 };
 
-/* Where a container is in its turns. Only cgpu_stage_change changes it. */
-enum cgpu_stage {
-    CGPU_STAGE_NONE,     /* nobody has this entry */
-    CGPU_STAGE_AWAY,     /* gate closed, nothing in flight */
-    CGPU_STAGE_HOLDS,    /* gate open */
-    CGPU_STAGE_CLOSING,  /* gate closed, its last work has not been seen to end */
-    CGPU_STAGE_FOLLOWED, /* the same, and another has been let in since: its end was near */
-    CGPU_STAGE_BESIDE,   /* the same, but its end was not near */
-    CGPU_STAGE_EXPIRED   /* the same, and nobody waits for it any more */
+/* Where a container is in its turns. Only cgpu_state_change changes it. */
+enum cgpu_state {
+    CGPU_STATE_NONE,       /* nobody has this entry */
+    CGPU_STATE_AWAY,       /* gate closed, nothing in flight */
+    CGPU_STATE_RUNNING,    /* gate open */
+    CGPU_STATE_DRAINING,   /* gate closed, its last work has not been seen to end */
+    CGPU_STATE_FOLLOWED,   /* the same, and another has been let in since: its end was near */
+    CGPU_STATE_OVERLAPPED, /* the same, but its end was not near */
+    CGPU_STATE_EXPIRED     /* the same, and nobody waits for it any more */
 };
 
 /* Fills with time, empties by what is charged. */
 struct cgpu_bucket {
     uint32_t rate_ppm; /* 0: no limit */
     int64_t credit_ns;
-    uint64_t lag_ns;   /* of its owner; of more than one: 0 */
-    uint64_t spare_ns; /* so much its owner may leave unused without being charged */
-    bool dry;          /* until it has filled up to where running again is worth it */
+    uint64_t lag_ns;         /* of its owner; of more than one: 0 */
+    uint64_t idle_credit_ns; /* so much its owner may leave unused without being charged */
+    bool dry;                /* until it has filled up to where running again is worth it */
 };
 
 struct cgpu_tenant {
-    enum cgpu_stage stage;
+    enum cgpu_state state;
     bool high;
-    bool shown; /* was seen at work in this turn, or the last one */
-    bool asked; /* its demand was read after its gate had closed */
-    bool quiet; /* nothing of others was in flight when this turn began */
-    bool stray; /* until its work has ended: that came through a gate without turns */
+    bool shown;       /* was seen at work in this turn, or the last one */
+    bool asked;       /* its demand was read after its gate had closed */
+    bool quiet;       /* nothing of others was in flight when this turn began */
+    bool unscheduled; /* until its work has ended: that came through a gate without turns */
     enum cgpu_gate gate;
     struct cgpu_claim claim;
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
     uint64_t virtual_ns;  /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
-    bool competes;        /* at the last look: cgpu_tenant_competes */
+    bool competes;        /* at the last step: cgpu_tenant_competes */
     uint64_t competed_ns; /* when it last did */
     uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */
     uint64_t turn_ns;     /* of this turn */
     bool yielded;         /* it left its last turn: it had nothing to do */
-    uint32_t apart_turns; /* beside.c: so many turns begin at the ends of others' kernels */
+    uint32_t apart_turns; /* overlap.c: so many turns begin at the ends of others' kernels */
     uint32_t failures;    /* so often in a row it was not worth it to be beside a kernel */
-    bool beside;          /* this turn began beside one */
-    bool judged;          /* its first burst of this turn has ended */
+    bool in_overlap;      /* this turn began beside one */
+    bool evaluated;       /* its first burst of this turn has ended */
     uint64_t alone_ns;    /* when that ended; 0: not yet */
     uint64_t usual_ns; /* how long it holds the GPU alone until it has nothing to do; 0: unknown */
     struct cgpu_rest rest;
@@ -162,14 +162,14 @@ struct cgpu_tenant {
     uint64_t waits;
     struct cgpu_used used;
 
-    /* stay.c: as they were when its work last began to stand apart */
-    bool stay_begins;
-    uint64_t stay_ns; /* since when; 0: it does not */
-    uint64_t stay_floor_ns;
-    uint64_t stay_own_ns;
-    uint64_t stay_others_ns;
+    /* stall.c: as they were when its work last began to stand apart */
+    bool stall_begins;
+    uint64_t stalled_since_ns; /* since when; 0: it does not */
+    uint64_t stall_floor_ns;
+    uint64_t stall_own_ns;
+    uint64_t stall_others_ns;
 
-    struct cgpu_companion companion;
+    struct cgpu_corunner corunner;
 
     /* group/ */
     uint64_t container;   /* the same on each of its GPUs; 0: it has this one only */
@@ -185,10 +185,10 @@ struct cgpu_discipline {
     bool metered; /* time is counted; prio_ratio and parts by weight hold */
     /* Adopt DEMANDS and charge for the time since the last step. */
     void (*charge)(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
-    /* Set stages and gates. */
+    /* Set states and gates. */
     void (*step)(struct cgpu_arbiter *arbiter, uint64_t now);
-    /* When to look again if nobody rings. */
-    uint64_t (*look_at)(const struct cgpu_arbiter *arbiter, uint64_t now);
+    /* When the next step is due if nobody rings. */
+    uint64_t (*poll_at)(const struct cgpu_arbiter *arbiter, uint64_t now);
     /* The flags of limits.h for a container whose gate is not free. */
     uint32_t (*report)(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
     /* The rules change; NULL: that needs nothing. */
@@ -201,13 +201,13 @@ struct cgpu_arbiter {
     uint64_t now;            /* of the last step */
     int holder;              /* -1: none */
     struct cgpu_bucket high; /* of all high-priority containers, while others want the GPU */
-    struct cgpu_company company;
-    uint64_t floor_ns[2]; /* virtual time of those that compete, by priority */
-    uint64_t level_ns[2]; /* virtual time up to which turns go, by priority */
-    uint64_t paid_ns;     /* by all, ever */
-    int64_t linger_ns;    /* for which rests within turns may still leave the GPU idle */
-    uint64_t unused_ns;   /* charged but not used, and not shown for anybody: of late */
-    uint64_t part;        /* of used.recent_ns, counted since the epoch */
+    struct cgpu_corun corun;
+    uint64_t floor_ns[2];     /* virtual time of those that compete, by priority */
+    uint64_t round_end_ns[2]; /* virtual time up to which turns go, by priority */
+    uint64_t paid_ns;         /* by all, ever */
+    int64_t anticipation_ns;  /* for which rests within turns may still leave the GPU idle */
+    uint64_t unused_ns;       /* charged but not used, and not shown for anybody: of late */
+    uint64_t part;            /* of used.recent_ns, counted since the epoch */
     uint64_t part_from_ns[CGPU_RECENT_PARTS]; /* when each begins, or what is charged in it */
     uint64_t turns;
     uint64_t expired;
@@ -217,7 +217,7 @@ struct cgpu_arbiter {
 static inline bool
 cgpu_tenant_is_present(const struct cgpu_tenant *tenant)
 {
-    return tenant->stage != CGPU_STAGE_NONE;
+    return tenant->state != CGPU_STATE_NONE;
 }
 
 /* The containers that are there. */
@@ -234,16 +234,16 @@ cgpu_tenant_index(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
 
 /* Its gate is closed, and the end of its work is waited for. */
 static inline bool
-cgpu_tenant_is_closing(const struct cgpu_tenant *tenant)
+cgpu_tenant_is_draining(const struct cgpu_tenant *tenant)
 {
-    return tenant->stage == CGPU_STAGE_CLOSING || tenant->stage == CGPU_STAGE_FOLLOWED;
+    return tenant->state == CGPU_STATE_DRAINING || tenant->state == CGPU_STATE_FOLLOWED;
 }
 
 /* Its gate is closed, and it is not let in again before the end of its work. */
 static inline bool
 cgpu_tenant_goes_on(const struct cgpu_tenant *tenant)
 {
-    return cgpu_tenant_is_closing(tenant) || tenant->stage == CGPU_STAGE_BESIDE;
+    return cgpu_tenant_is_draining(tenant) || tenant->state == CGPU_STATE_OVERLAPPED;
 }
 
 static inline bool
@@ -279,10 +279,11 @@ cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
     const struct cgpu_demand *demand = &tenant->demand;
     bool stopped = demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS;
 
-    return tenant->stage == CGPU_STAGE_BESIDE || (tenant->stage == CGPU_STAGE_EXPIRED && !stopped);
+    return tenant->state == CGPU_STATE_OVERLAPPED ||
+           (tenant->state == CGPU_STATE_EXPIRED && !stopped);
 }
 
-/* arbiter.c, together.c */
+/* arbiter.c, soft.c */
 extern const struct cgpu_discipline cgpu_turns, cgpu_soft;
 
 static inline bool
@@ -300,47 +301,47 @@ void cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now,
 void cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now,
                        const struct cgpu_demand *demands);
 
-/* stage.c */
-/* Every change of a stage, with what belongs to it. */
-void cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
+/* transition.c */
+/* Every change of a state, with what belongs to it. */
+void cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_state to,
                        uint64_t now);
 /* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
 bool cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now);
 
-/* stay.c */
+/* stall.c */
 /* Before SAYS is adopted: charge for work that stood apart and has ended. */
-void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+void cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
 /* When everything is charged: record the state at which work begins to stand apart. */
-void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
+void cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
-/* beside.c */
-/* From when on NEXT (-1: nobody) need not wait for the end of CLOSING's work. */
-uint64_t cgpu_beside_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *closing,
-                          int next, uint64_t now);
+/* overlap.c */
+/* From when on NEXT (-1: nobody) need not wait for the end of DRAINING's work. */
+uint64_t cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *draining,
+                           int next, uint64_t now);
 /* Whether NEXT need not wait for the ends of others' work. */
-bool cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
+bool cgpu_overlap_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
 /* NEXT is about to be let in. */
-void cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now);
+void cgpu_overlap_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now);
 /* Whether work of a container runs on beside a turn, or ran on beside one. */
-bool cgpu_beside_any(const struct cgpu_arbiter *arbiter);
+bool cgpu_overlap_any(const struct cgpu_arbiter *arbiter);
 /* Record when the holder began to have the GPU for itself. */
-void cgpu_beside_look(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_overlap_observe(struct cgpu_arbiter *arbiter, uint64_t now);
 /* The holder's turn, or its first burst in it, has ended; LEFT: it has nothing more to do. */
-void cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now);
+void cgpu_overlap_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now);
 
-/* unused.c */
+/* idle_credit.c */
 /* The part of the time since FROM that is not charged to TENANT: before its first launch. */
-uint64_t cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
+uint64_t cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 /* The same, with its gate closed: from after the end of its work. */
-uint64_t cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
+uint64_t cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 
 /* bucket.c */
-void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
+void cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
 void cgpu_bucket_forget(struct cgpu_bucket *bucket);
 void cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns);
 /* When all time up to now is charged: its rate from now on, and whether it is dry. */
-void cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm);
+void cgpu_bucket_update(struct cgpu_bucket *bucket, uint32_t rate_ppm);
 /* How long until it is no longer dry. */
 uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket);
 /* How long its owner may run on. */
@@ -366,10 +367,10 @@ void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Close the holder's turn, which ends for this reason. */
 void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now);
 /* After the rest: set the holder's gate. */
-void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_turn_refresh_gate(struct cgpu_arbiter *arbiter, uint64_t now);
 
-/* together.c */
-uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);
+/* soft.c */
+uint64_t cgpu_soft_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* report.c */
 uint32_t cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
@@ -377,7 +378,7 @@ uint32_t cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu
 /* pay.c */
 void cgpu_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);
 
-/* look.c */
-uint64_t cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now);
+/* poll.c */
+uint64_t cgpu_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now);
 
 #endif

@@ -24,7 +24,7 @@ enough(const struct cgpu_bucket *bucket)
  * more than it needs.
  */
 void
-cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
+cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
 {
     int64_t full = wanted ? (int64_t)CGPU_DEPTH_NS : enough(bucket);
     int64_t credit = bucket->credit_ns + part(cgpu_lesser(ns, LONGEST_NS), bucket->rate_ppm);
@@ -32,7 +32,8 @@ cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
     if (bucket->credit_ns < full) {
         bucket->credit_ns = credit < full ? credit : full;
     }
-    bucket->spare_ns = cgpu_lesser(bucket->spare_ns + ns / CGPU_SPARE_PART, CGPU_SPARE_NS);
+    bucket->idle_credit_ns =
+        cgpu_lesser(bucket->idle_credit_ns + ns / CGPU_IDLE_CREDIT_PART, CGPU_IDLE_CREDIT_NS);
 }
 
 /* Idleness brings no credit. */
@@ -75,7 +76,7 @@ change_rate(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 }
 
 void
-cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm)
+cgpu_bucket_update(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
     if (bucket->rate_ppm != rate_ppm) {
         change_rate(bucket, rate_ppm);

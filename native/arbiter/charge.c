@@ -1,8 +1,8 @@
 /*
- * Who pays for the time since the last step: a container whose gate is closing, up to its end, and
- * only then the holder. Containers that were given up on share the charge, because their work may
- * still run. In turns, apart from its lag and from what unused.c believes, nothing that a container
- * reports makes it pay less while another one wants the GPU, or while it has a ceiling.
+ * Who pays for the time since the last step: a draining container, up to its end, and only then the
+ * holder. Containers that were given up on share the charge, because their work may still run. In
+ * turns, apart from its lag and from idle credit, nothing that a container reports makes it pay
+ * less while another one wants the GPU, or while it has a ceiling.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -22,13 +22,13 @@ static bool
 pays(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
      const struct cgpu_tenant *payer, uint64_t now)
 {
-    bool meets = (arbiter->company.on || tenant->companion.met) && cgpu_tenant_works(tenant);
+    bool meets = (arbiter->corun.on || tenant->corunner.met) && cgpu_tenant_works(tenant);
 
     return tenant == payer || meets ||
-           (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer == NULL));
+           (cgpu_tenant_overlaps(tenant, now) && !(tenant->unscheduled && payer == NULL));
 }
 
-/* PAYER (NULL: nobody) and those that were given up on; of these no stray if nobody else pays. */
+/* PAYER (NULL: nobody) and those that were given up on; no unscheduled one if nobody else pays. */
 static void
 share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns, uint64_t now)
 {
@@ -49,28 +49,28 @@ share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns,
 
 /*
  * Containers whose gates close pay until their end is seen, not until the end that they report.
- * True: there are such. What strays had queued is nobody's debt while all drain together.
+ * True: there are such. What unscheduled ones had queued is nobody's debt while all drain together.
  */
 static bool
-charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
+charge_draining(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
-    bool closing = false, paid = false;
+    bool draining = false, paid = false;
 
     cgpu_each_tenant(tenant, arbiter) {
-        if (!cgpu_tenant_is_closing(tenant)) {
+        if (!cgpu_tenant_is_draining(tenant)) {
             continue;
         }
-        closing = true;
-        if (!paid && !tenant->stray) {
-            share_bill(arbiter, tenant, ns - cgpu_unused_after(tenant, now - ns, now), now);
+        draining = true;
+        if (!paid && !tenant->unscheduled) {
+            share_bill(arbiter, tenant, ns - cgpu_idle_after(tenant, now - ns, now), now);
             paid = true;
         }
         tenant->asked = true;
         if (!tenant->demand.active) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_AWAY, now);
         }
     }
-    return closing;
+    return draining;
 }
 
 /* They have paid their part up to now. */
@@ -78,8 +78,8 @@ static void
 end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        if (tenant->stage >= CGPU_STAGE_BESIDE && !tenant->demand.active) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
+        if (tenant->state >= CGPU_STATE_OVERLAPPED && !tenant->demand.active) {
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_AWAY, now);
         }
     }
 }
@@ -117,7 +117,7 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
         (holder->gate == CGPU_GATE_OPEN || !cgpu_tenant_works(holder))) {
         ns = used_alone(holder, busy_before, ns);
     }
-    ns -= cgpu_unused_before(holder, now - ns, now);
+    ns -= cgpu_idle_before(holder, now - ns, now);
     share_bill(arbiter, holder, ns, now);
 }
 
@@ -179,18 +179,18 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         const struct cgpu_demand *says = &demands[cgpu_tenant_index(arbiter, tenant)];
 
         count_waiting(tenant, says->waiting, now - arbiter->now);
-        cgpu_stay_ends(arbiter, tenant, says, now);
+        cgpu_stall_end(arbiter, tenant, says, now);
         if (says->missed != tenant->demand.missed) {
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
         }
-        cgpu_used_look(arbiter, tenant, says);
+        cgpu_used_observe(arbiter, tenant, says);
         tenant->demand = *says;
         tenant->demand.lag_ns = cgpu_lesser(says->lag_ns, CGPU_LAG_NS);
-        cgpu_linger_look(arbiter, tenant, now);
+        cgpu_anticipation_observe(arbiter, tenant, now);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
         tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
-        if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
+        if (tenant->demand.active && tenant->state == CGPU_STATE_RUNNING) {
             tenant->begun_ns = tenant->shown ? tenant->begun_ns : tenant->demand.begun_ns;
             tenant->shown = true;
             tenant->absences = 0;
@@ -208,7 +208,7 @@ raise_floors(struct cgpu_arbiter *arbiter)
     uint64_t least[2] = {UINT64_MAX, UINT64_MAX};
 
     cgpu_each_tenant(tenant, arbiter) {
-        if (tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED) {
+        if (tenant->competes && tenant->state != CGPU_STATE_EXPIRED) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
         }
     }
@@ -246,31 +246,31 @@ find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
 
 /* For the time that has passed, at the rates that held in it. */
 static void
-fill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
+refill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     bool high_wants = false;
 
     cgpu_each_tenant(tenant, arbiter) {
-        cgpu_bucket_fill(&tenant->bucket, ns, cgpu_tenant_wants(tenant));
+        cgpu_bucket_refill(&tenant->bucket, ns, cgpu_tenant_wants(tenant));
         high_wants |= tenant->high && cgpu_tenant_wants(tenant);
     }
-    cgpu_bucket_fill(&arbiter->high, ns, high_wants);
+    cgpu_bucket_refill(&arbiter->high, ns, high_wants);
 }
 
 static void
-judge_buckets(struct cgpu_arbiter *arbiter)
+update_buckets(struct cgpu_arbiter *arbiter)
 {
     bool contended = false;
 
     cgpu_each_tenant(tenant, arbiter) {
         uint32_t ceiling = tenant->high ? CGPU_WHOLE_PPM : tenant->claim.ceiling_ppm;
 
-        cgpu_bucket_judge(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
+        cgpu_bucket_update(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
         contended |= !tenant->high && cgpu_tenant_wants(tenant);
     }
     contended &= arbiter->discipline->metered;
-    cgpu_bucket_judge(&arbiter->high,
-                      contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
+    cgpu_bucket_update(&arbiter->high,
+                       contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
 }
 
 /* Work behind a closed gate that counts again: it had stood apart, and nobody waited for it. */
@@ -278,8 +278,8 @@ static void
 find_risen(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        if (tenant->stage == CGPU_STAGE_AWAY && tenant->demand.active) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
+        if (tenant->state == CGPU_STATE_AWAY && tenant->demand.active) {
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_EXPIRED, now);
         }
     }
 }
@@ -288,7 +288,7 @@ void
 cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     observe(arbiter, now, demands);
-    fill_buckets(arbiter, now - arbiter->now);
+    refill_buckets(arbiter, now - arbiter->now);
 }
 
 void
@@ -299,7 +299,7 @@ cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
         arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
 
     cgpu_charge_nobody(arbiter, now, demands);
-    if (!charge_closing(arbiter, ns, now)) {
+    if (!charge_draining(arbiter, ns, now)) {
         if (arbiter->holder >= 0) {
             charge_holder(arbiter, ns, now, busy_before);
         } else {
@@ -307,7 +307,7 @@ cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
         }
     }
     end_expired(arbiter, now);
-    cgpu_beside_look(arbiter, now);
+    cgpu_overlap_observe(arbiter, now);
     find_risen(arbiter, now);
 }
 
@@ -315,12 +315,12 @@ void
 cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     cgpu_used_turn_parts(arbiter, now);
-    cgpu_linger_earn(arbiter, now - arbiter->now);
+    cgpu_anticipation_refill(arbiter, now - arbiter->now);
     arbiter->discipline->charge(arbiter, now, demands);
-    judge_buckets(arbiter);
+    update_buckets(arbiter);
     raise_floors(arbiter);
     find_competitors(arbiter, now);
     cgpu_each_tenant(tenant, arbiter) {
-        cgpu_stay_begins(arbiter, tenant, now);
+        cgpu_stall_begin(arbiter, tenant, now);
     }
 }

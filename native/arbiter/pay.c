@@ -11,7 +11,7 @@ cgpu_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
     tenant->charged_ns += ns;
     cgpu_used_charge(arbiter, tenant, ns);
     arbiter->paid_ns += ns;
-    if (arbiter->company.on) {
+    if (arbiter->corun.on) {
         return; /* what gates that are open together lead to is nobody's debt */
     }
     tenant->virtual_ns += ns * unit / tenant->claim.competes;

@@ -36,13 +36,14 @@ offset_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 uint32_t
 cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    bool together = arbiter->company.on;
-    bool sliced = (together && tenant->demand.processes <= 1) ||
-                  (tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0);
+    bool together = arbiter->corun.on;
+    bool sliced =
+        (together && tenant->demand.processes <= 1) ||
+        (tenant->state == CGPU_STATE_RUNNING && tenant->in_overlap && tenant->alone_ns == 0);
 
     return CGPU_METERED | (together ? CGPU_METERED_ROUGHLY : 0) |
            (cgpu_used_is_corrected(arbiter, tenant) ? 0 : CGPU_METERED_SPANS) |
-           (together || tenant->companion.met ? CGPU_METERED_TOGETHER : 0) |
+           (together || tenant->corunner.met ? CGPU_METERED_TOGETHER : 0) |
            (sliced ? CGPU_METERED_SLICED : 0);
 }
 

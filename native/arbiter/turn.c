@@ -4,7 +4,7 @@
 void
 cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_HOLDS, now);
+    cgpu_state_change(arbiter, &arbiter->tenants[index], CGPU_STATE_RUNNING, now);
     arbiter->holder = index;
 }
 
@@ -13,9 +13,10 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    cgpu_beside_begin(arbiter, index, now);
+    cgpu_overlap_begin(arbiter, index, now);
     cgpu_turn_reopen(arbiter, index, now);
-    arbiter->level_ns[tenant->high] = cgpu_turn_level(arbiter, tenant->high, tenant->virtual_ns);
+    arbiter->round_end_ns[tenant->high] =
+        cgpu_turn_round_end(arbiter, tenant->high, tenant->virtual_ns);
     tenant->turn_ns = 0;
     tenant->idle_ns = 0;
     tenant->turns += 1;
@@ -72,13 +73,13 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
         return CGPU_TURN_IS_OVER;
     }
     if (is_done(holder)) {
-        if (cgpu_linger(arbiter, holder, other, now)) {
-            if (holder->rest.lingers) {
-                cgpu_beside_end(arbiter, true, now);
+        if (cgpu_anticipate(arbiter, holder, other, now)) {
+            if (holder->rest.anticipates) {
+                cgpu_overlap_end(arbiter, true, now);
             }
             return CGPU_TURN_GOES_ON;
         }
-        return other != NULL || is_limited(arbiter, holder) || cgpu_beside_any(arbiter)
+        return other != NULL || is_limited(arbiter, holder) || cgpu_overlap_any(arbiter)
                    ? CGPU_TURN_IS_LEFT
                    : CGPU_TURN_GOES_ON;
     }
@@ -107,7 +108,7 @@ gate_of_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 void
-cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_turn_refresh_gate(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     if (arbiter->holder >= 0) {
         arbiter->tenants[arbiter->holder].gate = gate_of_holder(arbiter, now);
@@ -123,9 +124,9 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
 
     holder->unseen_ns = unseen ? cgpu_lesser(unseen_ns, CGPU_ABSENT_NS) : 0;
     holder->yielded = why == CGPU_TURN_IS_LEFT;
-    cgpu_beside_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
+    cgpu_overlap_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
     /* even if nothing was seen in flight: it may have launched since */
-    cgpu_stage_change(arbiter, holder, CGPU_STAGE_CLOSING, now);
+    cgpu_state_change(arbiter, holder, CGPU_STATE_DRAINING, now);
 }
 
 /*
@@ -133,16 +134,16 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
  * If another container came instead, the first one's queued work delays it, and is charged.
  */
 static void
-close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
+close_unscheduled(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
         bool turns = cgpu_tenant_index(arbiter, tenant) == arbiter->holder &&
                      (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant) ||
                       !cgpu_turn_alone(arbiter, tenant, CGPU_ALONE_NS, now));
 
-        if (tenant->stage == CGPU_STAGE_HOLDS && !turns) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
-            tenant->stray = true;
+        if (tenant->state == CGPU_STATE_RUNNING && !turns) {
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_DRAINING, now);
+            tenant->unscheduled = true;
         }
     }
 }
@@ -153,7 +154,7 @@ give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
     cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_goes_on(tenant) && tenant->demand.active &&
             now >= cgpu_turn_patience(tenant)) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_EXPIRED, now);
         }
     }
 }
@@ -161,7 +162,7 @@ give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 void
 cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    close_strays(arbiter, now);
+    close_unscheduled(arbiter, now);
     give_up_silent(arbiter, now);
 }
 
@@ -181,9 +182,9 @@ cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);
         next = next >= 0 ? next : cgpu_turn_only_one(arbiter);
-        if (next >= 0 && cgpu_beside_may(arbiter, next, now)) {
+        if (next >= 0 && cgpu_overlap_may(arbiter, next, now)) {
             cgpu_turn_open(arbiter, next, now);
         }
     }
-    cgpu_turn_press(arbiter, now);
+    cgpu_turn_refresh_gate(arbiter, now);
 }

@@ -20,12 +20,12 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
             lag = cgpu_larger(lag, tenant->demand.lag_ns);
         }
     }
-    turns = cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag);
-    turns += CGPU_MORE_NS * cgpu_since(count, 2);
+    turns = cgpu_larger(CGPU_ROUND_NS, CGPU_ROUND_LAGS * lag);
+    turns += CGPU_ROUND_PER_EXTRA_NS * cgpu_since(count, 2);
     return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
 }
 
-/* Lacking less than this to the level, one has had its turn. */
+/* Lacking less than this to the end of the round, one has had its turn. */
 static uint64_t
 rest_of_turn(uint64_t quantum)
 {
@@ -33,13 +33,13 @@ rest_of_turn(uint64_t quantum)
 }
 
 uint64_t
-cgpu_turn_level(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
+cgpu_turn_round_end(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
 {
     uint64_t quantum = quantum_of(arbiter, high);
     uint64_t rest = rest_of_turn(quantum);
-    uint64_t level = cgpu_lesser(arbiter->level_ns[high], least + 2 * quantum);
+    uint64_t end = cgpu_lesser(arbiter->round_end_ns[high], least + 2 * quantum);
 
-    return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
+    return least + rest <= end ? end : cgpu_larger(end, least) + quantum;
 }
 
 bool
@@ -49,11 +49,12 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
     if (!cgpu_tenant_is_present(tenant) || tenant->absent_until > now) {
         return false;
     }
-    if ((cgpu_tenant_is_closing(tenant) && tenant->stray) || tenant->stage == CGPU_STAGE_BESIDE) {
+    if ((cgpu_tenant_is_draining(tenant) && tenant->unscheduled) ||
+        tenant->state == CGPU_STATE_OVERLAPPED) {
         return false;
     }
     /* not for ever: what is in flight may wait for what waits at the gate */
-    if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several &&
+    if (tenant->state == CGPU_STATE_EXPIRED && !tenant->several &&
         now < tenant->closed_ns + CGPU_LONGEST_NS) {
         return false;
     }
@@ -89,7 +90,8 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 }
 
 /*
- * High priority first. Then in turns: of those below the level, the one that has waited longest. By
+ * High priority first. Then in turns: of those not at the end of the round,
+ * the one that has waited longest. By
  * the least charge alone, chance would give one of three containers two turns in a row.
  */
 int
@@ -102,7 +104,7 @@ cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
     if (!find_least(arbiter, now, except, &high, &least)) {
         return -1;
     }
-    below = cgpu_turn_level(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+    below = cgpu_turn_round_end(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
     cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_index(arbiter, tenant) != except && may_be_next(arbiter, tenant, now) &&
             tenant->high == high && tenant->virtual_ns <= below &&
@@ -127,7 +129,7 @@ cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
         return tenant->high >= high;
     }
     return tenant->virtual_ns <=
-           cgpu_turn_level(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+           cgpu_turn_round_end(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
 }
 
 static uint64_t
@@ -143,15 +145,15 @@ least_turn(const struct cgpu_tenant *holder)
     uint64_t burst = holder->usual_ns + holder->usual_ns / BURST_PART;
 
     if (burst > BURST_NS) {
-        return CGPU_TURN_NS;
+        return CGPU_TURN_MIN_NS;
     }
-    return cgpu_larger(CGPU_TURN_NS, burst + CGPU_FLIGHT_NS + holder->demand.lag_ns);
+    return cgpu_larger(CGPU_TURN_MIN_NS, burst + CGPU_FLIGHT_NS + holder->demand.lag_ns);
 }
 
 /*
- * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. If OTHER
- * had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits only
- * until both are level, and not so that they change places all the time.
+ * Until HOLDER, with what it has in flight, is at the end of the round, and no longer behind OTHER.
+ * If OTHER had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits
+ * only until both are level, and not so that they change places all the time.
  */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
@@ -162,9 +164,9 @@ cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *hol
     if (other->yielded) {
         left = cgpu_larger(left, cgpu_since(CGPU_PAIR_NS, other->turn_ns + holder->turn_ns));
     } else {
-        uint64_t level = arbiter->level_ns[holder->high];
+        uint64_t end = arbiter->round_end_ns[holder->high];
 
-        left = cgpu_larger(left, real_ns(holder, cgpu_since(level, holder->virtual_ns)));
+        left = cgpu_larger(left, real_ns(holder, cgpu_since(end, holder->virtual_ns)));
         left = cgpu_larger(left, cgpu_since(least_turn(holder), holder->turn_ns));
     }
     return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
@@ -176,7 +178,7 @@ cgpu_turn_patience(const struct cgpu_tenant *tenant)
     uint64_t end = cgpu_larger(tenant->demand.end_ns, tenant->closed_ns);
 
     end = cgpu_lesser(end, tenant->closed_ns + CGPU_LONGEST_NS);
-    return end + (tenant->stage == CGPU_STAGE_FOLLOWED ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
+    return end + (tenant->state == CGPU_STATE_FOLLOWED ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
 }
 
 bool

@@ -21,17 +21,17 @@ int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
 bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                      uint64_t ns, uint64_t now);
 /*
- * The current level, or the next one if all those that wait have had their turns. LEAST is the
- * least charge among them. The level is never more than two turns above it, because containers come
- * and weights change.
+ * The virtual time at which the round ends, or the next one if all those that wait have had their
+ * turns. LEAST is the least charge among them. The end is never more than two turns above it,
+ * because containers come and weights change.
  */
-uint64_t cgpu_turn_level(const struct cgpu_arbiter *arbiter, bool high, uint64_t least);
+uint64_t cgpu_turn_round_end(const struct cgpu_arbiter *arbiter, bool high, uint64_t least);
 /* How much more HOLDER has before it gives way to OTHER. */
 uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
                         const struct cgpu_tenant *other);
 /* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
 bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
-/* Until when the end of a closing container is waited for. */
+/* Until when the end of a draining container is waited for. */
 uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);
 /* The lag of the GPU: see cgpu_demand. */
 uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);

@@ -33,20 +33,20 @@ cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
 bool
 cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    return cgpu_arbiter_takes_turns(arbiter) && !arbiter->company.on && !tenant->several;
+    return cgpu_arbiter_takes_turns(arbiter) && !arbiter->corun.on && !tenant->several;
 }
 
 void
-cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
-               const struct cgpu_demand *says)
+cgpu_used_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                  const struct cgpu_demand *says)
 {
     struct cgpu_used *used = &tenant->used;
     uint64_t charged = tenant->charged_ns - used->charged_ns;
     uint64_t busy = cgpu_since(says->busy_ns, used->busy_ns);
 
     used->doubtful |= tenant->demand.active && !tenant->demand.certain;
-    used->doubtful |= says->stays != tenant->demand.stays;
-    used->doubtful |= says->stayed_ns != tenant->demand.stayed_ns;
+    used->doubtful |= says->stalls != tenant->demand.stalls;
+    used->doubtful |= says->stalled_ns != tenant->demand.stalled_ns;
     if (says->active || !tenant->demand.active) {
         return;
     }

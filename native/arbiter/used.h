@@ -25,8 +25,8 @@ void cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, 
 /* Whether what TENANT reports as used corrects what is shown. */
 bool cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
 /* Before SAYS is adopted: correct what is shown if all work of TENANT has ended. */
-void cgpu_used_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
-                    const struct cgpu_demand *says);
+void cgpu_used_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                       const struct cgpu_demand *says);
 /* The parts of the last second that have passed by begin anew. */
 void cgpu_used_turn_parts(struct cgpu_arbiter *arbiter, uint64_t now);
 /* The part of TENANT in the last second, or in what one step charged if that is longer. */

@@ -152,7 +152,7 @@ arbitrate(void)
             continue;
         }
         for (uint64_t now = 0; now < 3; now++) {
-            cgpu_container_look(container, now * 1000000000, &demand);
+            cgpu_container_sample(container, now * 1000000000, &demand);
         }
         cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
         cgpu_container_close(container);

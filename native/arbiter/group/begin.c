@@ -8,12 +8,12 @@
 
 /* Whether MEMBER's work on GPU goes on and its end is not in sight. */
 static bool
-is_closing(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
-           uint64_t now)
+is_draining(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+            uint64_t now)
 {
     const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
 
-    return tenant != NULL && cgpu_tenant_is_closing(tenant) &&
+    return tenant != NULL && cgpu_tenant_is_draining(tenant) &&
            !cgpu_turn_ends_soon(tenant, CGPU_EARLY_NS, now);
 }
 
@@ -34,13 +34,13 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
             continue;
         }
         for (uint32_t g = 0; g < group->count; g++) {
-            if (g != gpu && is_closing(group, member, g, now) &&
+            if (g != gpu && is_draining(group, member, g, now) &&
                 cgpu_member_on(group, member, g)->demand.end_ns <= now + KEEP_FREE_NS) {
                 return false;
             }
         }
     }
-    return cgpu_beside_may(group->gpus[gpu], index, now);
+    return cgpu_overlap_may(group->gpus[gpu], index, now);
 }
 
 /* Whether GPU is free or will be soon. */
@@ -50,7 +50,7 @@ is_free(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
     const struct cgpu_arbiter *arbiter = group->gpus[gpu];
 
     cgpu_each_tenant(tenant, arbiter) {
-        if (cgpu_tenant_is_closing(tenant) && tenant->demand.end_ns > now + KEEP_FREE_NS) {
+        if (cgpu_tenant_is_draining(tenant) && tenant->demand.end_ns > now + KEEP_FREE_NS) {
             return false;
         }
     }
@@ -61,13 +61,13 @@ static bool
 may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, bool due,
          uint64_t now)
 {
-    if (tenant->stage == CGPU_STAGE_EXPIRED) {
+    if (tenant->state == CGPU_STATE_EXPIRED) {
         return true; /* its work there may wait for its peer, and is charged */
     }
     if (due) {
         return cgpu_turn_is_due(arbiter, cgpu_tenant_index(arbiter, tenant), now);
     }
-    return !cgpu_tenant_is_closing(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
+    return !cgpu_tenant_is_draining(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
 /* Whether all that MEMBER needs is free and, if DUE, it is its turn there. */
@@ -162,7 +162,7 @@ wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
 
 /* MEMBER's lead over those charged least becomes the same on each of GPUS. */
 static void
-level_out(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpus)
+share_lead(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpus)
 {
     int64_t sum = 0, count = __builtin_popcount(gpus);
 
@@ -177,9 +177,9 @@ level_out(struct cgpu_group *group, const struct cgpu_member *member, uint32_t g
         struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
 
         if ((gpus & 1U << g) != 0) {
-            int64_t level = (int64_t)group->gpus[g]->floor_ns[tenant->high] + sum / count;
+            int64_t lead = (int64_t)group->gpus[g]->floor_ns[tenant->high] + sum / count;
 
-            tenant->virtual_ns = level > 0 ? (uint64_t)level : 0;
+            tenant->virtual_ns = lead > 0 ? (uint64_t)lead : 0;
         }
     }
 }
@@ -204,7 +204,7 @@ set_off(struct cgpu_group *group, const struct cgpu_member *member)
     }
     for (uint32_t m = 0; m < group->member_count && gpus != 0; m++) {
         if (wanted_by(group, &group->members[m]) == gpus) {
-            level_out(group, &group->members[m], gpus);
+            share_lead(group, &group->members[m], gpus);
         }
     }
 }

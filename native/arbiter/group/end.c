@@ -118,8 +118,8 @@ cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *
     const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
     uint64_t left;
 
-    if (tenant == NULL || member->gpus < 2 || !cgpu_tenant_is_closing(tenant) ||
-        !tenant->demand.active || tenant->stray) {
+    if (tenant == NULL || member->gpus < 2 || !cgpu_tenant_is_draining(tenant) ||
+        !tenant->demand.active || tenant->unscheduled) {
         return UINT64_MAX;
     }
     left = cgpu_since(tenant->demand.end_ns, tenant->closed_ns);
@@ -165,7 +165,7 @@ go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times
         struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
 
         if (tenant != NULL && group->gpus[g]->holder < 0 &&
-            (tenant->demand.waiting || cgpu_tenant_is_closing(tenant))) {
+            (tenant->demand.waiting || cgpu_tenant_is_draining(tenant))) {
             cgpu_turn_reopen(group->gpus[g], member->indices[g], now);
             tenant->times = times;
             tenant->until_ns = now + times * CGPU_FLIGHT_NS;
@@ -191,7 +191,7 @@ help(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu, u
     if (free && tenant->times < GO_ON_TIMES) {
         go_on(group, member, tenant->times + 1, now);
     } else {
-        cgpu_stage_change(group->gpus[gpu], tenant, CGPU_STAGE_EXPIRED, now);
+        cgpu_state_change(group->gpus[gpu], tenant, CGPU_STATE_EXPIRED, now);
     }
 }
 

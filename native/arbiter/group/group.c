@@ -39,7 +39,7 @@ add_members(struct cgpu_group *group, uint32_t gpu)
  * Only GPUs that take turns have members, and may have a holder: the others decide for themselves.
  */
 static void
-find_members(struct cgpu_group *group, uint64_t now)
+begin_step(struct cgpu_group *group, uint64_t now)
 {
     group->member_count = 0;
     for (uint32_t g = 0; g < group->count; g++) {
@@ -63,7 +63,7 @@ find_members(struct cgpu_group *group, uint64_t now)
 
 /* When the holder of GPU gives way to a container that waits for another GPU too. */
 static uint64_t
-look_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
+holder_poll_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
 {
     const struct cgpu_arbiter *arbiter = group->gpus[gpu];
     const struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
@@ -77,16 +77,16 @@ look_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
     return cgpu_larger(now + left, now + 1);
 }
 
-/* When to look again if nobody rings. */
+/* When the next step is due if nobody rings. */
 static uint64_t
-look_again(const struct cgpu_group *group, uint64_t now)
+poll_at(const struct cgpu_group *group, uint64_t now)
 {
     uint64_t at = UINT64_MAX;
 
     for (uint32_t g = 0; g < group->count; g++) {
-        at = cgpu_lesser(at, group->gpus[g]->discipline->look_at(group->gpus[g], now));
+        at = cgpu_lesser(at, group->gpus[g]->discipline->poll_at(group->gpus[g], now));
         if (group->gpus[g]->holder >= 0) {
-            at = cgpu_lesser(at, look_at(group, g, now));
+            at = cgpu_lesser(at, holder_poll_at(group, g, now));
         }
     }
     for (uint32_t m = 0; m < group->member_count; m++) {
@@ -116,17 +116,17 @@ cgpu_group_step(struct cgpu_group *group, uint64_t now,
     }
     for (uint32_t g = 0; g < group->count; g++) {
         cgpu_charge_time(group->gpus[g], now, demands[g]);
-        cgpu_company_end(group->gpus[g], now); /* they take turns together instead */
+        cgpu_corun_end(group->gpus[g], now); /* they take turns together instead */
     }
-    find_members(group, now);
+    begin_step(group, now);
     cgpu_group_end(group, now);
     cgpu_group_begin(group, now);
     for (uint32_t g = 0; g < group->count; g++) {
-        cgpu_turn_press(group->gpus[g], now);
+        cgpu_turn_refresh_gate(group->gpus[g], now);
         group->gpus[g]->now = now;
         for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
             gates[g][i] = group->gpus[g]->tenants[i].gate;
         }
     }
-    return look_again(group, now);
+    return poll_at(group, now);
 }

@@ -5,7 +5,7 @@
  * peer's kernel on another GPU runs too. If each GPU took turns by itself, such a container would
  * wait for one GPU while it holds the other, and nobody would make progress. So a container gets
  * all GPUs that it needs at once, and gives them back at once. Each GPU still decides by itself
- * what a container pays, its level and its ceiling.
+ * what a container pays, its rounds and its ceiling.
  *
  * It is a state machine like arbiter.h: both the server's thread and the model run it.
  */

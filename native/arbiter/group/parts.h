@@ -9,7 +9,7 @@
 #include "arbiter/group/group.h"
 
 /* How long a container that works on another GPU may pause on this one. */
-#define CGPU_LEAVE_NS CGPU_TURN_NS
+#define CGPU_LEAVE_NS CGPU_TURN_MIN_NS
 
 /* MEMBER's tenant on GPU; NULL: not there. */
 static inline struct cgpu_tenant *
@@ -65,8 +65,8 @@ int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *m
                      uint64_t now);
 /*
  * When MEMBER's work on GPU is overdue: late by half of its expected time and a little more. If a
- * peer waits at a gate then, the work is taken to wait for that peer. UINT64_MAX: its gate there is
- * not closing.
+ * peer waits at a gate then, the work is taken to wait for that peer. UINT64_MAX: it does not
+ * drain there.
  */
 uint64_t cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,
                                uint32_t gpu);

@@ -5,7 +5,7 @@
  * The thread maps the containers' limits to write gates, heartbeat and figures. It reads their
  * ledgers with pread, because a container may truncate its ledger. It sleeps until the arbiter's
  * next time, or until a container rings (a futex word in each ledger, waited on together; without
- * futex_waitv, before Linux 5.16, it looks every millisecond while two containers run). No call
+ * futex_waitv, before Linux 5.16, it polls every millisecond while two containers run). No call
  * holds the Python interpreter's lock for long.
  */
 #ifndef CGPU_ARBITRATION_H
@@ -19,7 +19,7 @@
 struct cgpu_arbitration;
 
 struct cgpu_arbitration_figures {
-    uint64_t steps;  /* times that the arbiter looked */
+    uint64_t steps;  /* steps of the arbiter */
     uint64_t turns;  /* gates opened */
     uint64_t cpu_ns; /* of the thread; if it serves several GPUs, this one's part */
     uint32_t tenants;

@@ -1,5 +1,5 @@
 /*
- * The arbitration thread of one or more GPUs: look, decide, store the gates, sleep.
+ * The arbitration thread of one or more GPUs: sample, decide, store the gates, sleep.
  *
  * Gates are closed first, and all containers are read again before another gate is opened: a
  * process may have been let in just before its gate was closed, and its ledger then shows that.
@@ -30,7 +30,7 @@
 enum { ROUNDS = 6, NICE = -10 };
 
 static void
-look(struct cgpu_arbitration_thread *thread, uint64_t now)
+sample(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
     memset(thread->demands, 0, thread->group.count * sizeof *thread->demands);
     for (uint32_t g = 0; g < thread->group.count; g++) {
@@ -38,7 +38,7 @@ look(struct cgpu_arbitration_thread *thread, uint64_t now)
             struct cgpu_container *container = thread->gpus[g]->containers[i];
 
             if (container != NULL) {
-                cgpu_container_look(container, now, &thread->demands[g][i]);
+                cgpu_container_sample(container, now, &thread->demands[g][i]);
             }
         }
     }
@@ -94,7 +94,7 @@ skip_absence(struct cgpu_arbitration_thread *thread, uint64_t now)
     thread->decided_ns = now;
 }
 
-/* Until no gate closes any more; when to look again. */
+/* Until no gate closes any more; when the next step is due. */
 static uint64_t
 decide(struct cgpu_arbitration_thread *thread)
 {
@@ -105,7 +105,7 @@ decide(struct cgpu_arbitration_thread *thread)
         uint64_t now = cgpu_clock_now();
 
         skip_absence(thread, now);
-        look(thread, now);
+        sample(thread, now);
         next = cgpu_group_step(&thread->group, now, thread->demands, gates);
         thread->allowed_ns = cgpu_budget_spend(&thread->budget, thread->group.count, now);
         /* a gate is stored with a full fence, before the ledgers are read again */
@@ -131,7 +131,7 @@ publish_gpu(struct cgpu_arbitration *arbitration, uint64_t now)
     }
 }
 
-/* Not at every look: processes read the same cache line with every launch. */
+/* Not at every step: processes read the same cache line with every launch. */
 static void
 publish(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -200,7 +200,7 @@ add_all_bells(const struct cgpu_arbitration_thread *thread, struct cgpu_watch *w
 }
 
 /*
- * When to wake up if nobody rings. NEXT: the next look that is due; POLLING: not all bells wake us.
+ * When to wake up if nobody rings. NEXT: the next step that is due; POLLING: not all bells wake us.
  */
 static uint64_t
 wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t now, bool polling)

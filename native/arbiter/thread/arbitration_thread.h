@@ -36,7 +36,7 @@ struct cgpu_arbitration_thread {
     uint64_t decided_ns;
     uint64_t accounted_ns; /* CPU time that figures already contain */
     struct cgpu_budget budget;
-    uint64_t allowed_ns; /* not to look before, whoever rings */
+    uint64_t allowed_ns; /* no step before, whoever rings */
     struct cgpu_group group;
     struct cgpu_arbitration *gpus[CGPU_MAX_GPUS]; /* in the group's order */
     struct cgpu_demand demands[CGPU_MAX_GPUS][CGPU_MAX_TENANTS];
@@ -46,7 +46,7 @@ struct cgpu_arbitration_thread {
 struct cgpu_arbitration_thread *cgpu_arbitration_thread_start(void);
 /* It must have no GPU any more. */
 void cgpu_arbitration_thread_stop(struct cgpu_arbitration_thread *thread);
-/* The caller, who holds the mutex, has changed something: make the thread look at once. */
+/* The caller, who holds the mutex, has changed something: make the thread step at once. */
 void cgpu_arbitration_thread_announce(struct cgpu_arbitration_thread *thread);
 /* Add its CPU time since the last call to the figures of its GPUs. */
 void cgpu_arbitration_thread_account(struct cgpu_arbitration_thread *thread);

@@ -22,7 +22,7 @@
 #define ASK_NS      UINT64_C(2000000)
 #define ASK_LATE_NS UINT64_C(200000)
 
-/* And at most this often in one look: a container may report that all its works are busy. */
+/* And at most this often in one sample: a container may report that all its works are busy. */
 enum { ASKS = 16 };
 
 /*
@@ -281,7 +281,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     out->processes += 1;
 }
 
-/* The bell, before everything else, and what has stood apart since the last look. */
+/* The bell, before everything else, and what has stood apart since the last sample. */
 static bool
 read_gpu(struct cgpu_container *container)
 {
@@ -293,17 +293,17 @@ read_gpu(struct cgpu_container *container)
         return false;
     }
     container->bell = gpu->bell;
-    if (container->looked) {
-        container->stays += gpu->stays != before.stays;
-        container->stayed_ns +=
+    if (container->sampled) {
+        container->stalls += gpu->stays != before.stays;
+        container->stalled_ns +=
             gpu->stayed_ns > before.stayed_ns ? gpu->stayed_ns - before.stayed_ns : 0;
     }
-    container->looked = true;
+    container->sampled = true;
     return true;
 }
 
 void
-cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out)
+cgpu_container_sample(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out)
 {
     struct cgpu_ledger_work works[CHUNK_WORKS];
     uint32_t bound = 0;
@@ -334,8 +334,8 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
     }
     out->busy_ns = container->busy_ns;
     out->done_ns = container->done_ns;
-    out->stays = container->stays;
-    out->stayed_ns = container->stayed_ns;
+    out->stalls = container->stalls;
+    out->stalled_ns = container->stalled_ns;
 }
 
 uint32_t

@@ -33,13 +33,13 @@ struct cgpu_container {
     uint32_t key;
     uint32_t number;
     uint32_t bell;    /* as read before everything else; a ring since then ends a sleep at once */
-    uint32_t asks;    /* how many processes this look has asked for */
+    uint32_t asks;    /* how many processes this sample has asked for */
     uint64_t paid_ns; /* ask for no process before this time */
     bool broken;      /* the ledger was cut short or replaced */
     uint64_t busy_ns, done_ns;
-    bool looked;
-    struct cgpu_ledger_gpu gpu; /* as last read */
-    uint64_t stays, stayed_ns;  /* since the first look */
+    bool sampled;
+    struct cgpu_ledger_gpu gpu;  /* as last read */
+    uint64_t stalls, stalled_ns; /* since the first sample */
     struct cgpu_container_work works[CGPU_LEDGER_WORKS];
 };
 
@@ -53,7 +53,7 @@ int cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
 void cgpu_container_close(struct cgpu_container *container);
 
 /* What its living processes report at NOW. A broken container reports nothing. */
-void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
+void cgpu_container_sample(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
 /* The gate as it stands, and how it changes: the waiting threads wake up. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);

@@ -135,10 +135,10 @@ TEST(nor_is_it_where_it_stands_apart)
     for (int i = 0; i < 100; i++) {
         step(10 * MS);
     }
-    demands[index] = (struct cgpu_demand){.stays = 1};
+    demands[index] = (struct cgpu_demand){.stalls = 1};
     step(0);
     step(1300 * MS);
-    demands[index].stayed_ns = 1300 * MS;
+    demands[index].stalled_ns = 1300 * MS;
     step(0);
     cgpu_arbiter_report(arbiter, index, &report);
     CHECK(report.charged_ns == 0);
@@ -194,7 +194,7 @@ TEST(a_newcomers_work_does_not_make_a_turn_longer_or_free)
     demands[2] = (struct cgpu_demand){.active = true, .certain = true, .end_ns = now + 2000 * MS};
     charged = holder->charged_ns;
     since = now;
-    while (holder->stage == CGPU_STAGE_HOLDS && now < since + 1000 * MS) {
+    while (holder->state == CGPU_STATE_RUNNING && now < since + 1000 * MS) {
         step(MS);
     }
     CHECK(now - since < 20 * MS);

@@ -104,10 +104,10 @@ TEST(no_turn_expires_as_work_on_one_gpu_waits_for_its_peer_on_another)
     begin();
     meets = &group.gpus[0]->tenants[0];
     pass(0); /* it has come without work */
-    for (int i = 0; i < TIMES && meets->stage != CGPU_STAGE_EXPIRED; i++) {
+    for (int i = 0; i < TIMES && meets->state != CGPU_STATE_EXPIRED; i++) {
         pass(ENDLESS);
     }
-    CHECK(meets->stage == CGPU_STAGE_EXPIRED);
+    CHECK(meets->state == CGPU_STATE_EXPIRED);
     CHECK(cgpu_arbiter_expired(group.gpus[0]) == 0);
     end();
 }
@@ -126,16 +126,16 @@ TEST(a_rest_is_not_too_long_for_one_that_waits_for_another_gpu)
     pass(0);
     pass(0);
     all_demands[0][0].active = all_demands[0][1].waiting = false;
-    CHECK(rests->stage == CGPU_STAGE_HOLDS && rests->shown);
+    CHECK(rests->state == CGPU_STATE_RUNNING && rests->shown);
     rests->failures = 7;
     rests->rest.usual_ns = MS / 2;
     waits->shown = true;
     waits->drain_ns = 20 * MS;
-    group.gpus[0]->linger_ns = (int64_t)MS;
+    group.gpus[0]->anticipation_ns = (int64_t)MS;
     for (int i = 0; i < 4 && at <= now; i++) {
         at = cgpu_group_step(&group, now, all_demands, all_gates);
     }
-    CHECK(rests->stage == CGPU_STAGE_HOLDS && all_gates[1][1] == CGPU_GATE_CLOSED);
+    CHECK(rests->state == CGPU_STATE_RUNNING && all_gates[1][1] == CGPU_GATE_CLOSED);
     CHECK(at <= now + MS);
     end();
 }

@@ -1,5 +1,5 @@
 /* SCH-6: what follows when turns return after a time in which gates were open together. */
-#include "arbiter_company.h"
+#include "arbiter_corun.h"
 
 TEST(what_goes_on_afterwards_is_paid_for)
 {

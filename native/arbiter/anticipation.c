@@ -1,4 +1,4 @@
-/* Turns that last through rests: see linger.h. */
+/* Turns that last through rests: see anticipation.h. */
 #include "arbiter/arbiter_state.h"
 #include "gate/gate_times.h"
 
@@ -29,16 +29,16 @@ is_worth_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder
 static void
 end(struct cgpu_arbiter *arbiter, struct cgpu_rest *rest, uint64_t ns)
 {
-    arbiter->linger_ns -= rest->lingers ? (int64_t)ns : 0;
-    rest->lingers = false;
+    arbiter->anticipation_ns -= rest->anticipates ? (int64_t)ns : 0;
+    rest->anticipates = false;
 }
 
 bool
-cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
-            const struct cgpu_tenant *other, uint64_t now)
+cgpu_anticipate(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
+                const struct cgpu_tenant *other, uint64_t now)
 {
     struct cgpu_rest *rest = &holder->rest;
-    bool may = other != NULL && arbiter->linger_ns > 0 && is_worth_it(arbiter, holder, other);
+    bool may = other != NULL && arbiter->anticipation_ns > 0 && is_worth_it(arbiter, holder, other);
 
     if (holder->demand.soon && may) { /* its rest has not begun */
         end(arbiter, rest, rest->usual_ns);
@@ -51,15 +51,15 @@ cgpu_linger(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
         rest->busy_ns = holder->demand.busy_ns;
     }
     if (may && now < rest->since_ns + PATIENCE_TIMES * rest->usual_ns) {
-        rest->lingers = true;
+        rest->anticipates = true;
     } else {
-        cgpu_linger_end(arbiter, holder, now);
+        cgpu_anticipation_end(arbiter, holder, now);
     }
-    return rest->lingers;
+    return rest->anticipates;
 }
 
 void
-cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+cgpu_anticipation_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     struct cgpu_rest *rest = &tenant->rest;
 
@@ -69,15 +69,15 @@ cgpu_linger_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 }
 
 uint64_t
-cgpu_linger_until(const struct cgpu_tenant *holder)
+cgpu_anticipation_until(const struct cgpu_tenant *holder)
 {
     const struct cgpu_rest *rest = &holder->rest;
 
-    return rest->lingers ? rest->since_ns + PATIENCE_TIMES * rest->usual_ns : UINT64_MAX;
+    return rest->anticipates ? rest->since_ns + PATIENCE_TIMES * rest->usual_ns : UINT64_MAX;
 }
 
 void
-cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+cgpu_anticipation_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     struct cgpu_rest *rest = &tenant->rest;
     uint64_t usual = rest->usual_ns, took = cgpu_since(now, rest->since_ns);
@@ -85,7 +85,7 @@ cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
     if (rest->since_ns == 0) {
         return;
     }
-    if (tenant->stage == CGPU_STAGE_HOLDS) {
+    if (tenant->state == CGPU_STATE_RUNNING) {
         if (cgpu_tenant_works(tenant)) {
             end(arbiter, rest, cgpu_lesser(took, usual));
             rest->since_ns = 0;
@@ -99,9 +99,9 @@ cgpu_linger_look(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
 }
 
 void
-cgpu_linger_earn(struct cgpu_arbiter *arbiter, uint64_t ns)
+cgpu_anticipation_refill(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
-    int64_t earned = arbiter->linger_ns + (int64_t)(ns / IDLE_PART);
+    int64_t earned = arbiter->anticipation_ns + (int64_t)(ns / IDLE_PART);
 
-    arbiter->linger_ns = earned < MOST_NS ? earned : MOST_NS;
+    arbiter->anticipation_ns = earned < MOST_NS ? earned : MOST_NS;
 }

@@ -1,4 +1,4 @@
-/* When the arbiter has to look again although nobody rang. */
+/* When the next step of turns is due although nobody rang. */
 #include "arbiter/arbiter_state.h"
 
 static uint64_t
@@ -8,7 +8,7 @@ earlier(uint64_t a, uint64_t b, uint64_t now)
 }
 
 static uint64_t
-for_closing(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
+for_draining(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
 {
     uint64_t answer = tenant->closed_ns + CGPU_ANSWER_NS;
     uint64_t soon = cgpu_since(tenant->demand.end_ns, early);
@@ -20,7 +20,7 @@ for_closing(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
     if (now < answer) {
         return answer;
     }
-    if (early > 0 && tenant->demand.certain && tenant->stage != CGPU_STAGE_FOLLOWED && soon > now) {
+    if (early > 0 && tenant->demand.certain && tenant->state != CGPU_STATE_FOLLOWED && soon > now) {
         at = cgpu_lesser(at, soon);
     }
     return at;
@@ -55,7 +55,7 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
             at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS - holder->unseen_ns, now + 1);
         }
     }
-    at = earlier(at, cgpu_linger_until(holder), now + 1);
+    at = earlier(at, cgpu_anticipation_until(holder), now + 1);
     /* figures, and whether it is alone */
     return earlier(at, now + CGPU_RECENT_NS, now);
 }
@@ -69,7 +69,7 @@ for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
     if (tenant->absent_until > now) {
         at = tenant->absent_until;
     }
-    if (tenant->stage == CGPU_STAGE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
+    if (tenant->state == CGPU_STATE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
         at = earlier(at, tenant->closed_ns + CGPU_LONGEST_NS, now + 1);
     }
     if (tenant->bucket.dry) {
@@ -82,7 +82,7 @@ for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
 }
 
 uint64_t
-cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     uint64_t at = arbiter->holder >= 0 ? for_holder(arbiter, now) : UINT64_MAX;
     int next = cgpu_turn_next(arbiter, now, arbiter->holder);
@@ -90,11 +90,11 @@ cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
 
     cgpu_each_tenant(tenant, arbiter) {
         if (cgpu_tenant_goes_on(tenant)) {
-            uint64_t beside = cgpu_beside_from(arbiter, tenant, next, now);
+            uint64_t beside = cgpu_overlap_from(arbiter, tenant, next, now);
 
-            at = cgpu_lesser(at, for_closing(tenant, early, now));
+            at = cgpu_lesser(at, for_draining(tenant, early, now));
             at = beside > now ? cgpu_lesser(at, beside) : at;
-        } else if (tenant->stage != CGPU_STAGE_HOLDS && tenant->demand.waiting) {
+        } else if (tenant->state != CGPU_STATE_RUNNING && tenant->demand.waiting) {
             at = cgpu_lesser(at, for_waiting(arbiter, tenant, now));
         }
     }

@@ -185,7 +185,7 @@ two_at_work(void)
 static void
 has_rested(struct cgpu_tenant *tenant, uint64_t busy)
 {
-    cgpu_used_look(arbiter, tenant, &(struct cgpu_demand){.busy_ns = busy});
+    cgpu_used_observe(arbiter, tenant, &(struct cgpu_demand){.busy_ns = busy});
 }
 
 TEST(idle_time_of_a_turn_is_charged_but_not_shown_cli3)
@@ -241,23 +241,23 @@ TEST(who_reports_no_use_is_shown_with_what_it_is_charged_cli3)
 static void
 look(struct cgpu_tenant *tenant, const struct cgpu_demand *says)
 {
-    cgpu_used_look(arbiter, tenant, says);
-    tenant->demand.stays = says->stays;
-    tenant->demand.stayed_ns = says->stayed_ns;
+    cgpu_used_observe(arbiter, tenant, says);
+    tenant->demand.stalls = says->stalls;
+    tenant->demand.stalled_ns = says->stalled_ns;
 }
 
 /* It is charged for what was apart, but has no span of it. */
 TEST(nothing_is_corrected_while_work_stands_apart_cli3)
 {
     struct cgpu_tenant *tenants = two_at_work();
-    struct cgpu_demand says = {.busy_ns = MS, .stays = 1};
+    struct cgpu_demand says = {.busy_ns = MS, .stalls = 1};
 
     cgpu_pay(arbiter, &tenants[0], 1000 * MS);
     look(&tenants[0], &says);
     cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 1010 * MS);
     says.busy_ns += MS;
-    says.stayed_ns = 500 * MS;
+    says.stalled_ns = 500 * MS;
     look(&tenants[0], &says);
     cgpu_pay(arbiter, &tenants[0], 10 * MS);
     CHECK(charged(0) == 1020 * MS);

@@ -6,7 +6,7 @@
 
 /* Its burst ends: does its turn go on? */
 static bool
-lingers(void)
+anticipates(void)
 {
     is_quiet(rests);
     step(0);
@@ -40,28 +40,28 @@ begin_in_vain(void)
     begin();
     is_let_in_in_vain();
     for (int i = 0; i < 4; i++) {
-        if (lingers()) {
+        if (anticipates()) {
             step(2 * REST_NS + MS / 5);
         }
         next_turn();
     }
-    CHECK(lingers());
+    CHECK(anticipates());
 }
 
 TEST(a_turn_lasts_through_short_rests)
 {
     begin_in_vain();
     burst(REST_NS);
-    CHECK(lingers());
+    CHECK(anticipates());
     burst(REST_NS);
-    CHECK(lingers());
+    CHECK(anticipates());
 }
 
 TEST(a_turn_that_lasts_through_rests_is_not_left_before_one_begins)
 {
     begin_in_vain();
     burst(REST_NS);
-    int64_t before = arbiter->linger_ns;
+    int64_t before = arbiter->anticipation_ns;
 
     works(rests, now + MS / 10);
     demands[rests].idle = demands[rests].soon = true;
@@ -70,7 +70,8 @@ TEST(a_turn_that_lasts_through_rests_is_not_left_before_one_begins)
     demands[rests].busy_ns += MS / 10; /* its last work ends */
     demands[rests].soon = false;
     step(MS / 10);
-    CHECK(gates[rests] != CGPU_GATE_CLOSED && arbiter->linger_ns >= before); /* no rest as yet */
+    CHECK(gates[rests] != CGPU_GATE_CLOSED &&
+          arbiter->anticipation_ns >= before); /* no rest as yet */
 }
 
 TEST(a_rest_of_more_than_twice_its_usual_length_ends_the_turn)
@@ -94,7 +95,7 @@ TEST(who_rests_for_long_lets_others_in)
 {
     begin_in_vain();
     for (int i = 0; i < 8; i++) { /* until that is usual: a quarter of the other's work */
-        if (lingers()) {
+        if (anticipates()) {
             step(2 * KERNEL_NS);
         }
         works(busy, now + KERNEL_NS);
@@ -102,7 +103,7 @@ TEST(who_rests_for_long_lets_others_in)
         is_let_in_in_vain();
     }
     for (int i = 0; i < 40; i++) {
-        CHECK(!lingers());
+        CHECK(!anticipates());
         works(busy, now + KERNEL_NS);
         step(KERNEL_NS * 3 / 8);
         is_let_in_in_vain();
@@ -129,7 +130,7 @@ TEST(rests_that_are_given_up_count_too)
     begin_in_vain();
     since = now;
     while (now < since + 3000 * MS) {
-        if (lingers()) {
+        if (anticipates()) {
             uint64_t from = now;
 
             while (gates[rests] != CGPU_GATE_CLOSED) {
@@ -149,7 +150,7 @@ TEST(the_gpu_is_idle_so_for_a_small_part_of_the_time)
     begin_in_vain();
     since = now;
     while (now < since + 3000 * MS) {
-        if (!lingers()) {
+        if (!anticipates()) {
             next_turn();
             continue;
         }
@@ -160,7 +161,7 @@ TEST(the_gpu_is_idle_so_for_a_small_part_of_the_time)
     is_quiet(rests);
     is_quiet(busy);
     step(10000 * MS);
-    CHECK(arbiter->linger_ns <= (int64_t)(5 * MS));
+    CHECK(arbiter->anticipation_ns <= (int64_t)(5 * MS));
 }
 
 /* The arbiter looks when the rest is due to end, and not all the time once it has ended. */
@@ -238,7 +239,7 @@ TEST(no_rest_lasts_while_there_are_no_turns)
     rules.policy = CGPU_POLICY_WEIGHTED_FAIR;
     cgpu_arbiter_set_rules(arbiter, &rules);
     step(MS);
-    CHECK(!arbiter->tenants[rests].rest.lingers);
+    CHECK(!arbiter->tenants[rests].rest.anticipates);
 }
 
 TEST(time_without_an_arbiter_is_no_rest)
@@ -246,7 +247,7 @@ TEST(time_without_an_arbiter_is_no_rest)
     begin_in_vain();
     cgpu_arbiter_skip(arbiter, now += 3600 * 1000 * MS);
     step(0);
-    CHECK(arbiter->linger_ns > -(int64_t)(5 * MS));
+    CHECK(arbiter->anticipation_ns > -(int64_t)(5 * MS));
 }
 
 /* It said so when nobody waited, and the turn ends before the work was expected to. */
@@ -263,9 +264,9 @@ TEST(a_rest_that_has_not_begun_costs_nothing)
     demands[busy].waiting = true;
     demands[rests].soon = false;
     step(MS / 100);
-    CHECK(arbiter->tenants[rests].rest.lingers);
-    before = arbiter->linger_ns;
+    CHECK(arbiter->tenants[rests].rest.anticipates);
+    before = arbiter->anticipation_ns;
     demands[add(1, true)].waiting = true;
     step(0);
-    CHECK(gates[rests] == CGPU_GATE_CLOSED && arbiter->linger_ns == before);
+    CHECK(gates[rests] == CGPU_GATE_CLOSED && arbiter->anticipation_ns == before);
 }

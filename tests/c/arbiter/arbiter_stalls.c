@@ -8,8 +8,8 @@ works(int index)
                                           .certain = true,
                                           .end_ns = now + MS,
                                           .busy_ns = demands[index].busy_ns,
-                                          .stays = demands[index].stays,
-                                          .stayed_ns = demands[index].stayed_ns};
+                                          .stalls = demands[index].stalls,
+                                          .stalled_ns = demands[index].stalled_ns};
 }
 
 /* It has been let in for 20 ms; now nobody waits for its kernel any more. */
@@ -24,7 +24,7 @@ begins_to_stay(uint32_t weight)
     works(index);
     step(20 * MS);
     demands[index].active = false;
-    demands[index].stays = 1;
+    demands[index].stalls = 1;
     return index;
 }
 
@@ -59,7 +59,7 @@ other_comes(uint32_t weight)
 static void
 ends(int index, uint64_t ns)
 {
-    demands[index].stayed_ns = ns;
+    demands[index].stalled_ns = ns;
     demands[index].waiting = true;
     step(0);
 }
@@ -163,7 +163,7 @@ TEST(who_drained_once_pays_for_what_stands_apart_later)
     change_policy(CGPU_POLICY_NATIVE);
     CHECK(gates[index] == CGPU_GATE_FREE);
     demands[index].active = false;
-    demands[index].stays = 1;
+    demands[index].stalls = 1;
     step(MS);
     change_policy(CGPU_POLICY_WEIGHTED_FAIR);
     int other = other_comes(1);

@@ -1,5 +1,5 @@
 /* SCH-6: containers that leave the GPU idle in their turns run together, if nobody loses. */
-#include "arbiter_company.h"
+#include "arbiter_corun.h"
 
 TEST(who_leaves_the_gpu_idle_runs_beside_others)
 {

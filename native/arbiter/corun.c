@@ -14,7 +14,7 @@
 #include "arbiter/arbiter_state.h"
 
 /* Turns are measured for this long: some ten of each. */
-#define TURNS_NS (200 * CGPU_MS)
+#define MEASURE_NS (200 * CGPU_MS)
 /* Time together: in an attempt, and when it has proved worth it. */
 #define ATTEMPT_NS (20 * CGPU_MS)
 #define PROVEN_NS  (100 * CGPU_MS)
@@ -41,7 +41,7 @@ enum { MORE = 125, MORE_PART = 20 };
 static bool
 is_rival(const struct cgpu_tenant *tenant)
 {
-    return tenant->companion.turns_ns != 0;
+    return tenant->corunner.turns_ns != 0;
 }
 
 /*
@@ -49,12 +49,12 @@ is_rival(const struct cgpu_tenant *tenant)
  * not before what was launched together has ended.
  */
 static bool
-may_meet(const struct cgpu_arbiter *arbiter, uint64_t now)
+may_corun(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
         if (tenant->high || tenant->several || cgpu_tenant_is_capped(tenant) ||
-            tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now ||
-            tenant->companion.met) {
+            tenant->state == CGPU_STATE_EXPIRED || tenant->absent_until > now ||
+            tenant->corunner.met) {
             return false;
         }
     }
@@ -83,34 +83,34 @@ may_gain(const struct cgpu_arbiter *arbiter)
 static uint64_t
 done_by(const struct cgpu_tenant *tenant)
 {
-    return cgpu_since(tenant->demand.done_ns, tenant->companion.before_ns);
+    return cgpu_since(tenant->demand.done_ns, tenant->corunner.before_ns);
 }
 
-/* DONE in NS, as it would be in TURNS_NS; nobody can do more than all the time. */
+/* DONE in NS, as it would be in MEASURE_NS; nobody can do more than all the time. */
 static uint64_t
 in_turns(uint64_t done, uint64_t ns)
 {
-    return cgpu_lesser(done, ns) / (ns / 1000) * (TURNS_NS / 1000);
+    return cgpu_lesser(done, ns) / (ns / 1000) * (MEASURE_NS / 1000);
 }
 
 static void
 measure(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    arbiter->company.since_ns = now;
+    arbiter->corun.since_ns = now;
     cgpu_each_tenant(tenant, arbiter) {
-        tenant->companion.before_ns = tenant->demand.done_ns;
-        tenant->companion.paid_ns = tenant->charged_ns;
+        tenant->corunner.before_ns = tenant->demand.done_ns;
+        tenant->corunner.paid_ns = tenant->charged_ns;
     }
 }
 
 static bool
 has_changed(uint64_t before, uint64_t now)
 {
-    return now > before * MORE / PERCENT && now > before + TURNS_NS / MORE_PART;
+    return now > before * MORE / PERCENT && now > before + MEASURE_NS / MORE_PART;
 }
 
 /*
- * What each does in TURNS_NS of turns. False: that says little, because it was otherwise in the
+ * What each does in MEASURE_NS of turns. False: that says little, because it was otherwise in the
  * time before, as for one that has just begun, or somebody had the GPU and has nothing to show for
  * it: its kernels are longer than that, or unknown.
  */
@@ -120,15 +120,15 @@ note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
     bool certain = true;
 
     cgpu_each_tenant(tenant, arbiter) {
-        struct cgpu_companion *companion = &tenant->companion;
-        uint64_t done = in_turns(done_by(tenant), ns), before = companion->turns_ns;
-        uint64_t paid = in_turns(tenant->charged_ns - companion->paid_ns, ns);
+        struct cgpu_corunner *corunner = &tenant->corunner;
+        uint64_t done = in_turns(done_by(tenant), ns), before = corunner->turns_ns;
+        uint64_t paid = in_turns(tenant->charged_ns - corunner->paid_ns, ns);
 
-        companion->turns_ns = done < TURNS_NS / WORTH_PART ? 0 : done;
-        companion->first_ns = 0;
-        certain &= !has_changed(before, companion->turns_ns);
-        certain &= !has_changed(companion->turns_ns, before);
-        certain &= companion->turns_ns != 0 || paid < TURNS_NS / MORE_PART;
+        corunner->turns_ns = done < MEASURE_NS / WORTH_PART ? 0 : done;
+        corunner->first_ns = 0;
+        certain &= !has_changed(before, corunner->turns_ns);
+        certain &= !has_changed(corunner->turns_ns, before);
+        certain &= corunner->turns_ns != 0 || paid < MEASURE_NS / MORE_PART;
     }
     return certain;
 }
@@ -138,8 +138,8 @@ static void
 note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        if (tenant->companion.first_ns == 0) {
-            tenant->companion.first_ns = in_turns(done_by(tenant), ns);
+        if (tenant->corunner.first_ns == 0) {
+            tenant->corunner.first_ns = in_turns(done_by(tenant), ns);
         }
     }
 }
@@ -149,7 +149,7 @@ static bool
 does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        uint64_t first = tenant->companion.first_ns;
+        uint64_t first = tenant->corunner.first_ns;
         uint64_t done = in_turns(done_by(tenant), ns);
 
         if ((first != 0 || !is_rival(tenant)) && has_changed(first, done)) {
@@ -163,13 +163,13 @@ does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
 static bool
 is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {
-    bool proven = arbiter->company.proven;
+    bool proven = arbiter->corun.proven;
     uint64_t least = proven ? LEAST : LEAST_AT_FIRST;
     uint64_t gain = proven ? GAIN : GAIN_AT_FIRST;
     uint64_t all_done = 0, all_turns = 0;
 
     cgpu_each_tenant(tenant, arbiter) {
-        uint64_t turns = tenant->companion.turns_ns;
+        uint64_t turns = tenant->corunner.turns_ns;
         uint64_t done = in_turns(done_by(tenant), ns);
 
         if (is_rival(tenant)) {
@@ -185,69 +185,69 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 
 /* What was launched together is paid for by all whose work still goes on. */
 void
-cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        if (arbiter->company.on && tenant->stage == CGPU_STAGE_HOLDS) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_CLOSING, now);
-            tenant->companion.met = true;
-            tenant->yielded = tenant->beside = false;
+        if (arbiter->corun.on && tenant->state == CGPU_STATE_RUNNING) {
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_DRAINING, now);
+            tenant->corunner.met = true;
+            tenant->yielded = tenant->in_overlap = false;
         }
     }
-    arbiter->company.on = false;
-    arbiter->company.proven = false;
+    arbiter->corun.on = false;
+    arbiter->corun.proven = false;
     measure(arbiter, now);
 }
 
 /* The first turns still follow from what was before. */
 void
-cgpu_company_change(struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    cgpu_company_end(arbiter, now);
-    arbiter->company.again_ns = cgpu_larger(arbiter->company.again_ns, now + TURNS_NS * 3 / 2);
+    cgpu_corun_end(arbiter, now);
+    arbiter->corun.again_ns = cgpu_larger(arbiter->corun.again_ns, now + MEASURE_NS * 3 / 2);
 }
 
 static void
-judge(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
+evaluate(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
-    struct cgpu_company *company = &arbiter->company;
+    struct cgpu_corun *corun = &arbiter->corun;
 
     if (!is_worth_it(arbiter, ns)) {
-        company->again_ns = now + (AGAIN_NS << company->failures);
-        company->failures += company->failures < FAILURES;
-        cgpu_company_end(arbiter, now);
+        corun->again_ns = now + (AGAIN_NS << corun->failures);
+        corun->failures += corun->failures < FAILURES;
+        cgpu_corun_end(arbiter, now);
         return;
     }
     if (does_more(arbiter, ns)) {
-        cgpu_company_end(arbiter, now);
+        cgpu_corun_end(arbiter, now);
         return;
     }
-    if (company->proven) {
+    if (corun->proven) {
         note_first(arbiter, ns);
     } else {
-        company->until_ns = now + TRUST_NS;
+        corun->until_ns = now + TRUST_NS;
     }
-    company->proven = true;
+    corun->proven = true;
     measure(arbiter, now);
-    if (now >= company->until_ns) {
-        company->failures = 0;
-        cgpu_company_end(arbiter, now);
+    if (now >= corun->until_ns) {
+        corun->failures = 0;
+        cgpu_corun_end(arbiter, now);
     }
 }
 
 bool
-cgpu_company(struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_corun_step(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    struct cgpu_company *company = &arbiter->company;
-    uint64_t ns = cgpu_since(now, company->since_ns);
+    struct cgpu_corun *corun = &arbiter->corun;
+    uint64_t ns = cgpu_since(now, corun->since_ns);
 
-    if (!may_meet(arbiter, now)) {
-        cgpu_company_end(arbiter, now);
-    } else if (company->on && ns >= (company->proven ? PROVEN_NS : ATTEMPT_NS)) {
-        judge(arbiter, ns, now);
-    } else if (!company->on && ns >= TURNS_NS) {
-        company->on = note_turns(arbiter, ns) && now >= company->again_ns && may_gain(arbiter);
+    if (!may_corun(arbiter, now)) {
+        cgpu_corun_end(arbiter, now);
+    } else if (corun->on && ns >= (corun->proven ? PROVEN_NS : ATTEMPT_NS)) {
+        evaluate(arbiter, ns, now);
+    } else if (!corun->on && ns >= MEASURE_NS) {
+        corun->on = note_turns(arbiter, ns) && now >= corun->again_ns && may_gain(arbiter);
         measure(arbiter, now);
     }
-    return company->on;
+    return corun->on;
 }

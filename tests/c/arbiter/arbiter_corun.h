@@ -1,6 +1,6 @@
 /* Containers whose gates an arbiter may open together. */
-#ifndef CGPU_ARBITER_COMPANY_H
-#define CGPU_ARBITER_COMPANY_H
+#ifndef CGPU_ARBITER_CORUN_H
+#define CGPU_ARBITER_CORUN_H
 
 #include "arbiter_contest.h"
 

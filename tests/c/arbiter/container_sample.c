@@ -43,11 +43,11 @@ open_container(const struct guest *guest)
 }
 
 static struct cgpu_demand
-look(struct cgpu_container *container, uint64_t now)
+sample(struct cgpu_container *container, uint64_t now)
 {
     struct cgpu_demand demand;
 
-    cgpu_container_look(container, now, &demand);
+    cgpu_container_sample(container, now, &demand);
     return demand;
 }
 
@@ -67,35 +67,35 @@ TEST(what_processes_say_is_added_up)
     struct cgpu_ledger *ledgers[2] = {check_attach(guest->ledger), check_attach(guest->ledger)};
     struct cgpu_ledger_work *a = claim(ledgers[0], 0);
     struct cgpu_ledger_work *b = claim(ledgers[1], 0);
-    struct cgpu_demand demand = look(container, MS);
+    struct cgpu_demand demand = sample(container, MS);
 
     CHECK(!demand.active && !demand.waiting && !demand.idle && !demand.certain);
     a->active = 9;
     a->idle = 1;
     a->certain = 1;
     a->end_ns = 70;
-    demand = look(container, 2 * MS);
+    demand = sample(container, 2 * MS);
     CHECK(demand.active && demand.idle && demand.certain && demand.end_ns == 70);
     b->active = 9;
     b->end_ns = 50;
     b->waiting = 2;
-    demand = look(container, 3 * MS);
+    demand = sample(container, 3 * MS);
     CHECK(demand.active && demand.waiting && !demand.idle && !demand.certain);
     CHECK(demand.end_ns == 70);
     b->idle = 1;
     b->certain = 1;
-    demand = look(container, 4 * MS);
+    demand = sample(container, 4 * MS);
     CHECK(demand.idle && demand.certain);
     b->end_ns = 0; /* not known */
-    CHECK(!look(container, 5 * MS).certain);
+    CHECK(!sample(container, 5 * MS).certain);
     claim(ledgers[0], 1)->waiting = 1; /* another GPU's */
     b->active = 0;
     b->waiting = 0;
-    demand = look(container, 6 * MS);
+    demand = sample(container, 6 * MS);
     CHECK(demand.active && !demand.waiting && demand.idle && demand.certain);
     cgpu_ledger_detach(ledgers[0]);
     cgpu_ledger_detach(ledgers[1]);
-    CHECK(!look(container, 7 * MS).active);
+    CHECK(!sample(container, 7 * MS).active);
     cgpu_container_close(container);
 }
 
@@ -108,15 +108,15 @@ TEST(the_first_of_the_processes_at_work_says_when_a_container_began)
     struct cgpu_ledger_work *b = claim(ledgers[1], 0);
 
     cgpu_work_begin(a, 9, 70);
-    CHECK(look(container, MS).active && look(container, MS).begun_ns == 70);
+    CHECK(sample(container, MS).active && sample(container, MS).begun_ns == 70);
     cgpu_work_begin(b, 9, 90);
     cgpu_work_begin(a, 11, 95); /* a new turn, with work of the last one in flight */
-    CHECK(look(container, 2 * MS).begun_ns == 70);
+    CHECK(sample(container, 2 * MS).begun_ns == 70);
     a->active = 0;
-    CHECK(look(container, 3 * MS).begun_ns == 90);
+    CHECK(sample(container, 3 * MS).begun_ns == 90);
     cgpu_work_begin(a, 11, 97);
     b->begun_ns = 0; /* not known */
-    CHECK(look(container, 4 * MS).begun_ns == 0);
+    CHECK(sample(container, 4 * MS).begun_ns == 0);
     cgpu_ledger_detach(ledgers[0]);
     cgpu_ledger_detach(ledgers[1]);
     cgpu_container_close(container);
@@ -130,17 +130,17 @@ TEST(of_what_stood_apart_only_that_since_the_first_look_counts_and_nothing_is_ta
 
     cgpu_work_stays(cgpu_work_sums(ledger, 0));
     cgpu_work_stayed(cgpu_work_sums(ledger, 0), 70);
-    CHECK(look(container, MS).stays == 0 && look(container, MS).stayed_ns == 0);
+    CHECK(sample(container, MS).stalls == 0 && sample(container, MS).stalled_ns == 0);
     cgpu_work_stays(cgpu_work_sums(ledger, 0));
     cgpu_work_stays(cgpu_work_sums(ledger, 1)); /* another GPU's */
-    CHECK(look(container, MS).stays == 1 && look(container, MS).stayed_ns == 0);
+    CHECK(sample(container, MS).stalls == 1 && sample(container, MS).stalled_ns == 0);
     cgpu_work_stayed(cgpu_work_sums(ledger, 0), 30);
     cgpu_work_stayed(cgpu_work_sums(ledger, 1), 5);
-    CHECK(look(container, MS).stays == 1 && look(container, MS).stayed_ns == 30);
+    CHECK(sample(container, MS).stalls == 1 && sample(container, MS).stalled_ns == 30);
     guest->file->gpus[0].stayed_ns = 1;
-    CHECK(look(container, MS).stayed_ns == 30);
+    CHECK(sample(container, MS).stalled_ns == 30);
     cgpu_work_stayed(cgpu_work_sums(ledger, 0), 4);
-    CHECK(look(container, MS).stayed_ns == 34);
+    CHECK(sample(container, MS).stalled_ns == 34);
     cgpu_ledger_detach(ledger);
     cgpu_container_close(container);
 }
@@ -152,18 +152,18 @@ TEST(gpu_time_is_never_taken_back)
     struct cgpu_ledger *ledger = check_attach(guest->ledger);
     struct cgpu_ledger_work *work = claim(ledger, 0);
 
-    CHECK(look(container, MS).busy_ns == 0);
+    CHECK(sample(container, MS).busy_ns == 0);
     work->busy_ns = 500;
-    CHECK(look(container, 2 * MS).busy_ns == 500);
+    CHECK(sample(container, 2 * MS).busy_ns == 500);
     cgpu_ledger_detach(ledger);
-    CHECK(look(container, 3 * MS).busy_ns == 500);
+    CHECK(sample(container, 3 * MS).busy_ns == 500);
     ledger = check_attach(guest->ledger);
     work = claim(ledger, 0);
-    CHECK(look(container, 4 * MS).busy_ns == 500);
+    CHECK(sample(container, 4 * MS).busy_ns == 500);
     work->busy_ns = 40;
-    CHECK(look(container, 5 * MS).busy_ns == 540);
+    CHECK(sample(container, 5 * MS).busy_ns == 540);
     work->busy_ns = 10;
-    CHECK(look(container, 6 * MS).busy_ns == 540);
+    CHECK(sample(container, 6 * MS).busy_ns == 540);
     cgpu_container_close(container);
 }
 
@@ -175,13 +175,13 @@ TEST(done_work_adds_up_although_its_counter_overflows)
     struct cgpu_ledger_work *work = claim(ledger, 0);
 
     work->done_us = UINT32_MAX - 2;
-    CHECK(look(container, MS).done_ns == 0);
+    CHECK(sample(container, MS).done_ns == 0);
     work->done_us += 10;
-    CHECK(look(container, 2 * MS).done_ns == 10000);
+    CHECK(sample(container, 2 * MS).done_ns == 10000);
     cgpu_ledger_detach(ledger);
     ledger = check_attach(guest->ledger);
     claim(ledger, 0);
-    CHECK(look(container, 3 * MS).done_ns == 10000);
+    CHECK(sample(container, 3 * MS).done_ns == 10000);
     cgpu_container_close(container);
 }
 
@@ -201,15 +201,15 @@ TEST(a_dead_process_says_nothing_and_a_quiet_one_is_not_asked_for)
 
     (void)claim(ledger, 0);
     asked = 0;
-    while (!look(container, MS).waiting) {
+    while (!sample(container, MS).waiting) {
         check_sleep(0.001);
     }
     CHECK(asked == 1);
-    CHECK(look(container, 2 * MS).waiting && asked == 1); /* the answer is good for 2 ms */
-    CHECK(look(container, 3 * MS).waiting && asked == 2);
+    CHECK(sample(container, 2 * MS).waiting && asked == 1); /* the answer is good for 2 ms */
+    CHECK(sample(container, 3 * MS).waiting && asked == 2);
     CHECK(kill(child, SIGKILL) == 0 && check_wait(child) == 128 + SIGKILL);
-    CHECK(!look(container, 5 * MS).waiting && asked == 3);
-    CHECK(!look(container, 9 * MS).waiting && asked == 3); /* it does not come back */
+    CHECK(!sample(container, 5 * MS).waiting && asked == 3);
+    CHECK(!sample(container, 9 * MS).waiting && asked == 3); /* it does not come back */
     cgpu_container_close(container);
 }
 
@@ -222,11 +222,11 @@ TEST(a_container_that_makes_asking_costly_is_asked_the_less)
     claim(ledger, 0)->active = 9;
     asked = 0;
     ask_for = 300;
-    CHECK(look(container, MS).active && asked == 1);
-    CHECK(look(container, 15 * MS).active && asked == 1);
+    CHECK(sample(container, MS).active && asked == 1);
+    CHECK(sample(container, 15 * MS).active && asked == 1);
     ask_for = 0;
-    CHECK(look(container, 1000 * MS).active && asked == 2);
-    CHECK(look(container, 1010 * MS).active && asked == 3);
+    CHECK(sample(container, 1000 * MS).active && asked == 2);
+    CHECK(sample(container, 1010 * MS).active && asked == 3);
     cgpu_ledger_detach(ledger);
     cgpu_container_close(container);
 }
@@ -244,13 +244,13 @@ TEST(many_questions_that_are_each_a_little_costly_take_a_small_part_of_the_time)
     asked = 0;
     ask_for = 30; /* as with 3,000 locks */
     for (unsigned i = 0; i < 200; i++) {
-        CHECK(look(container, (1000 + i) * MS).active);
+        CHECK(sample(container, (1000 + i) * MS).active);
     }
     /* of 1,600: 220 ms / (32 * 30 us) are 229; a slow processor makes a question long, and rare */
     CHECK(asked >= 16 && asked < 300);
     ask_for = 0;
     asked = 0;
-    CHECK(look(container, 100000 * MS).active && asked == 16);
+    CHECK(sample(container, 100000 * MS).active && asked == 16);
     for (unsigned i = 0; i < 16; i++) {
         cgpu_ledger_detach(ledgers[i]);
     }
@@ -270,10 +270,10 @@ TEST(owners_that_are_none_say_nothing)
         guest->file->works[i].waiting = 1;
     }
     guest->file->work_bound = UINT32_MAX;
-    CHECK(!look(container, MS).active && !look(container, MS).waiting);
+    CHECK(!sample(container, MS).active && !sample(container, MS).waiting);
     guest->file->works[CGPU_LEDGER_WORKS - 1].owner = ledger->word;
     guest->file->works[CGPU_LEDGER_WORKS - 1].waiting = 1;
-    CHECK(look(container, 2 * MS).waiting);
+    CHECK(sample(container, 2 * MS).waiting);
     cgpu_container_close(container);
 }
 
@@ -290,7 +290,7 @@ TEST(works_without_end_do_not_make_a_look_long)
     guest->file->work_bound = CGPU_LEDGER_WORKS;
     asked = 0;
     for (unsigned i = 1; i <= 32; i++) {
-        CHECK(look(container, i * MS).active);
+        CHECK(sample(container, i * MS).active);
         CHECK(asked <= i * 16);
     }
     cgpu_container_close(container);
@@ -304,13 +304,13 @@ TEST(of_what_processes_say_of_the_lag_the_least_counts)
     struct cgpu_ledger_work *work = claim(ledger, 0);
 
     work->waiting = 1;
-    CHECK(look(container, MS).lag_ns == 0);
+    CHECK(sample(container, MS).lag_ns == 0);
     guest->file->works[1] = *work;
     guest->file->works[2] = *work;
     guest->file->work_bound = 3;
     guest->file->works[1].lag_ns = 7000;
     guest->file->works[2].lag_ns = 9000;
-    CHECK(look(container, 2 * MS).lag_ns == 7000);
+    CHECK(sample(container, 2 * MS).lag_ns == 7000);
     cgpu_container_close(container);
 }
 
@@ -333,12 +333,12 @@ TEST(a_ledger_cut_short_is_not_believed_again)
     struct cgpu_ledger *ledger = check_attach(guest->ledger);
 
     claim(ledger, 0)->waiting = 1;
-    CHECK(look(container, MS).waiting && !container->broken);
+    CHECK(sample(container, MS).waiting && !container->broken);
     CHECK(truncate(guest->ledger, 4224) == 0); /* the bells are left */
-    CHECK(!look(container, 2 * MS).waiting && container->broken);
+    CHECK(!sample(container, 2 * MS).waiting && container->broken);
     CHECK(truncate(guest->ledger, sizeof(struct cgpu_ledger_file)) == 0);
     claim(ledger, 0)->waiting = 1;
-    CHECK(!look(container, 3 * MS).waiting && container->broken);
+    CHECK(!sample(container, 3 * MS).waiting && container->broken);
     cgpu_container_close(container);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Work that did not end for a second stood apart: nobody waited for it, and it was not charged. The
  * time that it had is charged when it ends, if ever. A GPU that divides its time gave it all of the
- * time in which nobody else was charged, and half of the rest. What a stray had queued is not
+ * time in which nobody else was charged, and half of the rest. What came unscheduled is not
  * charged.
  */
 #include "arbiter/arbiter_state.h"
@@ -11,12 +11,12 @@
  * TENANT owes that much more instead. Time that nobody else wanted is no debt.
  */
 static void
-owe(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
+add_debt(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 {
     uint64_t unit = CGPU_VIRTUAL_UNIT;
     uint64_t floor = arbiter->floor_ns[tenant->high];
     uint64_t most = floor + CGPU_DEBT_NS * unit / tenant->claim.competes;
-    uint64_t theirs = cgpu_since(floor, tenant->stay_floor_ns) / 2;
+    uint64_t theirs = cgpu_since(floor, tenant->stall_floor_ns) / 2;
 
     if (ns > 0) {
         most = cgpu_larger(most, tenant->virtual_ns);
@@ -28,16 +28,16 @@ owe(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 static void
 end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint64_t now)
 {
-    uint64_t others = cgpu_since(arbiter->paid_ns - tenant->charged_ns, tenant->stay_others_ns);
-    uint64_t own = tenant->charged_ns - tenant->stay_own_ns;
+    uint64_t others = cgpu_since(arbiter->paid_ns - tenant->charged_ns, tenant->stall_others_ns);
+    uint64_t own = tenant->charged_ns - tenant->stall_own_ns;
     uint64_t used;
 
-    ns = cgpu_lesser(ns, cgpu_since(now, tenant->stay_ns));
+    ns = cgpu_lesser(ns, cgpu_since(now, tenant->stalled_since_ns));
     others = cgpu_lesser(others, ns);
     used = cgpu_since(ns - others / 2, own);
     /* it was not idle: it keeps what it is owed */
     tenant->active_ns = tenant->competed_ns = now;
-    owe(arbiter, tenant, others);
+    add_debt(arbiter, tenant, others);
     cgpu_bucket_take(&tenant->bucket, used);
     if (tenant->high) {
         cgpu_bucket_take(&arbiter->high, others / 2);
@@ -48,29 +48,29 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
 }
 
 void
-cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                const struct cgpu_demand *says, uint64_t now)
 {
-    uint64_t before = tenant->demand.stayed_ns;
+    uint64_t before = tenant->demand.stalled_ns;
 
-    if (says->stayed_ns > before) {
-        if (tenant->stay_ns != 0 && cgpu_arbiter_takes_turns(arbiter)) {
-            end(arbiter, tenant, says->stayed_ns - before, now);
+    if (says->stalled_ns > before) {
+        if (tenant->stalled_since_ns != 0 && cgpu_arbiter_takes_turns(arbiter)) {
+            end(arbiter, tenant, says->stalled_ns - before, now);
         }
-        tenant->stay_ns = 0;
+        tenant->stalled_since_ns = 0;
     }
-    tenant->stay_begins = says->stays != tenant->demand.stays && !tenant->stray;
+    tenant->stall_begins = says->stalls != tenant->demand.stalls && !tenant->unscheduled;
 }
 
 void
-cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
-    if (!tenant->stay_begins) {
+    if (!tenant->stall_begins) {
         return;
     }
-    tenant->stay_begins = false;
-    tenant->stay_ns = now;
-    tenant->stay_floor_ns = arbiter->floor_ns[tenant->high];
-    tenant->stay_own_ns = tenant->charged_ns;
-    tenant->stay_others_ns = arbiter->paid_ns - tenant->charged_ns;
+    tenant->stall_begins = false;
+    tenant->stalled_since_ns = now;
+    tenant->stall_floor_ns = arbiter->floor_ns[tenant->high];
+    tenant->stall_own_ns = tenant->charged_ns;
+    tenant->stall_others_ns = arbiter->paid_ns - tenant->charged_ns;
 }

@@ -12,32 +12,33 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
     /* who has several GPUs may wait for its own work there */
     tenant->quiet = !tenant->several;
     cgpu_each_tenant(other, arbiter) {
-        if (other != tenant && other->stage > CGPU_STAGE_AWAY) {
+        if (other != tenant && other->state > CGPU_STATE_AWAY) {
             tenant->quiet = false;
         }
-        if (other != tenant && other->stage == CGPU_STAGE_CLOSING) {
-            cgpu_stage_change(arbiter, other, CGPU_STAGE_FOLLOWED, now);
+        if (other != tenant && other->state == CGPU_STATE_DRAINING) {
+            cgpu_state_change(arbiter, other, CGPU_STATE_FOLLOWED, now);
         }
     }
-    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
-    tenant->stray = tenant->companion.met = false;
+    tenant->shown = tenant->state != CGPU_STATE_AWAY && tenant->demand.active;
+    tenant->unscheduled = tenant->corunner.met = false;
     tenant->opened_ns = now;
     tenant->begun_ns = 0;
 }
 
-/* Its work has ended. What a stray saved up while it drained would be more than its share. */
+/* Its work has ended. What one that came unscheduled saved up meanwhile would be more than its
+ * share. */
 static void
 go_away(struct cgpu_tenant *tenant, uint64_t now)
 {
     /* else it has just come, was never waited for, or did not have its turn alone */
-    if (cgpu_tenant_goes_on(tenant) && !tenant->stray && !tenant->companion.met) {
+    if (cgpu_tenant_goes_on(tenant) && !tenant->unscheduled && !tenant->corunner.met) {
         tenant->drain_ns = cgpu_larger(cgpu_since(now, tenant->closed_ns),
                                        tenant->drain_ns - tenant->drain_ns / FORGET_PART);
     }
-    if (tenant->stray) {
+    if (tenant->unscheduled) {
         cgpu_bucket_forget(&tenant->bucket);
     }
-    tenant->stray = tenant->companion.met = false;
+    tenant->unscheduled = tenant->corunner.met = false;
     tenant->gate = CGPU_GATE_CLOSED;
 }
 
@@ -52,7 +53,7 @@ is_too_late(const struct cgpu_tenant *tenant, uint64_t now)
     uint64_t left = cgpu_since(demand->end_ns, tenant->closed_ns);
 
     left = cgpu_lesser(left, CGPU_STOPPED_NS); /* then it is not charged any more */
-    return tenant->stage == CGPU_STAGE_EXPIRED && demand->certain &&
+    return tenant->state == CGPU_STATE_EXPIRED && demand->certain &&
            cgpu_since(now, demand->end_ns) > left + CGPU_OVERLAP_NS;
 }
 
@@ -63,42 +64,42 @@ cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
 }
 
 void
-cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
+cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_state to,
                   uint64_t now)
 {
-    if (tenant->stage == to) {
+    if (tenant->state == to) {
         return;
     }
-    if (tenant->stage == CGPU_STAGE_HOLDS &&
+    if (tenant->state == CGPU_STATE_RUNNING &&
         arbiter->holder == cgpu_tenant_index(arbiter, tenant)) {
         arbiter->holder = -1;
     }
-    cgpu_linger_end(arbiter, tenant, now);
+    cgpu_anticipation_end(arbiter, tenant, now);
     switch (to) {
-    case CGPU_STAGE_NONE:
+    case CGPU_STATE_NONE:
         /* what would have been left out of its charge is shown, and so not free for others */
         arbiter->unused_ns = cgpu_since(arbiter->unused_ns, tenant->used.over_ns);
         memset(tenant, 0, sizeof *tenant);
         break;
-    case CGPU_STAGE_AWAY:
+    case CGPU_STATE_AWAY:
         go_away(tenant, now);
         break;
-    case CGPU_STAGE_HOLDS:
+    case CGPU_STATE_RUNNING:
         enter(arbiter, tenant, now);
         break;
-    case CGPU_STAGE_CLOSING:
+    case CGPU_STATE_DRAINING:
         tenant->gate = CGPU_GATE_CLOSED;
         tenant->asked = false;
         tenant->closed_ns = now;
         break;
-    case CGPU_STAGE_FOLLOWED:
-    case CGPU_STAGE_BESIDE:
+    case CGPU_STATE_FOLLOWED:
+    case CGPU_STATE_OVERLAPPED:
         break;
-    case CGPU_STAGE_EXPIRED:
+    case CGPU_STATE_EXPIRED:
         /* who waits for a peer on another GPU gives a sign, and who was followed lost nothing */
         arbiter->expired +=
-            tenant->stage == CGPU_STAGE_CLOSING && now >= cgpu_turn_patience(tenant);
+            tenant->state == CGPU_STATE_DRAINING && now >= cgpu_turn_patience(tenant);
         break;
     }
-    tenant->stage = to;
+    tenant->state = to;
 }

@@ -24,32 +24,32 @@ returns(const struct cgpu_tenant *tenant)
 
 /* Work whose end is near, as it says, is waited for. */
 uint64_t
-cgpu_beside_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *closing, int next,
-                 uint64_t now)
+cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *draining, int next,
+                  uint64_t now)
 {
-    const struct cgpu_demand *demand = &closing->demand;
-    uint64_t from = closing->closed_ns + CGPU_BESIDE_NS;
-    uint64_t near = cgpu_larger(from, now) + LEFT_TIMES * CGPU_BESIDE_NS;
+    const struct cgpu_demand *demand = &draining->demand;
+    uint64_t from = draining->closed_ns + CGPU_OVERLAP_AFTER_NS;
+    uint64_t near = cgpu_larger(from, now) + LEFT_TIMES * CGPU_OVERLAP_AFTER_NS;
 
-    if (next < 0 || !returns(&arbiter->tenants[next]) || closing->several || closing->yielded ||
-        closing->stray) {
+    if (next < 0 || !returns(&arbiter->tenants[next]) || draining->several || draining->yielded ||
+        draining->unscheduled) {
         return UINT64_MAX;
     }
-    if (closing->stage == CGPU_STAGE_BESIDE) { /* it takes longer than it expects to */
+    if (draining->state == CGPU_STATE_OVERLAPPED) { /* it takes longer than it expects to */
         return from;
     }
     return demand->certain && demand->end_ns < near ? UINT64_MAX : from;
 }
 
 bool
-cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
+cgpu_overlap_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
     uint64_t early = cgpu_turn_early(arbiter, next);
 
     cgpu_each_tenant(other, arbiter) {
         if (cgpu_tenant_index(arbiter, other) != next && cgpu_tenant_goes_on(other) &&
             !cgpu_turn_ends_soon(other, early, now) &&
-            now < cgpu_beside_from(arbiter, other, next, now)) {
+            now < cgpu_overlap_from(arbiter, other, next, now)) {
             return false;
         }
     }
@@ -57,7 +57,7 @@ cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 }
 
 void
-cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
+cgpu_overlap_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[next];
     uint64_t early = cgpu_turn_early(arbiter, next);
@@ -66,21 +66,21 @@ cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
     cgpu_each_tenant(other, arbiter) {
         if (cgpu_tenant_index(arbiter, other) != next && cgpu_tenant_goes_on(other) &&
             !cgpu_turn_ends_soon(other, early, now)) {
-            cgpu_stage_change(arbiter, other, CGPU_STAGE_BESIDE, now);
+            cgpu_state_change(arbiter, other, CGPU_STATE_OVERLAPPED, now);
             beside = true;
         }
     }
     tenant->apart_turns -= !beside && tenant->apart_turns > 0;
-    tenant->beside = beside;
-    tenant->judged = false;
+    tenant->in_overlap = beside;
+    tenant->evaluated = false;
     tenant->alone_ns = 0;
 }
 
 bool
-cgpu_beside_any(const struct cgpu_arbiter *arbiter)
+cgpu_overlap_any(const struct cgpu_arbiter *arbiter)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        if (tenant->stage == CGPU_STAGE_BESIDE) {
+        if (tenant->state == CGPU_STATE_OVERLAPPED) {
             return true;
         }
     }
@@ -89,7 +89,7 @@ cgpu_beside_any(const struct cgpu_arbiter *arbiter)
 
 /* LEFT: it has nothing more to do. If so, three eighths of the time beside were its own. */
 static void
-judge(struct cgpu_tenant *tenant, bool left, uint64_t now)
+evaluate(struct cgpu_tenant *tenant, bool left, uint64_t now)
 {
     uint64_t alone = tenant->alone_ns != 0 ? now - tenant->alone_ns : 0;
     uint64_t took = now - tenant->opened_ns, beside = took - alone;
@@ -117,28 +117,29 @@ note_burst(struct cgpu_tenant *tenant, bool ended, uint64_t took)
 }
 
 void
-cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
+cgpu_overlap_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[arbiter->holder];
 
-    if (tenant->judged) {
+    if (tenant->evaluated) {
         return;
     }
-    if (tenant->beside) {
-        judge(tenant, left, now);
+    if (tenant->in_overlap) {
+        evaluate(tenant, left, now);
     } else {
         note_burst(tenant, left, now - tenant->opened_ns);
     }
-    tenant->beside = false;
-    tenant->judged = true;
+    tenant->in_overlap = false;
+    tenant->evaluated = true;
 }
 
 void
-cgpu_beside_look(struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_overlap_observe(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     struct cgpu_tenant *holder = arbiter->holder >= 0 ? &arbiter->tenants[arbiter->holder] : NULL;
 
-    if (holder != NULL && holder->beside && holder->alone_ns == 0 && !cgpu_beside_any(arbiter)) {
+    if (holder != NULL && holder->in_overlap && holder->alone_ns == 0 &&
+        !cgpu_overlap_any(arbiter)) {
         holder->alone_ns = now;
     }
 }

@@ -1,10 +1,10 @@
 /* Time in which all gates are open together, although the policy takes turns. */
-#ifndef CGPU_COMPANY_H
-#define CGPU_COMPANY_H
+#ifndef CGPU_CORUN_H
+#define CGPU_CORUN_H
 
 #include "arbiter/arbiter.h"
 
-struct cgpu_company {
+struct cgpu_corun {
     bool on;
     bool proven;       /* it was compared with turns */
     uint64_t since_ns; /* what they do is measured since then */
@@ -14,19 +14,19 @@ struct cgpu_company {
 };
 
 /* What one container has done. */
-struct cgpu_companion {
+struct cgpu_corunner {
     uint64_t before_ns; /* what it had done at since_ns */
     uint64_t paid_ns;   /* what it had been charged then */
-    uint64_t turns_ns;  /* what it does in TURNS_NS of turns; 0: nothing worth comparing */
+    uint64_t turns_ns;  /* what it does in MEASURE_NS of turns; 0: nothing worth comparing */
     uint64_t first_ns;  /* what it did together at first, in as long; 0: not known yet */
     bool met;           /* its gate closed with others', and what it launched then goes on */
 };
 
 /* Whether all gates are open together for now. */
-bool cgpu_company(struct cgpu_arbiter *arbiter, uint64_t now);
+bool cgpu_corun_step(struct cgpu_arbiter *arbiter, uint64_t now);
 /* If they are, close them. Turns are compared anew. */
-void cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now);
 /* The same where turns will be others: containers, weights or rules have changed. */
-void cgpu_company_change(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now);
 
 #endif

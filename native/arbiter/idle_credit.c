@@ -9,33 +9,34 @@
 #include "arbiter/arbiter_state.h"
 
 static uint64_t
-believe(struct cgpu_tenant *tenant, uint64_t ns)
+take_credit(struct cgpu_tenant *tenant, uint64_t ns)
 {
     struct cgpu_bucket *bucket = &tenant->bucket;
 
     if (!tenant->quiet || !cgpu_tenant_is_capped(tenant)) {
         return 0;
     }
-    ns = cgpu_lesser(ns, bucket->spare_ns);
-    bucket->spare_ns -= ns;
+    ns = cgpu_lesser(ns, bucket->idle_credit_ns);
+    bucket->idle_credit_ns -= ns;
     return ns;
 }
 
 uint64_t
-cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
+cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 {
     uint64_t begun = cgpu_lesser(tenant->begun_ns, now);
 
     from = cgpu_larger(from, tenant->opened_ns + CGPU_START_NS);
-    return believe(tenant, cgpu_since(begun, from));
+    return take_credit(tenant, cgpu_since(begun, from));
 }
 
 /* What it did not need of the free time at the beginning of the turn is offset against this. */
 uint64_t
-cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
+cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 {
     uint64_t rest = cgpu_since(tenant->opened_ns + CGPU_START_NS, tenant->begun_ns);
     uint64_t ended = cgpu_larger(from, tenant->demand.end_ns);
 
-    return tenant->demand.active ? 0 : believe(tenant, cgpu_since(cgpu_since(now, ended), rest));
+    return tenant->demand.active ? 0
+                                 : take_credit(tenant, cgpu_since(cgpu_since(now, ended), rest));
 }

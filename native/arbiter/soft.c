@@ -7,7 +7,7 @@
 
 #define AHEAD_NS  (60 * CGPU_MS) /* of GPU time, at weight 1 */
 #define LATELY_NS (500 * CGPU_MS)
-#define LOOK_NS   (10 * CGPU_MS)
+#define POLL_NS   (10 * CGPU_MS)
 
 /* What each has used lately by its own report: nobody else can tell who used what. */
 static uint64_t
@@ -57,7 +57,7 @@ is_silent(const struct cgpu_tenant *tenant, uint64_t now)
     uint64_t last = cgpu_larger(tenant->used_at_ns, tenant->opened_ns);
     uint64_t end = cgpu_lesser(tenant->demand.end_ns, last + CGPU_LONGEST_NS);
 
-    return tenant->stage == CGPU_STAGE_HOLDS && cgpu_tenant_wants(tenant) &&
+    return tenant->state == CGPU_STATE_RUNNING && cgpu_tenant_wants(tenant) &&
            now > cgpu_larger(last, end) + CGPU_SILENCE_NS;
 }
 
@@ -66,7 +66,7 @@ static void
 note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
-        tenant->absent_until = is_silent(tenant, now) ? now + 2 * LOOK_NS : tenant->absent_until;
+        tenant->absent_until = is_silent(tenant, now) ? now + 2 * POLL_NS : tenant->absent_until;
     }
 }
 
@@ -105,10 +105,10 @@ step(struct cgpu_arbiter *arbiter, uint64_t now)
     high_works = high_priority_works(arbiter, now);
     cgpu_each_tenant(tenant, arbiter) {
         if (!may_be_open(arbiter, tenant, high_works)) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
+            cgpu_state_change(arbiter, tenant, CGPU_STATE_AWAY, now);
             continue;
         }
-        cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
+        cgpu_state_change(arbiter, tenant, CGPU_STATE_RUNNING, now);
         if (cgpu_turn_alone(arbiter, tenant, CGPU_ALONE_NS, now)) {
             tenant->gate = CGPU_GATE_FREE;
         } else {
@@ -120,11 +120,11 @@ step(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 uint64_t
-cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
+cgpu_soft_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_each_tenant(tenant, arbiter) {
         if (tenant->gate == CGPU_GATE_PRESSED || tenant->demand.waiting) {
-            return now + LOOK_NS;
+            return now + POLL_NS;
         }
     }
     return now + CGPU_RECENT_NS;
@@ -160,6 +160,6 @@ forget_leads(struct cgpu_arbiter *arbiter)
 const struct cgpu_discipline cgpu_soft = {.metered = true,
                                           .charge = charge,
                                           .step = step,
-                                          .look_at = cgpu_together_look,
+                                          .poll_at = cgpu_soft_poll_at,
                                           .report = report,
                                           .leave = forget_leads};

@@ -57,7 +57,7 @@ KEPT = {
     "charge: find_risen": f"work that a host function held back: {CHARGES}",
     "stay: was not idle": f"who runs kernels of seconds is owed something: {MODEL}",
     "stay: not strays": f"work queued before a ceiling is no debt: {CHANGES}",
-    "unused: quiet turns only": "false reports beside others: `tests/c/arbiter/arbiter_idle_credit.c`",
+    "unused: quiet turns only": "false reports: `tests/c/arbiter/arbiter_idle_credit.c`",
     "group: a launch that others wait for": f"a step is not stuck if GPUs are late: {MODEL}",
     "group: comes_back": "deleted with its timer, meet two-have-one-share misses its bar: 6.47, 1",
     "`CGPU_PACE_SOON_NS`": "late threads: `tests/c/gate/pace_lag.c`",

@@ -178,7 +178,7 @@ def test_a_pod_is_read_with_what_places_it() -> None:
     bound["spec"]["nodeName"] = "node-1"
     found = read_pod(bound)
     assert (found.uid, found.namespace, found.name, found.node) == ("u1", "ns", "p", "node-1")
-    assert (found.apps, found.allocation) == (("a", "b"), "{}")
+    assert (found.apps, found.allocation_annotation) == (("a", "b"), "{}")
 
 
 @pytest.mark.parametrize(

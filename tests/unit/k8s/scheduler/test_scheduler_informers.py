@@ -208,7 +208,7 @@ def test_parts_that_nobody_asks_for_and_bindings_that_are_not_seen_are_looked_af
     ) -> None:
         assert stream
         assert followed
-        monkeypatch.setattr(cache, "expire", expired.append)
+        monkeypatch.setattr(cache, "forget_expired", expired.append)
         await until(lambda: "resolve 15" in log and expired)
 
     follow(work)

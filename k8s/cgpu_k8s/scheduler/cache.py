@@ -51,6 +51,8 @@ class SchedulerCache:
         bound: what pods have by their annotations, by UID.
         problems: why the annotation of a bound pod counts for nothing, by UID.
         assumed: what pods will have, by UID.
+        freed: how often a node or a share has changed so that there may be more room.
+        refused: ``freed`` when a pod was last refused, by UID.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,8 @@ class SchedulerCache:
         self.bound: dict[str, Allocation] = {}
         self.problems: dict[str, str] = {}
         self.assumed: dict[str, AssumedPod] = {}
+        self.freed = 0
+        self.refused: dict[str, int] = {}
         self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:
@@ -88,6 +92,7 @@ class SchedulerCache:
         for allocation in before.taken.values() if before else ():
             node.add(allocation)
         self.nodes[node.name] = node
+        self.freed += 1
 
     def _drop_empty_node(self, name: str) -> None:
         if name not in self.offers and not self.nodes[name].taken:
@@ -137,7 +142,7 @@ class SchedulerCache:
 
     def remove_pod(self, uid: str) -> None:
         """A pod was deleted, or all its containers have ended for good."""
-        for kept in (self.pods, self.bound, self.problems, self.assumed):
+        for kept in (self.pods, self.bound, self.problems, self.assumed, self.refused):
             kept.pop(uid, None)
         self._update_share(uid)
 
@@ -199,6 +204,7 @@ class SchedulerCache:
         if wanted == have:
             return
         if have:
+            self.freed += 1
             self.nodes[have.node].remove(uid)
             self._drop_empty_node(have.node)
         if wanted:

@@ -34,6 +34,9 @@ UNREADY, ABSENT = 503, 404
 # Seconds that a call waits for what a new leader lacks: a pod whose call fails is tried again by
 # its scheduler only when the cluster changes, or a minute later.
 BEGINNING, LOOK = 10.0, 0.05
+# Seconds that a refusal waits for what the scheduler may have heard before us; and between two that
+# waited in vain, because the scheduler asks nothing else meanwhile.
+BEHIND, BETWEEN = 0.1, 1.0
 
 
 class UnreadyError(CgpuError):
@@ -76,6 +79,7 @@ class Extender:
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
+        self._next_wait = 0.0  # by time.monotonic(): no refusal waits before
         self._scheduling = Scheduling(cache, lambda code, nodes: refusals.labels(code).inc(nodes))
 
     def make_application(self) -> web.Application:
@@ -125,7 +129,28 @@ class Extender:
     async def _answer_filter(self, body: bytes) -> object:
         asked = extender_api.read_extender_args(body)
         await self._expect_complete()
-        return self._scheduling.filter(asked)
+        answer = self._scheduling.filter(asked)
+        if not answer["NodeNames"] and await self._hear_of_room(asked.pod.uid):
+            answer = self._scheduling.filter(asked)
+        return answer
+
+    async def _hear_of_room(self, uid: str) -> bool:
+        """Return whether there may be room for a refused pod after all; wait for it if need be.
+
+        kube-scheduler asks about a pod once it is created, and again after an event. If the cache
+        has heard of neither, the scheduler's watch is ahead of ours. A pod that is refused then
+        waits until something else happens, for up to five minutes.
+        """
+        cache, freed, now = self._cache, self._cache.freed, time.monotonic()
+        if uid in cache.pods and cache.refused.get(uid) != freed:
+            cache.refused[uid] = freed
+            return False
+        if now < self._next_wait:
+            return False
+        while cache.freed == freed and time.monotonic() < now + BEHIND:  # noqa: ASYNC110
+            await asyncio.sleep(BEHIND / 20)
+        self._next_wait = time.monotonic() + BETWEEN * (cache.freed == freed)
+        return cache.freed != freed
 
     async def _answer_prioritize(self, body: bytes) -> object:
         asked = extender_api.read_extender_args(body)

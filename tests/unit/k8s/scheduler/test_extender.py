@@ -5,6 +5,7 @@ K8S-3.
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -255,5 +256,47 @@ def test_nothing_is_answered_before_nodes_and_pods_are_listed(
         assert await world.get("/healthz") == (200, "alive\n")
         world.missing = ""
         assert await world.get("/readyz") == (200, "ready\n")
+
+    world.run(work)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_refusal_waits_for_the_event_that_the_scheduler_has_heard_before_us(
+    monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    """K8S-3: asked again, or about a pod that no event has shown, it is behind the scheduler."""
+    monkeypatch.setattr(server, "BEHIND", 60.0)
+    given = pod("p")
+    world = World(given, nodes=())
+    world.cache.update_node(read_node(node("a", gpus=0)))
+
+    async def work() -> None:
+        if known:
+            world.cache.update_pod(read_pod(given))
+            assert (await world.filter(given, ("a",)))["NodeNames"] == []
+        room = read_node(node("a"))
+        asyncio.get_running_loop().call_later(0.02, world.cache.update_node, room)
+        assert (await world.filter(given, ("a",)))["NodeNames"] == ["a"]
+
+    world.run(work)
+
+
+def test_a_first_refusal_and_all_but_one_a_second_wait_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing frees room here: a call that waited would not return."""
+    given = pod("p")
+    world = World(given, nodes=())
+    world.cache.update_node(read_node(node("a", gpus=0)))
+    world.cache.update_pod(read_pod(given))
+
+    async def work() -> None:
+        monkeypatch.setattr(server, "BEHIND", 1e9)
+        await world.filter(given, ("a",))
+        monkeypatch.setattr(server, "BEHIND", 0.0)
+        monkeypatch.setattr(server, "BETWEEN", 1e9)
+        await world.filter(given, ("a",))
+        monkeypatch.setattr(server, "BEHIND", 1e9)
+        await world.filter(given, ("a",))
 
     world.run(work)

@@ -18,8 +18,8 @@ is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * STREAM has as many markers as it may have. Later launches get one when another has passed; until
- * then the existing markers show that the GPU is busy.
+ * Whether STREAM has as many markers as it may have. Later launches get one when another has
+ * passed; until then the existing markers show that the GPU is busy.
  */
 static bool
 has_most_markers(const struct cgpu_stream *stream)
@@ -27,7 +27,10 @@ has_most_markers(const struct cgpu_stream *stream)
     return stream->in_flight > CGPU_STREAM_MARKERS;
 }
 
-/* The legacy stream waits for what is in threads' own default streams. */
+/*
+ * Record that any stream of GPU may have work that was not counted, except threads' own default
+ * streams: the legacy stream waits for those.
+ */
 static void
 suspect_all(struct cgpu_gate_gpu *gpu)
 {
@@ -40,7 +43,11 @@ suspect_all(struct cgpu_gate_gpu *gpu)
     }
 }
 
-/* A marker behind a host function would take an entry of the driver's queue: see enter.c. */
+/*
+ * Mark the unmarked work of each stream of GPU, as far as it may be marked. Returns the phase that
+ * this leads to. A marker behind a host function would take an entry of the driver's queue: see
+ * enter.c.
+ */
 static enum cgpu_gate_phase
 mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -64,7 +71,7 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
     return fits ? phase : CGPU_PHASE_COUNTED;
 }
 
-/* From now on nobody launches without the lock. False: not yet. */
+/* Make all threads launch under the lock only. False: not yet. */
 static bool
 stop_threads(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -132,7 +139,10 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
     return quiet;
 }
 
-/* A launch may take as long as the driver likes: look rarer as it takes longer. */
+/*
+ * When to check again for a launch that does not return. It may take as long as the driver likes:
+ * the longer it takes, the rarer the checks.
+ */
 static uint64_t
 poll_blocked_at(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -156,7 +166,10 @@ poll_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
     return next;
 }
 
-/* Launches that may get a marker now, except for HELD, which threads still have. */
+/*
+ * The number of launches that may get a marker now, plus HELD, the number that threads have not
+ * handed over.
+ */
 static uint64_t
 count_unmarked(const struct cgpu_gate_gpu *gpu, uint64_t held)
 {
@@ -172,7 +185,10 @@ count_unmarked(const struct cgpu_gate_gpu *gpu, uint64_t held)
     return sum;
 }
 
-/* When GPU last had something to do: counted launches record it, others are noticed here. */
+/*
+ * Update and return the time when GPU last had something to do. Counted launches record it
+ * themselves; the rest is noticed here.
+ */
 static uint64_t
 update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
@@ -184,7 +200,10 @@ update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
     return gpu->active_ns;
 }
 
-/* Not while there is certainly something to do, nor before GPU can be idle. */
+/*
+ * When to check whether GPU is idle: not while it certainly has something to do, nor before it can
+ * count as idle.
+ */
 static uint64_t
 poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
@@ -203,9 +222,9 @@ poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 }
 
 /*
- * When all work on GPU will have ended, and the program will rest; 0: not known. An estimate that
- * nothing has confirmed since the burst began may be far off: others' work may run before it. So
- * may the guess of a kernel that was never measured.
+ * When all work on GPU will have ended, and the program will rest; 0: not known. The estimate is
+ * not used if nothing has confirmed it since the burst began, because others' work may run first,
+ * nor if it includes the guess of a kernel that was never measured.
  */
 static uint64_t
 predict_rest(const struct cgpu_gate_gpu *gpu)
@@ -229,7 +248,10 @@ predict_rest(const struct cgpu_gate_gpu *gpu)
     return known ? end + more : 0;
 }
 
-/* The next container needs a while to begin, so its gate opens before the end. */
+/*
+ * Report that the program is about to rest, or return when to do so. The next container needs a
+ * while to begin, so its gate opens before the end.
+ */
 static uint64_t
 poll_rest_at(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -242,7 +264,10 @@ poll_rest_at(struct cgpu_gate_gpu *gpu, uint64_t now)
     return early ? end - CGPU_REST_EARLY_NS : UINT64_MAX;
 }
 
-/* Others wait for this container's turn to end: report when it is not used. */
+/*
+ * Report when this container does not use its turn, whose end others wait for. Returns when to
+ * check again.
+ */
 static uint64_t
 poll_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {

@@ -1,19 +1,22 @@
-/* Seeing all work of a GPU to its end, telling idleness. */
+/* Follow all work of a GPU to its end, and report when it is idle. */
 #ifndef CGPU_DRAIN_H
 #define CGPU_DRAIN_H
 
 #include "gate/state.h"
 
 /*
- * Do what GPU's gate requires at NOW. Returns when to look again; UINT64_MAX: when the gate
+ * Do what GPU's gate requires at NOW. Returns when to call again; UINT64_MAX: when the gate
  * changes.
  */
 uint64_t cgpu_drain_poll(struct cgpu_gate_gpu *gpu, uint64_t now);
 
-/* Has all work ended since the gate closed? Then say so. */
+/* Whether GPU's gate is closed and all work has ended since. If so, report that. */
 bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
 
-/* GPU's gate is pressed, and it is idle NOW or SOON (ledger_file.h): say so, if not yet known. */
+/*
+ * Report, unless that is known, that GPU is idle WHEN: NOW or SOON (ledger_file.h). Its gate is
+ * pressed.
+ */
 void cgpu_drain_report_idle(struct cgpu_gate_gpu *gpu, uint32_t when);
 
 /* Without a helper thread: if all counted work on GPU has ended, inform the arbiter at once. */

@@ -1,10 +1,10 @@
 /*
  * Whether a launch may go: the gate, the batch, the room in flight.
  *
- * A stream has at most two markers that have not passed, and a third when its gate closes. It may
- * be waiting for something that the program does only later, and each marker behind that takes an
- * entry of the driver's queue. While a stream has two, further launches are added to its batch,
- * which gets no marker yet.
+ * A stream has at most two markers that have not passed, and a third when its gate closes. The
+ * reason is that it may be waiting for something that the program does only later: then each marker
+ * takes an entry of the driver's queue. While a stream has two, further launches are added to its
+ * batch, which gets no marker yet.
  */
 #include "gate/enter.h"
 
@@ -57,7 +57,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 }
 
 /*
- * The size of a batch: a stream's markers and the batch after them fill FLIGHT and the GPU's lag.
+ * The most work that STREAM's batch may hold: the stream's markers and the batch after them fill
+ * FLIGHT and the GPU's lag.
  */
 static uint64_t
 batch_size(const struct cgpu_stream *stream, uint64_t flight)
@@ -78,8 +79,8 @@ ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, 
 }
 
 /*
- * If work without a marker in other streams than STREAM takes more than half of FLIGHT, their
- * batches end, except in streams that have two markers, run a host function, or are threads' own.
+ * End the batches of other streams than STREAM if their work without a marker takes more than half
+ * of FLIGHT. Streams that have two markers or run a host function keep theirs; so do threads' own.
  */
 static void
 end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
@@ -99,7 +100,10 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
     }
 }
 
-/* When the marked work, and what other streams than STREAM have unmarked, leave room; 0: now. */
+/*
+ * When there will be room for more, given the marked work and what other streams than STREAM have
+ * unmarked; 0: now.
+ */
 static uint64_t
 room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
@@ -109,8 +113,8 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 }
 
 /*
- * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as all
- * work without a marker fits into one batch.
+ * When a launch of NS may be added to BATCH of STREAM, which has its two markers, so that BATCH
+ * gets none yet; 0: now. That is so while all work without a marker fits into one batch.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,

@@ -4,13 +4,13 @@
 
 #include "gate/state.h"
 
-/* A thread is about to launch, or to wait at the gate: a rest of the program is over. */
+/* Note that a rest of the program is over: a thread is about to launch, or to wait at the gate. */
 void cgpu_enter_end_rest(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /*
- * Publish that STREAM's GPU may have work under the gate WORD, then check that this is still the
- * word. The arbiter does both in the reverse order, so one of the two sees the other. False: it has
- * changed.
+ * Publish that STREAM's GPU may have work under the gate WORD, then check that the gate still has
+ * this word. The arbiter first closes the gate, then reads what is published, so one of the two
+ * sees the other. False: the word has changed.
  */
 bool cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now);
 
@@ -27,7 +27,10 @@ uint64_t cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns,
  */
 uint64_t cgpu_enter_batch_limit(const struct cgpu_stream *stream, uint32_t word);
 
-/* A launch of NS (GUESSED: by guess.h) goes: it joins the batch of STREAM, or begins it. */
+/*
+ * Count a launch of NS (GUESSED: a guess by guess.h) that goes now: it joins the batch of STREAM,
+ * or begins it.
+ */
 void cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t now);
 
 #endif

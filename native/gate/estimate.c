@@ -8,7 +8,7 @@
 enum { FALL = 2, RISE = 8, BESIDE_FALL = 32 };
 enum { ENOUGH_TIMES = 8, MEASURED_PART = 64, FAR_TIMES = 4, GUESS_FALL = 12, GUESS_RISE = 5 };
 
-/* The entry of KEY; the one that it shall have from now on, if it has none. */
+/* The entry of KEY. If it has none, the entry that it gets now. */
 static struct cgpu_pace_estimate *
 find_entry(struct cgpu_pace *pace, uint64_t key)
 {
@@ -25,7 +25,7 @@ find_entry(struct cgpu_pace *pace, uint64_t key)
     return own;
 }
 
-/* relaxed: see cgpu_pace_estimate */
+/* Set ENTRY to KEY and NS. relaxed: see cgpu_pace_estimate */
 static void
 store_estimate(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 {
@@ -33,14 +33,20 @@ store_estimate(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
 }
 
-/* What ran beside others may have begun before its span: many such spans show more than one. */
+/*
+ * Lower NS a little towards SAMPLE. A batch that ran beside others may have begun before its span,
+ * so one short span shows little.
+ */
 static uint64_t
 lower_overlapped(uint64_t ns, uint64_t sample)
 {
     return ns - (ns - sample) / BESIDE_FALL;
 }
 
-/* Spans are often too long, and so may the estimate be: lower it fast if the gap is large. */
+/*
+ * Lower NS towards SAMPLE, and fast if the gap is large: spans are often too long, and so may the
+ * estimate be.
+ */
 static uint64_t
 lower_estimate(uint64_t ns, uint64_t sample)
 {
@@ -49,7 +55,10 @@ lower_estimate(uint64_t ns, uint64_t sample)
     return ns - (ns - sample + step - 1) / step;
 }
 
-/* A thread that had no processor, or whose work ran behind others', sees far too long a span. */
+/*
+ * Raise NS towards SAMPLE, but slowly: a thread that had no processor, or whose work ran behind
+ * others', sees far too long a span.
+ */
 static uint64_t
 raise_estimate(uint64_t ns, uint64_t sample)
 {
@@ -57,9 +66,8 @@ raise_estimate(uint64_t ns, uint64_t sample)
 }
 
 /*
- * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
- * have been seen late: no span of it is exact. A span that is longer by no more than that shows
- * nothing.
+ * SAMPLE less what of it may not be the kernel's own. A kernel that is mostly alone in its turn may
+ * have begun behind others' work, and its end may have been seen late: no span of it is exact.
  */
 static uint64_t
 subtract_edges(uint64_t sample)
@@ -96,8 +104,9 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 }
 
 /*
- * Batches that follow one another without a gap: however late each was seen to end, together they
- * took the time between the first check and the last.
+ * Learn from the chain, and begin one of KEY. The batches of a chain follow one another without a
+ * gap: however late each was seen to end, together they took the time between the first check and
+ * the last.
  */
 static void
 end_chain(struct cgpu_pace *pace, uint64_t key)
@@ -142,7 +151,7 @@ cgpu_estimate_finish(struct cgpu_pace *pace)
     lesson->there = false;
 }
 
-/* Batches that are found passed in one check have one span between them. */
+/* Add MORE to LESSON: batches that are found passed in one check have one span between them. */
 static void
 add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
 {
@@ -180,7 +189,9 @@ cgpu_guess_next(struct cgpu_guess *guess)
     return enough && guess->turn % MEASURED_PART != 0 ? guess->ns : 0;
 }
 
-/* Whether launches that take NS, not what they are taken for, keep others waiting or the GPU idle.
+/*
+ * Whether the guess was wrong for COUNT launches that took NS each, by so much that others wait or
+ * the GPU is idle.
  */
 static bool
 is_far(const struct cgpu_guess *guess, uint64_t ns, uint64_t count)

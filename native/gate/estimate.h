@@ -10,15 +10,15 @@
 #include "gate/pace.h"
 
 /*
- * LESSON is new. New kernels are learnt at once, because the next launch asks for them; the rest
- * when the check is over.
+ * Take the new LESSON. New kernels are learnt at once, because the next launch asks for them; the
+ * rest when the check is over.
  */
 void cgpu_estimate_take(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson);
 
-/* The check is over: learn from what was seen to pass in it. */
+/* Learn from what was seen to pass in the check, which is over. */
 void cgpu_estimate_finish(struct cgpu_pace *pace);
 
-/* LESSON continues the chain, or ends it. */
+/* Continue the chain by LESSON, or end it. */
 void cgpu_estimate_chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson);
 
 #endif

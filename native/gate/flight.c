@@ -42,8 +42,8 @@ remove_passed(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t no
 }
 
 /*
- * Remove what has passed from GPU's table, oldest first. STREAM (NULL: any): what was marked in it
- * until UNTIL has passed, as was SEEN.
+ * Remove the markers that have passed from GPU's table, oldest first. STREAM (NULL: any): those
+ * that were put into it until UNTIL have passed, as was SEEN.
  */
 static void
 remove_all_passed(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until,
@@ -78,7 +78,8 @@ cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, enum 
 /* ---- streams whose work does not end when it should ---- */
 
 /*
- * How long nothing in a stream ends before it is stalled. AWAITS: streams may wait for the program.
+ * How long no work of a stream must have ended before the stream is stalled. AWAITS: streams may
+ * wait for the program.
  */
 static uint64_t
 stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
@@ -89,7 +90,10 @@ stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
                   : CGPU_STALL_PERSISTENT_NS;
 }
 
-/* Among the flights of a stream, this becomes true for the oldest first. */
+/*
+ * Whether the stream of FLIGHT has made no progress for AFTER. Of a stream's flights, the oldest is
+ * the first for which this holds.
+ */
 static bool
 makes_no_progress(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
 {
@@ -169,7 +173,10 @@ cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 
 /* ---- putting markers ---- */
 
-/* Captured work does not run, and nothing runs in a broken context: then there is no marker. */
+/*
+ * Put a marker for BATCH into STREAM. There is none if STREAM captures, because captured work does
+ * not run, or if its context is broken, because nothing runs there.
+ */
 static void
 add_flight(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
 {
@@ -192,7 +199,8 @@ add_flight(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint
 }
 
 /*
- * Streams that nobody waits for keep only their newest marker: nothing is learnt from the others.
+ * Drop all but the newest marker of each stream that nobody waits for: nothing is learnt from the
+ * others.
  */
 static void
 thin_out(struct cgpu_gate_gpu *gpu)

@@ -4,17 +4,17 @@
 
 #include "gate/state.h"
 
-/* End STREAM's batch with a marker. False: too many are in flight, nothing was done. */
+/* End STREAM's batch with a marker. False: nothing was done, because too many are in flight. */
 bool cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now);
 
 /* Measure the lag with a lone marker, if nobody has work on the GPU when WORD's turn begins. */
 void cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now);
 
-/* What was marked in STREAM until UNTIL has ended, as was SEEN. */
+/* Note that all work of STREAM that was marked until UNTIL has ended, as was SEEN. */
 void cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now,
                       enum cgpu_pace_seen seen);
 
-/* BATCH, which was in flight on GPU, has ended. */
+/* Note that BATCH, which was in flight on GPU, has ended. */
 void cgpu_flight_end(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now,
                      enum cgpu_pace_seen seen);
 

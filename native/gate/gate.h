@@ -15,7 +15,7 @@
 enum cgpu_gate {
     CGPU_GATE_CLOSED = 0,  /* wait */
     CGPU_GATE_OPEN = 1,    /* launch, with a bounded amount of work in flight; nobody else waits */
-    CGPU_GATE_PRESSED = 2, /* the same with less, and report soon when there is nothing to do */
+    CGPU_GATE_PRESSED = 2, /* the same with less; report soon if idle */
     CGPU_GATE_FREE = 3     /* launch, nothing is counted */
 };
 
@@ -44,7 +44,9 @@ cgpu_gate_is_metered(uint32_t word)
     return cgpu_gate_state(word) != CGPU_GATE_FREE;
 }
 
-/* Whether work may be launched far ahead; not if only the clock closes the gate. */
+/*
+ * Whether work may be launched far ahead. Not if the gate closes by the clock, without an arbiter.
+ */
 static inline bool
 cgpu_gate_is_unhurried(uint32_t word)
 {

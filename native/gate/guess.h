@@ -1,10 +1,10 @@
 /*
- * What a kernel is taken for that was never measured.
+ * The estimate for kernels that were never measured.
  *
- * To measure one it is launched alone, which leaves the GPU idle for a moment. Programs with
- * thousands of different kernels would do hardly anything else. So once enough of a process's
- * kernels were measured that did not differ much, the next ones are taken for as long as these
- * were, a few at a time; one that takes far longer ends that.
+ * To be measured, a kernel is launched alone, which leaves the GPU idle for a moment. A program
+ * with thousands of different kernels would do hardly anything else. So once enough of a process's
+ * kernels were measured and did not differ much, each new one is assumed to take as long as those,
+ * a few at a time. If one takes far longer, that ends.
  */
 #ifndef CGPU_GUESS_H
 #define CGPU_GUESS_H
@@ -18,10 +18,10 @@ struct cgpu_guess {
     uint32_t turn;   /* of those that are measured nevertheless */
 };
 
-/* What the next launch of an unknown kernel is taken for; 0: measure it alone. */
+/* The assumed time of the next launch of an unknown kernel; 0: measure it alone. */
 uint64_t cgpu_guess_next(struct cgpu_guess *guess);
 
-/* COUNT launches of unknown kernels took NS each. */
+/* Learn that COUNT launches of unknown kernels took NS each. */
 void cgpu_guess_learn(struct cgpu_guess *guess, uint64_t ns, uint64_t count);
 
 #endif

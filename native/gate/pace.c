@@ -32,7 +32,10 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     pace->end_ns = later(larger(pace->end_ns, now), batch->expected_ns);
 }
 
-/* A launch reaches the GPU late: until then nothing of BATCH runs, whatever has ended before. */
+/*
+ * When BATCH reaches the GPU, which is some time after its launch. Until then none of it runs,
+ * whatever has ended before.
+ */
 static uint64_t
 arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 {
@@ -55,8 +58,8 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
- * GPU time of BATCH, which ended at END (0: nobody knows when, or when it began). If it took much
- * longer than expected, others had the GPU meanwhile.
+ * The GPU time of BATCH, which ended at END (0: nobody knows when, or when it began). If it took
+ * much longer than expected, others had the GPU meanwhile.
  */
 static uint64_t
 used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end)
@@ -69,9 +72,9 @@ used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
- * When BATCH ended: between the last check and this one, at about the time expected. Rather too
- * early: then the next check comes before the end, not after it, and only a check before the end
- * shows when it comes. Otherwise an estimate that is too long would confirm itself.
+ * The assumed end of BATCH, which passed between the last check and this one: about when it was
+ * expected, but rather too early. Then the next check comes before the end, and only a check before
+ * the end shows when it comes. Otherwise an estimate that is too long would confirm itself.
  */
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
@@ -100,7 +103,10 @@ remove_batch(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
 }
 
-/* A sample is never too short, but too long if a thread had no processor or others the GPU. */
+/*
+ * Learn the lag from the probe that passed at NOW. A sample is never too short; it is too long if a
+ * thread had no processor or others had the GPU.
+ */
 static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
@@ -196,7 +202,7 @@ poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64
     if (pace->probed_ns != 0) {
         wait = 0; /* as soon as may be */
     } else if (pace->uncertain > 0) {
-        wait = elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
+        wait = elapsed / LATE_PART; /* nobody knows how long: check rarer as it takes longer */
     } else if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
         wait = lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
     } else { /* not beyond the end of the batch that runs, whatever the others take */

@@ -20,7 +20,7 @@
 
 enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
 
-/* What one launch of KEY takes; 0: not known yet. Four share a cache line. */
+/* The time that one launch of KEY takes; 0: not known yet. Four share a cache line. */
 struct cgpu_pace_estimate {
     uint64_t key;
     uint64_t ns;
@@ -101,7 +101,7 @@ struct cgpu_pace {
         __attribute__((aligned(64)));
 };
 
-/* A key for launches of FUNCTION (any handle) with UNITS of size (threads, bytes): never 0. */
+/* The key for launches of FUNCTION (any handle) with UNITS of size (threads, bytes): never 0. */
 static inline uint64_t
 cgpu_pace_key(const void *function, uint64_t units)
 {
@@ -112,8 +112,8 @@ cgpu_pace_key(const void *function, uint64_t units)
 }
 
 /*
- * What a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no harm,
- * because what is in flight is measured anyway.
+ * The time that a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no
+ * harm, because what is in flight is measured anyway.
  */
 static inline uint64_t
 cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
@@ -129,19 +129,26 @@ cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
     return 0;
 }
 
-/* BATCH was marked at NOW: it is in flight. */
+/* Note that BATCH was marked at NOW: it is in flight. */
 void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
-/* BATCH's marker was seen passed at NOW. Unless it was seen late, kernels are learnt from it. */
+/*
+ * Note that BATCH's marker was seen passed at NOW. Unless it was seen late, kernels are learnt from
+ * it.
+ */
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                     enum cgpu_pace_seen seen);
 
 /*
- * BATCH no longer counts as in flight, although it may not have ended: nothing is learnt from it.
+ * Note that BATCH no longer counts as in flight, although it may not have ended: nothing is learnt
+ * from it.
  */
 void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now);
 
-/* BATCH counts as in flight again. It may have begun some time ago, so its length says nothing. */
+/*
+ * Note that BATCH counts as in flight again. It may have begun some time ago, so its length shows
+ * nothing.
+ */
 void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
 /* All markers were checked at NOW: those that had not passed then pass later. */

@@ -21,7 +21,9 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
     return queued != 0 && since(now, queued) / 2 < CGPU_PERMIT_WAIT_NS;
 }
 
-/* Until when a permit is taken at NOW: what is in flight may run behind another's work. */
+/*
+ * The time until which a permit is taken at NOW. What is in flight may run behind another's work.
+ */
 static uint64_t
 lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -30,7 +32,10 @@ lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
     return now + CGPU_PERMIT_LEASE_NS + CGPU_LEDGER_PERMITS * left;
 }
 
-/* acq_rel: a permit protects no data; only the order of two changes matters. */
+/*
+ * Change PERMIT from FROM to TO. False: it has changed meanwhile. acq_rel: a permit protects no
+ * data; only the order of two changes matters.
+ */
 static bool
 change_permit(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
 {
@@ -44,7 +49,7 @@ change_permit(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_
     return done;
 }
 
-/* Whether this process still has its permit. */
+/* Renew the process's permit. False: it has none, or not any more. */
 static bool
 keep_permit(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -73,7 +78,7 @@ take_permit(struct cgpu_gate_gpu *gpu, uint64_t now)
     return taken;
 }
 
-/* Give the permit back, and wake who has queued longest. */
+/* Give the permit back, and wake the process that has queued longest. */
 static void
 give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -93,7 +98,7 @@ give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
     }
 }
 
-/* When the next permit expires: its process may have ended, or the gate have changed. */
+/* When the first permit expires. Its process may have ended, or its gate may have changed. */
 static uint64_t
 first_expiry(const struct cgpu_gate_gpu *gpu)
 {
@@ -114,7 +119,7 @@ join_queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
     return clip(first_expiry(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
 }
 
-/* End all batches, so that it is seen when the work has ended. Returns when to check. */
+/* End all batches by markers, which show when the work has ended. Returns when to check. */
 static uint64_t
 finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -129,7 +134,10 @@ finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
     return larger(cgpu_pace_room(&gpu->pace, 0, now), now + CGPU_PACE_SOONEST_NS);
 }
 
-/* It has none, or not any more. */
+/*
+ * Take a permit, as the process has none, or queue for one. Returns 0 if it may launch, else when
+ * to ask again.
+ */
 static uint64_t
 take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -137,7 +145,7 @@ take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
      */
     uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
     bool queues = gpu->queued_ns != 0;
-    /* who has just given one back goes behind those who queue */
+    /* a process that has just given one back goes behind those that queue */
     bool lately = gpu->gave_ns != 0 && since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
     /* then it goes without one: somebody's work may wait for this launch */
     bool waited =

@@ -1,10 +1,10 @@
 /*
- * What a process has under way on a GPU: streams, markers in flight, and what the gate needs from
- * its environment.
+ * A process's work on a GPU: streams, markers in flight, and what the gate needs from its
+ * environment.
  *
- * It has no clock, driver or thread: the proxy runs it with the driver, the model of docs/model.md
- * in virtual time. Everything but `marks`, `threads_waiting` and the gate is under one lock of the
- * process. Design: docs/design/gate.md.
+ * This code has no clock, driver or thread: the proxy runs it with the driver, the model of
+ * docs/model.md runs it in virtual time. Everything but `marks`, `threads_waiting` and the gate is
+ * under one lock of the process. Design: docs/design/gate.md.
  */
 #ifndef CGPU_GATE_STATE_H
 #define CGPU_GATE_STATE_H
@@ -21,7 +21,7 @@
 
 enum {
     CGPU_MAX_STREAMS = 8192,
-    /* one of each stream that nobody waits for, and those of the others */
+    /* one for each stream that nobody waits for, and those of the others */
     CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
     CGPU_GUESSES = 16,       /* launches of unknown kernels in a batch */
@@ -134,19 +134,20 @@ struct cgpu_gate_ops {
     bool (*is_passed)(const struct cgpu_flight *flight);
     /* Whether all of its stream has ended although the marker has not passed: then it was lost. */
     bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);
-    /* A marker of STREAM is gone: forget it if it was the last of a stream that is destroyed. */
+    /*
+     * Called when a marker of STREAM is gone: forget STREAM if it is destroyed and this was its
+     * last.
+     */
     void (*release)(struct cgpu_stream *stream);
     /* Add to SUM what threads have launched into STREAM and not yet handed over. */
     void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
-    /* Launches on GPU that threads have not handed over. */
+    /* The number of launches on GPU that threads have not handed over. */
     uint64_t (*count_held)(const struct cgpu_gate_gpu *gpu);
     void (*cut)(struct cgpu_stream *stream); /* its batch ends */
-    /*
-     * From now on nobody launches without the lock, and everything is handed over. False: not yet.
-     */
+    /* Make all threads launch under the lock only, and hand over what they have. False: not yet. */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
     /*
-     * Streams in a host function are stalled. Returns whether others may be waiting for the
+     * Stall the streams that are in a host function. Returns whether others may be waiting for the
      * program.
      */
     bool (*poll_host_calls)(struct cgpu_gate_gpu *gpu, uint64_t now);
@@ -163,7 +164,7 @@ cgpu_gate_is(const struct cgpu_gate_gpu *gpu, uint32_t flag)
     return (__atomic_load_n(&gpu->limits->metered, __ATOMIC_RELAXED) & flag) != 0;
 }
 
-/* acquire: who is let in sees all that came before. */
+/* The gate word in force. acquire: a thread that is let in sees all that came before. */
 static inline uint32_t
 cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
 {
@@ -177,19 +178,19 @@ cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
 /* Add one or more launches of BATCH's kind to STREAM's batch. */
 void cgpu_batch_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
 
-/* STREAM's batch holds NS of work that takes room and has no marker; 0: there is no batch. */
+/* Set STREAM's part of the GPU's unmarked work to NS; 0: there is no batch. */
 void cgpu_batch_set_unmarked(struct cgpu_stream *stream, uint64_t ns);
 
-/* STREAM may have work that was not counted. */
+/* Note that STREAM may have work that was not counted. */
 void cgpu_batch_suspect(struct cgpu_stream *stream);
 
-/* The launches in STREAM that no marker covers, those that threads hold included. */
+/* The launches in STREAM that no marker covers, including those that threads hold. */
 struct cgpu_unmarked cgpu_batch_sum(const struct cgpu_stream *stream);
 
-/* Does STREAM have work that no marker covers? */
+/* Whether STREAM has work that no marker covers. */
 bool cgpu_batch_wants_marker(const struct cgpu_stream *stream);
 
-/* The batch of STREAM, which begins anew. */
+/* Begin a new batch of STREAM, and return the one that ends. */
 struct cgpu_pace_batch cgpu_batch_close(struct cgpu_stream *stream);
 
 /* Whether STREAM gets no more markers before one has passed: see CGPU_STREAM_MARKERS. */
@@ -201,13 +202,13 @@ cgpu_batch_is_deferred(const struct cgpu_stream *stream)
 
 /* ---- a GPU ---- */
 
-/* Change what is known of GPU's work to TO; uncounted work stays so until threads are stopped. */
+/* Change GPU's phase to TO. Uncounted work stays uncounted until threads are stopped. */
 void cgpu_gate_set_phase(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
 
-/* Tell the arbiter what is in flight. */
+/* Show the arbiter what is in flight. */
 void cgpu_gate_publish(struct cgpu_gate_gpu *gpu);
 
-/* Is work in flight that the arbiter should wait for? */
+/* Whether work is in flight that the arbiter should wait for. */
 static inline bool
 cgpu_gate_is_busy(const struct cgpu_gate_gpu *gpu)
 {
@@ -216,16 +217,16 @@ cgpu_gate_is_busy(const struct cgpu_gate_gpu *gpu)
 
 /* ---- streams that stall ---- */
 
-/* STREAM is stalled from NOW on, because of WHY; it may have been before, for another reason. */
+/* Stall STREAM from NOW on, for the reason WHY. It may have been stalled before, for another. */
 void cgpu_stall_begin(struct cgpu_stream *stream, enum cgpu_stall why, uint64_t now);
 
-/* STREAM takes time of the GPU that is charged only when it has ended. */
+/* Note that STREAM takes time of the GPU that is charged only when its work has ended. */
 void cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now);
 
-/* Work of STREAM has ended. */
+/* Note that work of STREAM has ended. */
 void cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now);
 
-/* STREAM's work counts again. */
+/* Count STREAM's work again. */
 void cgpu_stall_end(struct cgpu_stream *stream, uint64_t now);
 
 /* Whether STREAM, which has no markers, is in a host function or is about to be. */

@@ -7,8 +7,8 @@
 #include "gate/permits.h"
 
 /*
- * What is in flight in STREAM has ended, though its markers have not been seen to pass. Not what
- * another thread began to launch after BEGUN.
+ * Note that what is in flight in STREAM has ended, though its markers have not been seen to pass.
+ * Not for what another thread began to launch after BEGUN.
  */
 static void
 note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
@@ -23,7 +23,8 @@ note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 }
 
 /*
- * Its marker may be younger than BEGUN: a stream that was stalled pays before it is let in again.
+ * A marker may be younger than BEGUN: a stream that was stalled is charged before it is let in
+ * again.
  */
 void
 cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
@@ -47,7 +48,7 @@ cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
     cgpu_permits_renew(gpu, now);
 }
 
-/* A thread waits for its gate, or for room. relaxed, both: hints */
+/* Whether a thread waits for its gate, or for room. relaxed, both: hints */
 static bool
 wants_to_launch(const struct cgpu_gate_gpu *gpu)
 {

@@ -11,10 +11,13 @@
 
 #include "gate/state.h"
 
-/* What STREAM was marked for by BEGUN has ended; the rest too, if none was handed over since. */
+/*
+ * Note that all work of STREAM that was marked until BEGUN has ended, and the rest too, if no
+ * launch was handed over since.
+ */
 void cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now);
 
-/* Something was synchronised, and GPU's markers have been checked: a rest may begin. */
+/* Note that a rest may begin: something was synchronised, and GPU's markers have been checked. */
 void cgpu_sync_begin_rest(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

@@ -40,7 +40,7 @@ report_failure(const char *path)
     return -1;
 }
 
-/* The next NUL-terminated field of the plan, or NULL at its end. */
+/* The next NUL-terminated field of the plan; NULL at its end. */
 static const char *
 read_field(struct cgpu_document *plan)
 {
@@ -101,7 +101,10 @@ is_trusted(int fd, const char *kind)
     return S_ISREG(facts.st_mode) && own && (!shared || strcmp(kind, "rw") == 0);
 }
 
-/* A new directory, with ATTRIBUTES beside those that every mount of ours has. */
+/*
+ * Make a new, empty directory: a tmpfs with ATTRIBUTES and those that every mount of ours has.
+ * Returns its descriptor.
+ */
 static int
 make_tmpfs(unsigned attributes)
 {
@@ -123,7 +126,7 @@ is_tmpfs(const struct mount *mount)
     return strcmp(mount->kind, "tmpfs") == 0;
 }
 
-/* Let nobody write to a new directory, now that all mount points are in it. */
+/* Make a new directory read-only, now that all mount points in it exist. */
 static int
 close_tmpfs(const struct mount *mount)
 {
@@ -132,7 +135,7 @@ close_tmpfs(const struct mount *mount)
     return done ? 0 : report_failure(mount->destination);
 }
 
-/* A detached copy of the host's file at mount->source. */
+/* Set mount->tree to a detached copy of the host's file at mount->source. */
 static int
 clone_source(struct mount *mount)
 {

@@ -17,7 +17,10 @@ static const char *const known[] = {"limits", "ledger", "record.json", "notes", 
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
-/* As registry.py: letters, digits, _ . and -, and no leading dot. */
+/*
+ * Whether ID can be a container's id, as in registry.py: letters, digits, _ . and -, and no leading
+ * dot.
+ */
 static bool
 is_id(const char *id)
 {
@@ -43,7 +46,7 @@ remove_container(int containers, const char *id)
 }
 
 /*
- * A connection makes the server refresh, as in node/cgpu_node/server.py; otherwise it notices
+ * Make the server refresh by a connection, as in node/cgpu_node/server.py; otherwise it notices
  * later.
  */
 static void
@@ -59,7 +62,10 @@ wake_server(int state)
     }
 }
 
-/* The id from the arguments or, for a hook that serves all containers, from the state on stdin. */
+/*
+ * The id of the container: GIVEN as an argument or, for a hook that serves all containers, from the
+ * state on stdin.
+ */
 static const char *
 read_id(const char *given, char *out, size_t size)
 {

@@ -30,7 +30,10 @@ write_to_stdin(const struct cgpu_document *document)
     return fd >= 0 && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) >= 0;
 }
 
-/* ARGV is that of the hook: --state-dir and --driver-dir, as the hook's file has them. */
+/*
+ * Run COMMAND in Python. ARGV is that of the hook: --state-dir and --driver-dir, as the hook's file
+ * has them.
+ */
 static int
 become_python(const char *command, int argc, char **argv, const struct cgpu_document *input)
 {

@@ -53,7 +53,7 @@ open_file(int parent, const char *name, bool create)
     return open_entry(parent, name, 0);
 }
 
-/* As cgpu_rootfs_open; DIRECTORY: what is at the end of PATH. */
+/* As cgpu_rootfs_open; DIRECTORY: whether PATH leads to a directory. */
 static int
 open_below(int root, const char *path, bool create, bool directory)
 {

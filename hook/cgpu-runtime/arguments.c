@@ -5,8 +5,9 @@
 #include <string.h>
 
 /*
- * Options with a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches. Those
- * without a target are listed only so that their value is not mistaken for something else.
+ * The options that have a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches.
+ * We do not need the value of an option without a target. Such options are listed so that no value
+ * is mistaken for something else.
  */
 struct option {
     const char *name;
@@ -81,8 +82,9 @@ is_abbreviated(const struct option *option)
 }
 
 /*
- * The option that the LENGTH letters at NAME begin: crun accepts abbreviations. If several begin
- * alike, crun refuses them, or knows only one of them: only that there is a value is clear.
+ * Find the option whose name begins with the LENGTH letters at NAME: crun accepts abbreviations. If
+ * several names begin like that, crun refuses the word or knows only one of them. Then it is only
+ * clear that a value follows.
  */
 static const struct option *
 find_abbreviated(const struct option *table, const char *name, size_t length)
@@ -98,7 +100,7 @@ find_abbreviated(const struct option *table, const char *name, size_t length)
 }
 
 /*
- * The option that ARGUMENT names, and in *VALUE where its value begins, or NULL if that is the next
+ * Find the option that ARGUMENT names. *VALUE: where its value begins, or NULL if that is the next
  * argument. Go accepts one dash for two; crun accepts abbreviations, -bVALUE, and -d before that.
  */
 static const struct option *
@@ -132,7 +134,10 @@ is_switch(const char *const *names, const char *argument)
     return false;
 }
 
-/* Note what a global option outside our table means for the words that follow it. */
+/*
+ * Record whether the global switch ARGUMENT asks for help or a version. If it is unknown, record
+ * that the next word may be its value.
+ */
 static void
 note_switch(struct cgpu_arguments *out, const char *argument)
 {

@@ -11,7 +11,10 @@
 
 enum { FAILED = 1 }; /* as runc */
 
-/* Whether something is there: a new file differs from one that was removed in inode or birth. */
+/*
+ * Whether there is a file at PATH; its facts in OUT. A new file differs in inode or birth from one
+ * that was removed.
+ */
 static bool
 stat_path(const char *path, struct statx *out)
 {
@@ -83,7 +86,10 @@ is_same(const struct statx *a, const struct statx *b)
            a->stx_btime.tv_nsec == b->stx_btime.tv_nsec;
 }
 
-/* Whether the low-level runtime, which ended with STATUS, knows this container, no other one. */
+/*
+ * Whether the low-level runtime, which ended with STATUS, has created this container: not another
+ * one with the same id.
+ */
 static bool
 is_known(const struct cgpu_creation *creation, int status)
 {
@@ -93,7 +99,10 @@ is_known(const struct cgpu_creation *creation, int status)
     return there && !(another && status != 0);
 }
 
-/* Give the share back, or to PROCESS if that lives; whether Python says that it has done so. */
+/*
+ * Give the share back, or to PROCESS if that lives. Returns whether Python answers that this is
+ * done.
+ */
 static bool
 give_back(struct cgpu_creation *creation, pid_t process, char *message, size_t size)
 {

@@ -34,14 +34,14 @@ int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_argumen
                        const char *config);
 
 /*
- * Whether the low-level runtime already has another container with this id, so that it will fail.
+ * Whether the low-level runtime will fail, because it already has another container with this id.
  */
 bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
 
 /*
- * The low-level runtime has ended with STATUS. If it has no such container, give the share back; if
- * it keeps the container elsewhere than expected, the share goes with the container's process.
- * Returns the wait status to end with.
+ * End the creation after the low-level runtime has ended with STATUS. If it has no such container,
+ * give the share back. If it keeps the container elsewhere than expected, the share goes to the
+ * container's process. Returns the wait status to end with.
  */
 int cgpu_creation_end(struct cgpu_creation *creation, int status);
 

@@ -21,7 +21,7 @@ enum { MAX_OPTIONS = 64 }; /* before a subcommand */
 static const char *const names[] = {"runc", "crun"};
 static const char *const folders[] = {"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"};
 
-/* A program other than this one, which would otherwise start itself for ever. */
+/* Whether PATH is a program other than this one, which would otherwise start itself for ever. */
 static bool
 is_usable(const char *path)
 {
@@ -53,7 +53,7 @@ cgpu_lowlevel_find(const char *given, char out[PATH_MAX])
     return "no low-level runtime found: expected runc or crun, or a link " CHOSEN;
 }
 
-/* Which of the two a program is that is called FILE, such as crun-1.14-linux-amd64. */
+/* Find out whether the program FILE, such as crun-1.14-linux-amd64, is runc or crun. */
 static const char *
 find_name(const char *file)
 {

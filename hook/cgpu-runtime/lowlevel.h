@@ -8,16 +8,22 @@
 
 #include "arguments.h"
 
-/* Its absolute path, from GIVEN (or NULL), /etc/cgpu/runtime or the usual directories. */
+/*
+ * Find the runtime: GIVEN, else /etc/cgpu/runtime, else in the usual directories. Sets OUT to its
+ * absolute path and returns NULL, or returns what is wrong.
+ */
 const char *cgpu_lowlevel_find(const char *given, char out[PATH_MAX]);
 
-/* The directory that it probably keeps while container ID exists; its name need not tell. */
+/*
+ * Set OUT to the directory that RUNTIME probably keeps while container ID exists. RUNTIME may be
+ * runc or crun under another name.
+ */
 void cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char *out,
                          size_t size);
 
 /*
- * The first process of the container that ARGUMENTS have created, as RUNTIME itself reports it; 0
- * if it reports none, as of one that has ended.
+ * The first process of the container that ARGUMENTS have created, as RUNTIME reports it; 0 if it
+ * reports none, for instance because that has ended.
  */
 pid_t cgpu_lowlevel_process(const char *runtime, const struct cgpu_arguments *arguments);
 

@@ -40,8 +40,8 @@ is_one_of(const char *const *names, const char *word)
 }
 
 /*
- * The absolute paths of bundle and configuration. If there is no such bundle, the low-level runtime
- * reports it.
+ * Find the absolute paths of bundle and configuration. False: there is no such bundle, which the
+ * low-level runtime will report.
  */
 static bool
 find_config(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])
@@ -74,7 +74,7 @@ is_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *rep
     }
     const char *why = cgpu_document_read(config, &document);
     if (why != NULL && (errno == ENOENT || errno == ENOTDIR || errno == EISDIR)) {
-        return 0; /* the runtime's own words for it are known to everyone */
+        return 0; /* the low-level runtime reports that itself */
     }
     if (why != NULL) {
         cgpu_report_error(report, "%s: %s", config, why);
@@ -85,7 +85,10 @@ is_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *rep
     return managed;
 }
 
-/* 0 if the container may be created; changes its configuration if cgpu manages it. */
+/*
+ * Change the configuration if cgpu manages the container. Returns 0 if the container may be
+ * created.
+ */
 static int
 edit_if_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
                 const char *runtime, struct cgpu_creation *creation)
@@ -130,7 +133,9 @@ refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *
     return 0;
 }
 
-/* 0 if the low-level runtime may get the command line, -1 after an error message. */
+/*
+ * Check the command line. Returns 0 if the low-level runtime may get it, -1 after an error message.
+ */
 static int
 check_command(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
               const char *runtime, struct cgpu_creation *creation)
@@ -154,7 +159,7 @@ has_sockets(void)
 }
 
 /*
- * Whether the runtime has to be this very process: a service manager accepts messages about a
+ * Whether this very process has to become the runtime: a service manager accepts messages about a
  * container in the foreground only from the process that it started.
  */
 static bool
@@ -175,7 +180,7 @@ start_runtime(const struct cgpu_arguments *arguments, const struct cgpu_report *
         cgpu_runtime_child_start(&child, report, runtime, arguments->forwarded) == 0) {
         cgpu_runtime_child_end(cgpu_creation_end(creation, cgpu_runtime_child_wait(&child)));
     }
-    cgpu_python_wait(&creation->python); /* or it would be a child of the runtime's */
+    cgpu_python_wait(&creation->python); /* else the editor would become a child of the runtime */
     execv(runtime, arguments->forwarded);
     cgpu_report_error(report, "%s: %s", runtime, strerror(errno));
     return FAILED;

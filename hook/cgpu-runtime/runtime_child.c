@@ -12,7 +12,10 @@
 
 enum { FAILED = 1 }; /* as runc */
 
-/* CHILD_ACTION: the disposition of SIGCHLD that we inherited. */
+/*
+ * Become the low-level runtime, in the child. CHILD_ACTION: the disposition of SIGCHLD that we
+ * inherited.
+ */
 static _Noreturn void
 exec_runtime(const struct cgpu_runtime_child *runtime, pid_t parent, void (*child_action)(int),
              const struct cgpu_report *report, const char *program, char **argv)
@@ -63,7 +66,8 @@ forward_signal(pid_t child, const siginfo_t *info)
 }
 
 /*
- * Close our copies: a reader that reads a pipe to its end should wait for the runtime, not for us.
+ * Close our copies of the descriptors: a reader that reads a pipe to its end should wait for the
+ * runtime, not for us.
  */
 static void
 release_descriptors(void)

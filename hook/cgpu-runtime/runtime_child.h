@@ -17,16 +17,16 @@ struct cgpu_runtime_child {
 
 /*
  * Start PROGRAM with everything that this process was given: descriptors, group, terminal, signals.
- * It dies with this process. 0, or -1 if no process can be created. If PROGRAM cannot be
- * run, the sentence goes to REPORT.
+ * It dies with this process. Returns 0, or -1 if no process can be created. If PROGRAM cannot be
+ * run, REPORT gets the sentence.
  */
 int cgpu_runtime_child_start(struct cgpu_runtime_child *out, const struct cgpu_report *report,
                              const char *program, char **argv);
 
-/* Forward signals until it ends. Returns its wait status. */
+/* Forward signals until the runtime ends. Returns its wait status. */
 int cgpu_runtime_child_wait(const struct cgpu_runtime_child *runtime);
 
-/* End as it did. */
+/* End this process as the runtime ended, which had this wait STATUS. */
 _Noreturn void cgpu_runtime_child_end(int status);
 
 #endif

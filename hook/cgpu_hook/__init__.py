@@ -1,1 +1,1 @@
-"""Container creation: the planner, and what carries a plan out."""
+"""Container creation: the planner, and the programs that carry a plan out."""

@@ -1,4 +1,4 @@
-"""Containers of pods that follow allocations: their variables are written, never read."""
+"""A container's share by its pod's decision; the container's variables are written, never read."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def read_allocation(draft: Draft) -> None:
 def request_of(
     pod: ContainerPod, found: AllocationAnnotation, mode: str, node: Node, state_dir: str
 ) -> Request:
-    """The share of a container that its pod's decision names.
+    """Return the share of a container that its pod's decision names.
 
-    ``asked.given`` are the variables that its program is to find.
+    ``Request.given`` are the variables that the container's program is to find.
 
     Raises:
         CgpuError: the decision does not fit this node, or gives more than the pod asks for; the
@@ -136,24 +136,24 @@ def request_of(
     return Request(shares, weight or 1, high_priority=False, asked=Asked(given))
 
 
-def _make_unknown_error(where: str, node: Node) -> CgpuError:
-    """The error for a GPU that is not here; it may be one that was lost before it had a name."""
-    what = f"{where}: this node has no such GPU"
+def _make_unknown_error(field: str, node: Node) -> CgpuError:
+    """Return the error for a GPU that this node has not, or that was lost before it had a name."""
+    what = f"{field}: this node has no such GPU"
     unnamed = [format_lost_gpu(gpu.as_gpu) for gpu in node.lost_gpus if not gpu.uuid]
     if not unnamed:
         return _make_error(what)
     return GpuLostError(f"{ANNOTATION}: {'; '.join([what, *unnamed])}")
 
 
-def _check_grant(where: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
+def _check_grant(field: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
     most = gpu.total_bytes // MIB
     if grant.mem > most:
         raise _make_error(
-            f"{where}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}"
+            f"{field}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}"
         )
     if (grant.core > 0) != (mode == CORE_MEM):
         allowed = f"at least {CORE_STEP}" if mode == CORE_MEM else "0 or no core"
-        raise _make_error(f"{where}.core={grant.core}: expected {allowed} on a node in mode {mode}")
+        raise _make_error(f"{field}.core={grant.core}: expected {allowed} on a node in mode {mode}")
 
 
 def _count_gpu_units(gpu: NodeGpu) -> int:
@@ -161,7 +161,7 @@ def _count_gpu_units(gpu: NodeGpu) -> int:
 
 
 def _count_grant_units(grant: Grant, gpu: NodeGpu) -> int:
-    """Of how many units of a GPU its memory is that part; upwards, as it was rounded down."""
+    """Return the part's memory in units; rounded up, as its number was rounded down."""
     return -(-grant.mem * _count_gpu_units(gpu) * MIB // gpu.total_bytes)
 
 
@@ -170,7 +170,7 @@ def _join_numbers(numbers: Any) -> str:  # noqa: ANN401
 
 
 def _with_variables(config: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """``config`` with these variables, and without others of theirs that image or pod have set."""
+    """Return ``config`` with ``variables``, without others of ours that image or pod have set."""
     process = config.get("process") or {}
     others = [entry for entry in process.get("env") or [] if not _is_replaced(entry)]
     env = [*others, *(f"{name}={value}" for name, value in variables.items())]
@@ -183,9 +183,9 @@ def _is_replaced(entry: object) -> bool:
 
 
 def _without_gpus(config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` without what would give a GPU: device nodes, NVIDIA's hooks, what they read.
+    """Return ``config`` without all that gives a GPU: device nodes, NVIDIA's hooks and their input.
 
-    ``config`` itself where there is nothing of it.
+    If it has nothing of that, ``config`` itself is returned.
     """
     linux = config.get("linux") or {}
     paths = [d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)]
@@ -204,5 +204,5 @@ def _without_gpus(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _make_error(what: str) -> CgpuError:
-    return CgpuError(f"{ANNOTATION}: {what}")
+def _make_error(problem: str) -> CgpuError:
+    return CgpuError(f"{ANNOTATION}: {problem}")

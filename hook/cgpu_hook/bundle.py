@@ -42,7 +42,8 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
     Args:
         creation: the container.
         setting: where state and driver are.
-        answer: called as soon as the container may be created, with the directory of its share,
+        answer: called as soon as the container may be created, with the directory of its share, or
+            "" if cgpu is off. In legacy mode its hook still has to admit the share.
             which its hook may still have to admit; empty if cgpu is off.
 
     Raises:

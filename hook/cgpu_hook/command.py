@@ -97,7 +97,7 @@ _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
 
 
 def _report_refusal(arguments: list[str], message: str, hint: str = "") -> None:
-    """One sentence for whoever starts the container, and a line for the system's log."""
+    """Write one sentence for the one that starts the container, and a line to the system's log."""
     from cgpu_hook.systemlog import ERROR, log
 
     sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())

@@ -1,4 +1,4 @@
-"""The share of one container: what the node has for it, its admission, and its end."""
+"""The share of one container: the facts about the node, its admission, and its end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TOOL = "nvidia-smi"
 
 
 def load_host(draft: Draft) -> dict[str, Any]:
-    """Find out the facts about the node, and the files of the host that a plan may refer to.
+    """Load the facts about the node, and the files of the host that a plan may refer to.
 
-    Returns the configuration as no earlier run of the same bundle has edited it.
+    Return the configuration without the edits of an earlier run of the same bundle.
     """
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_node.facts.node import load_node
@@ -51,7 +51,7 @@ def load_host(draft: Draft) -> dict[str, Any]:
 
 
 def find_host_files(name: str, state_dir: str, node: Node) -> HostFiles:
-    """The files of this host that a plan for the container ``name`` refers to.
+    """Return the files of this host that a plan for the container ``name`` refers to.
 
     Raises:
         CgpuError: cgpu was not built or is not installed completely.
@@ -66,7 +66,7 @@ def find_host_files(name: str, state_dir: str, node: Node) -> HostFiles:
 
 
 def _find_tools(driver_dir: str) -> dict[str, str]:
-    """The driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
+    """Find the driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
 
     ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.
     """
@@ -110,7 +110,7 @@ def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
 
 
 def announce_container(draft: Draft) -> None:
-    """Inform the server of an admitted container, after those who wait for the container."""
+    """Inform the server of an admitted container; the container's start does not wait for this."""
     from cgpu_node.server import wake_server
 
     wake_server(draft.host_files.state_dir, draft.node.driver_dir)

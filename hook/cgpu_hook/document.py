@@ -46,7 +46,7 @@ _IN_WORDS: dict[type, str] = {
 
 
 def read(path: str) -> dict[str, Any]:
-    """The configuration at ``path``; never waits, and follows links as the low-level runtime does.
+    """The configuration at ``path``; never wait, and follow links as the low-level runtime does.
 
     Raises:
         CgpuError: one sentence that says what is wrong with the file.
@@ -55,10 +55,10 @@ def read(path: str) -> dict[str, Any]:
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """The configuration that ``data`` writes; ``name`` is what messages call it.
+    """Return the configuration in ``data``; messages call it ``name``.
 
     Raises:
-        CgpuError: it is not one.
+        CgpuError: ``data`` is no configuration.
     """
     try:
         text = data.decode()
@@ -77,9 +77,9 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_strings(config: dict[str, Any], name: str) -> None:
-    """Refuse strings that can be no path and no variable: others read them differently, or not.
+    """Refuse strings that can be no path and no variable: other programs read them differently.
 
-    Nothing reads annotations as one.
+    Annotations are not checked: nothing reads one as a path or a variable.
     """
     todo: list[Any] = [value for key, value in config.items() if key != "annotations"]
     while todo:
@@ -96,7 +96,7 @@ def _check_strings(config: dict[str, Any], name: str) -> None:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether ``text`` can be written as UTF-8: a file's name that is no text cannot."""
+    """Return whether ``text`` can be written as UTF-8; some names of files cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -105,10 +105,10 @@ def is_utf8(text: str) -> bool:
 
 
 def check_config(config: object, name: str) -> dict[str, Any]:
-    """``config`` if everything that cgpu reads in it has the right type.
+    """Return ``config`` if each value in it that cgpu reads has the right type.
 
     Raises:
-        CgpuError: something has not.
+        CgpuError: one has not.
     """
     if not isinstance(config, dict):
         raise CgpuError(f"{printable(name, LONGEST_PATH)}: expected a JSON object")
@@ -150,7 +150,7 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
 
 
 def pack_config(config: dict[str, Any], name: str) -> bytes:
-    """The bytes of ``config``; ``name`` is what messages call it.
+    """Return the bytes of ``config``; messages call it ``name``.
 
     Raises:
         CgpuError: it is nested too deeply.

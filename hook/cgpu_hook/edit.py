@@ -48,11 +48,11 @@ class _CharDevice(NamedTuple):
 
 
 def apply_plan(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """``config`` with ``plan`` in it; a new document, the old one is not changed.
+    """Return a copy of ``config`` with ``plan`` in it.
 
     Raises:
-        CgpuError: a device is missing, a file of the host is not fit to be mounted, or a path
-            of the image cannot be written into a configuration.
+        CgpuError: a device is missing, a file of the host is not fit to be mounted, or a path of
+            the image cannot be written into a configuration.
     """
     check_sources(plan)
     for path in (*plan.masks, *(mount.destination for mount in plan.mounts)):
@@ -78,10 +78,10 @@ def apply_plan(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
 def without_earlier_edit(
     config: dict[str, Any], node: Node, host_files: HostFiles
 ) -> dict[str, Any]:
-    """``config`` without the mounts and the hook of an earlier run of the same bundle.
+    """Return ``config`` without the mounts and the hook of an earlier run of the same bundle.
 
-    That may have been another release, installed elsewhere. Only a configuration with our hook in
-    it is touched, and a hook cannot come from an image or from a user of the engine.
+    The earlier run may have been by another release, installed elsewhere. Only a configuration with
+    our hook in it is changed, and a hook cannot come from an image or from a user of the engine.
     """
     hooks = dict(config.get("hooks") or {})
     found = False
@@ -153,7 +153,7 @@ def check_sources(plan: Plan) -> None:
 
 
 def bind_devices(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
-    """Mounts of the files that stand for devices in a simulated driver.
+    """Return the mounts of the files that stand for devices in a simulated driver.
 
     Raises:
         CgpuError: one is missing or not fit to be mounted.

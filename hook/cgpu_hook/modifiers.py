@@ -139,7 +139,7 @@ def _make_hooks(files: HostFiles) -> dict[str, list[dict[str, Any]]]:
 
 
 def add_libraries(draft: Draft) -> None:
-    """Put proxies and driver where the container's loader finds them, and over what it brings.
+    """Mount proxies and driver where the container's loader finds them, and over the image's own.
 
     Raises:
         CgpuError: a mount or a file of the image is in the way.
@@ -179,7 +179,7 @@ _GIVING: tuple[Modifier, ...] = (add_share, add_libraries, add_devices)
 def _mounts_of(
     config: dict[str, Any], rootfs: RootfsView
 ) -> tuple[dict[str, dict[str, Any]], Mounted]:
-    """Path inside the root -> the configuration's own mount there; and the view with them.
+    """Return the configuration's own mounts by path inside the root, and the view with them.
 
     /dev must be a file system of the container's own, and /dev/cgpu must be free: a file that is
     created there must not end up in a directory of the host.
@@ -207,7 +207,7 @@ def _mounts_of(
 
 
 def _read_cwd(config: dict[str, Any]) -> str:
-    """The working directory of the container's first program."""
+    """Return the working directory of the container's first program."""
     cwd = (config.get("process") or {}).get("cwd")
     return cwd if isinstance(cwd, str) else "/"
 

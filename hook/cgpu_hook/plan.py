@@ -1,4 +1,4 @@
-"""What is known of a container at its creation, and what cgpu does to it: one draft, as data.
+"""The draft of a container's creation: facts about it, and what cgpu does to it, as data.
 
 Modifiers add to the draft; the editor and the prestart hook carry its plan out.
 """
@@ -59,7 +59,7 @@ class HostFiles(NamedTuple):
 
     @property
     def share_directory(self) -> str:
-        """The directory of this container's limits and ledger."""
+        """Return the directory of this container's limits and ledger."""
         return f"{self.state_dir}/containers/{self.id}"
 
 
@@ -86,11 +86,11 @@ class Plan(NamedTuple):
 
     @property
     def gpus(self) -> tuple[GpuShare, ...]:
-        """The caps, in the order of the visible list."""
+        """Return the caps, in the order of the visible list."""
         return self.request.gpus if self.request else ()
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as ``cgpu plan --json`` prints it.
+        """Return the plan as ``cgpu plan --json`` prints it.
 
         Device nodes and masks are among the mounts, with the options ``device`` and ``mask``.
         """
@@ -173,7 +173,7 @@ class Draft:
         self.plan = Plan()
 
     def edit_config(self) -> dict[str, Any]:
-        """The container's new configuration; the given one itself if nothing is to be changed.
+        """Return the container's new configuration; the given one if nothing is to be changed.
 
         Raises:
             CgpuError: as ``apply_plan``.
@@ -186,16 +186,16 @@ class Draft:
 
 
 def variables_of(config: dict[str, Any]) -> dict[str, str]:
-    """The container's own environment, ``process.env`` of its configuration."""
+    """Return the container's own environment, ``process.env`` of its configuration."""
     process = config.get("process") or {}
     return parse_environment(process.get("env") or [])
 
 
 def rootfs_path(config: dict[str, Any], bundle: str) -> str:
-    """The absolute path of the root file system; in a configuration it may be relative.
+    """Return the absolute path of the root file system; in a configuration it may be relative.
 
     Raises:
-        CgpuError: there is none.
+        CgpuError: the configuration names none.
     """
     path = (config.get("root") or {}).get("path")
     if not path or not isinstance(path, str):

@@ -1,8 +1,8 @@
 """The pod that a container belongs to, by the annotations that containerd or CRI-O gives it.
 
-These engines set them after the pod's own annotations, so a user cannot choose them. The pod's own
-come along too, in CRI-O always and in containerd where it is configured. They are a user's: whether
-they are for this pod, container and node is checked here.
+The engines set these after the pod's own annotations, so a user cannot choose them. CRI-O always
+passes the pod's own on too, containerd if it is so configured. Those are a user's: this module
+checks whether they are for this pod, container and node.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ContainerPod(NamedTuple):
 
     @property
     def identity(self) -> PodContainer:
-        """The pod and container as a record has them."""
+        """Return the pod and container as a record has them."""
         from cgpu_node.shares.record import PodContainer
 
         return PodContainer(self.uid, self.namespace, self.name, self.container)
@@ -105,8 +105,8 @@ def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
 def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir: str) -> None:
     """Refuse a container that asks for a part of a GPU without a decision.
 
-    What an agent has left about the pod is read and not waited for: without a decision the
-    container gets no GPU anyway.
+    An agent's file about the pod is read, but not waited for: without a decision the container gets
+    no GPU anyway.
 
     Args:
         pod: the pod.
@@ -114,7 +114,7 @@ def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir
         state_dir: the state directory.
 
     Raises:
-        CgpuError: it asks for one.
+        CgpuError: the container asks for a part of a GPU.
     """
     spec = read_spec(state_dir, pod.uid)
     if spec is None or pod.container not in spec.containers:
@@ -138,7 +138,7 @@ def check_spec(
 ) -> None:
     """Refuse a decision that gives more than the pod's own specification asks for.
 
-    Without an agent that is up to date, only a specification that an agent has left counts.
+    If no agent is up to date, only a specification that an agent has left is checked.
 
     Args:
         pod: the pod.
@@ -169,21 +169,21 @@ def check_spec(
         )
 
 
-def _check_limit(where: str, resource: str, given: int, limit: int) -> None:
+def _check_limit(field: str, resource: str, given: int, limit: int) -> None:
     if given > limit:
         raise _make_error(
-            f"{where}: {resource}={given}: expected at most {limit}, the pod's own limit"
+            f"{field}: {resource}={given}: expected at most {limit}, the pod's own limit"
         )
 
 
 def check_generations(
     pod: ContainerPod, found: AllocationAnnotation, units: Mapping[str, Mapping[str, int]]
 ) -> None:
-    """Refuse a decision if what other tools read of the pod's share differs from it.
+    """Refuse a decision if other tools read a different share of the pod.
 
-    They leave init containers out, or count the largest of them, so what they say of a GPU is
-    between the smallest part and the sum of all. Indices of GPUs change, so only their number
-    counts.
+    Their annotations leave init containers out, or count the largest of them. So their number for a
+    GPU is between the smallest part and the sum of all parts. Indices of GPUs change, so only the
+    number of GPUs is compared.
 
     Args:
         pod: the pod.
@@ -215,7 +215,7 @@ def check_generations(
 
 
 def _sum_by_gpu(name: str, text: str) -> dict[str, int]:
-    """Index of a GPU -> what the containers of ``{"0": {"1": 3}}`` have of it together."""
+    """Return the sums of all containers by index of a GPU, from ``{"0": {"1": 3}}``."""
     total: dict[str, int] = {}
     try:
         for parts in jsontext.loads(text).values():
@@ -235,7 +235,7 @@ def _check_gpu_count(name: str, gpus: int, expected: int) -> None:
 
 
 def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], times: int) -> None:
-    """Refuse what is below the smallest part of a GPU or above the sum of all, ``times`` over."""
+    """Refuse a number below the smallest part of a GPU or above the sum of all, ``times`` over."""
     per_gpu: dict[str, list[int]] = {}
     for grants in parts.values():
         for uuid, part in grants.items():
@@ -249,5 +249,5 @@ def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], 
         )
 
 
-def _make_error(what: str) -> CgpuError:
-    return CgpuError(f"{allocation_annotation.ANNOTATION}: {what}")
+def _make_error(problem: str) -> CgpuError:
+    return CgpuError(f"{allocation_annotation.ANNOTATION}: {problem}")

@@ -43,9 +43,9 @@ def edit_stdin(setting: Setting) -> None:
 
 
 def _identify_container(config: dict[str, Any]) -> tuple[str, str]:
-    """The container's id, and its directory, which podman keeps as long as the container.
+    """Return the container's id, and its directory, which podman keeps as long as the container.
 
-    The hook gets neither; podman mounts a mark from that directory, ``.../ID/userdata``.
+    podman's hook gets neither, but podman mounts a file from that directory, ``.../ID/userdata``.
     """
     for mount in config.get("mounts") or []:
         if mount["destination"] == _MARK and isinstance(mount.get("source"), str):

@@ -65,7 +65,7 @@ def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
 
 
 def _parse_state(data: bytes) -> tuple[str, int, str]:
-    """Id, host's process id and bundle from the state that a runtime gives its hooks."""
+    """Return id, host's process id and bundle from the state that a runtime gives its hooks."""
     try:
         state = jsontext.loads(data.decode())
         name, pid, bundle = state["id"], state["pid"], state["bundle"]
@@ -81,7 +81,7 @@ def _parse_state(data: bytes) -> tuple[str, int, str]:
 
 
 def _open_rootfs(pid: int, path: str) -> Rootfs:
-    """The container's root as its own mounts show it, before or after the runtime changed root."""
+    """Open the container's root as its mounts show it, before or after the runtime changed root."""
     root = f"/proc/{pid}/root"
     changed = not os.path.samestat(os.stat("/"), os.stat(root))
     return Rootfs(root if changed else f"{root}{path}", is_complete=True)

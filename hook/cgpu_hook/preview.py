@@ -1,4 +1,4 @@
-"""``cgpu plan``: what cgpu would do to a configuration on this node; changes nothing."""
+"""``cgpu plan``: the changes that cgpu would make to a configuration on this node."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _UNKNOWN = (
 def preview_plan(
     config_path: str, state_dir: str | None = None, driver_dir: str | None = None
 ) -> Plan:
-    """The plan for the container of ``config_path``; empty if cgpu is off for it.
+    """Return the plan for the container of ``config_path``; empty if cgpu is off for it.
 
     The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether it fits
-    beside the running containers is decided when it starts. Without ``state_dir``, it is planned as
-    a container that root's engine would start, whoever asks.
+    beside the running containers is decided when it starts. Without ``state_dir``, the plan is for
+    a container that root's engine would start, whichever user calls.
 
     Raises:
         CgpuError: the container would be refused; one sentence says why.
@@ -76,7 +76,7 @@ def _parse_rules(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
 
 
 def _read_rules(draft: Draft) -> dict[str, Rules]:
-    """Those in the state directory, of GPUs with nobody on them."""
+    """Return the rules in the state directory of GPUs that no container is on."""
     node = draft.node
     changes = rules.read_changes(draft.host_files.state_dir)
     defaults = make_defaults(node.config, node.gpus)

@@ -1,4 +1,4 @@
-"""Lines for the system's log from where containers start; it is the only log there."""
+"""Lines for the system's log, the only log where containers start."""
 
 from __future__ import annotations
 

@@ -128,7 +128,9 @@ has_default_size(const char *path)
     return found;
 }
 
-/* The state directory of the user who runs us, as in paths.py; returns whether it fits. */
+/*
+ * Set OUT to the state directory of the user who runs us, as in paths.py. Returns whether it fits.
+ */
 static bool
 find_default_state(char out[PATH_MAX])
 {
@@ -149,7 +151,10 @@ find_state(const char *given, char out[PATH_MAX])
                          : find_default_state(out);
 }
 
-/* Whether the node's agent has left there (podspecs.py) that a pod named here asks for a GPU. */
+/*
+ * Whether a pod that the document names asks for a GPU: the node's agent leaves a file for each
+ * such pod (podspecs.py). True if that cannot be found out.
+ */
 static bool
 asks_for_gpu(const struct cgpu_document *document, const char *state_dir)
 {

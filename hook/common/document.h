@@ -1,7 +1,4 @@
-/*
- * A container's config.json, as far as the C part reads it: its bytes, and whether they may concern
- * us.
- */
+/* A container's config.json, as the C part reads it: its bytes, and whether they may concern us. */
 #ifndef CGPU_DOCUMENT_H
 #define CGPU_DOCUMENT_H
 
@@ -14,8 +11,8 @@ struct cgpu_document {
 };
 
 /*
- * Read the regular file at PATH, through links as the low-level runtime does; never waits for a
- * FIFO or a lease. Returns NULL, or the reason for a failure: a static text, or that of errno,
+ * Read the regular file at PATH. Links are followed, as by the low-level runtime; FIFOs and leases
+ * are never waited for. Returns NULL, or the reason for a failure: a static text, or that of errno,
  * which is ENOENT if there is no such file and EISDIR if it is a directory.
  */
 const char *cgpu_document_read(const char *path, struct cgpu_document *out);

@@ -20,7 +20,9 @@ static const char *const interpreters[] = {
     "/usr/bin/python3",
 };
 
-/* An installer may name the interpreter in a file beside the program. */
+/*
+ * Read the interpreter's path from a file beside the program, which an installer may have written.
+ */
 static int
 read_interpreter(const char *folder, char *out, size_t size)
 {
@@ -41,7 +43,10 @@ read_interpreter(const char *folder, char *out, size_t size)
     return out[0] == '/' ? 0 : -1;
 }
 
-/* Beside the package of this program if cgpu is installed, otherwise in the source tree. */
+/*
+ * Find bootstrap.py: beside the package of this program if cgpu is installed, otherwise in the
+ * source tree.
+ */
 static int
 find_bootstrap(const char *folder, char *out, size_t size)
 {
@@ -126,9 +131,8 @@ become_python(const struct cgpu_python *python, const char *const *arguments, in
 }
 
 /*
- * Read lines from FD until one is an answer, and keep what follows its first word. If there is
- * none, keep the last line, as far as it fits. An interpreter's own warnings do not look like
- * answers.
+ * Read lines from FD until one is an answer (warnings of the interpreter are none), and set OUT to
+ * what follows its first word. If there is none, OUT is the last line, as far as it fits.
  */
 static bool
 read_answer(int fd, char *out, size_t size)

@@ -9,7 +9,7 @@
 
 #define MESSAGE_SIZE 4096
 
-/* Write TEXT as the inside of a JSON string; the text format of the log quotes alike. */
+/* Write TEXT as the inside of a JSON string. The text format of the log quotes in the same way. */
 static void
 put_escaped(FILE *file, const char *text)
 {
@@ -52,7 +52,7 @@ append_to_log(const struct cgpu_report *report, const char *message)
     fclose(file);
 }
 
-/* One line, whatever is in an id or a path. */
+/* Make TEXT one line, whatever an id or a path in it contains. */
 static void
 keep_on_one_line(char *text)
 {

@@ -74,7 +74,10 @@ copy_plain_string(const char *at, const char *end, char *out, size_t size)
     return true;
 }
 
-/* Where the value of KEY in the outermost object begins, or NULL if KEY is not there just once. */
+/*
+ * Find where the value of KEY in the outermost object begins; NULL if KEY does not occur exactly
+ * once.
+ */
 static const char *
 find_value(const struct cgpu_document *state, const char *key)
 {

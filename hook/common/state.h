@@ -7,7 +7,7 @@
 
 #include "document.h"
 
-/* Read FD to its end; false if that is longer than any state, or cannot be read. */
+/* Read FD to its end. False: that is longer than any state, or cannot be read. */
 bool cgpu_state_read(int fd, struct cgpu_document *out);
 
 /*

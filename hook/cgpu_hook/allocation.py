@@ -91,7 +91,7 @@ def request_of(
 ) -> Request:
     """Return the share of a container that its pod's decision names.
 
-    ``Request.given`` are the variables that the container's program is to find.
+    ``asked.given`` of the result are the variables that the container's program is to find.
 
     Raises:
         CgpuError: the decision does not fit this node, or gives more than the pod asks for; the

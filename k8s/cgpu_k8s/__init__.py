@@ -1,1 +1,1 @@
-"""Kubernetes: which pod gets which share of which GPU, and how its node learns it."""
+"""Kubernetes: it decides which pod gets which share of which GPU, and informs the pod's node."""

@@ -124,7 +124,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 
 async def _take_agent_lock(path: str) -> int:
-    """The lock that one agent of this node has at a time; another one's end is waited for."""
+    """The lock that one agent of this node has at a time; wait for the end of another one."""
     lock = try_lock(path)
     if lock is None:
         report("waits", {"for": f"another agent of this node, which holds {path}"})

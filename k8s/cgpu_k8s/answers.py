@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 BAD, BROKEN = 400, 500
 
 
-def make_response(status: int, what: object) -> web.Response:
-    """A sentence as the whole answer."""
-    return web.Response(status=status, text=f"{what}\n")
+def make_response(status: int, sentence: object) -> web.Response:
+    """Return an answer that is one sentence."""
+    return web.Response(status=status, text=f"{sentence}\n")
 
 
 def make_middleware(
@@ -33,7 +33,7 @@ def make_middleware(
     Args:
         report: writes a line of the log.
         too_long: the sentence for a body that is larger than the server reads.
-        statuses: of errors whose status is not BAD.
+        statuses: the status of each kind of error, if it is not BAD.
     """
 
     @web.middleware

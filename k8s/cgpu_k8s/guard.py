@@ -10,7 +10,7 @@ from cgpu_k8s.apiserver import program
 
 NAME = "cgpu-guard"
 report = program.make_reporter(NAME, {"failed", "call_failed"})
-# The service accounts that write decisions, and what nodes offer.
+# The service accounts that write decisions, and the offers of nodes.
 _SCHEDULER, _AGENT = "cgpu-scheduler", "cgpu-agent"
 
 

@@ -40,5 +40,5 @@ MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 # Schedulers that have the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")
-# What a pod says that chooses none; the API server puts in the second.
+# The scheduler names of a pod that chooses none; the API server fills in the second.
 UNCHOSEN = ("", "default-scheduler")

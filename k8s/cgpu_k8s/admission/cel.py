@@ -29,7 +29,7 @@ RESERVED = (
     names.MEM_ASSIGNED,
     names.MEM_ASSUME_TIME,
 )
-# What somebody wants to write, and, of what makes pods, one of those.
+# The object that somebody wants to write; and, if it makes pods, one of those pods.
 OBJECT, POD = "object", "variables.pod"
 _FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # of numbers without a unit
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
@@ -37,30 +37,30 @@ assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
 
 
 class Check(NamedTuple):
-    """A condition, and the sentence if it does not hold, both as CEL."""
+    """A condition that must hold, and the sentence if it does not, both as CEL."""
 
     expression: str
     sentence: str
 
 
 def write_list(values: Iterable[str]) -> str:
-    """A list of strings."""
+    """Return CEL for a list of strings."""
     return f"[{', '.join(map(quote_text, values))}]"
 
 
 def quote_text(value: str) -> str:
-    """A string; what JSON escapes, CEL escapes alike."""
+    """Return CEL for a string; CEL and JSON escape in the same way."""
     return json.dumps(value)
 
 
 def write_sentence(text: str, *values: str) -> str:
-    """A sentence, with expressions of strings in place of its ``{}``."""
+    """Return CEL for a sentence, with expressions of strings in place of its ``{}``."""
     texts = (quote_text(part) if part else "" for part in text.split("{}"))
     return " + ".join(each for pair in zip_longest(texts, values) for each in pair if each)
 
 
 def _choose_sentence(*cases: tuple[str, str]) -> str:
-    """The sentence of the first condition that holds; an empty one if none does."""
+    """Return CEL for the sentence of the first condition that holds; an empty one if none does."""
     return "".join(f"{condition} ? ({text}) : " for condition, text in cases) + "''"
 
 
@@ -80,7 +80,7 @@ def _has_resource(resource: str) -> str:
 
 
 def _select_members(item: str, kind: str) -> str:
-    """The labels or annotations of an object."""
+    """Return CEL for the labels or annotations of an object."""
     meta = f"{item}.metadata"
     return f"(has({meta}) && has({meta}.{kind}) ? {meta}.{kind} : {{}})"
 
@@ -108,7 +108,7 @@ def is_due() -> str:
 
 
 def exempt_broken(checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    """The checks of one rule, for templates that did not break it before."""
+    """Return the checks of one rule, so that templates that broke it before are let in."""
     broke = f"request.operation == 'UPDATE' && ({_use_old_variables(is_broken(checks))})"
     return tuple(each._replace(expression=f"({each.expression}) || ({broke})") for each in checks)
 
@@ -119,7 +119,7 @@ def _use_old_variables(expression: str) -> str:
 
 
 def _list_containers(pod: str) -> str:
-    """All containers of a pod, in the order in which they start."""
+    """Return CEL for all containers of a pod, in the order in which they start."""
     first = f"{pod}.spec.initContainers"
     return f"((has({first}) ? {first} : []) + {pod}.spec.containers)"
 
@@ -131,12 +131,12 @@ def asks_for_gpu(pod: str) -> str:
 
 
 def is_from_users(accounts: Iterable[str]) -> str:
-    """Return CEL: the request is of one of these users."""
+    """Return CEL: the request is from one of these users."""
     return f"request.userInfo.username in {write_list(accounts)}"
 
 
 def is_from_others(accounts: Iterable[str]) -> str:
-    """Return CEL: the request is of none of these users."""
+    """Return CEL: the request is from none of these users."""
     return f"!({is_from_users(accounts)})"
 
 
@@ -146,7 +146,7 @@ def is_broken(checks: tuple[Check, ...]) -> str:
 
 
 def define_variables(pod: str) -> dict[str, str]:
-    """Names that the checks of a pod use, in order; each may use those before it."""
+    """Return the variables that the checks of a pod use, in order; each may use those before it."""
     labels = _select_members(pod, "labels")
     malformed = _describe_malformed()
     found = {
@@ -169,7 +169,7 @@ def define_variables(pod: str) -> dict[str, str]:
 
 
 def check_annotations(_: Settings, item: str) -> tuple[Check, ...]:
-    """No annotation of ours is set."""
+    """Check that no annotation of ours is set."""
     notes = _select_members(item, "annotations")
     found = f"{write_list(RESERVED)}.filter(name, name in {notes})"
     return (
@@ -181,7 +181,7 @@ def check_annotations(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_annotation_changes(_: Settings, item: str) -> tuple[Check, ...]:
-    """No annotation of ours is set, changed or removed."""
+    """Check that no annotation of ours is set, changed or removed."""
     before = _select_members("oldObject", "annotations")
     after = _select_members(item, "annotations")
     found = (
@@ -197,7 +197,7 @@ def check_annotation_changes(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_misspelt_names(_: Settings, item: str) -> tuple[Check, ...]:
-    """No resource is near to one of ours: the same as ``find_misspelt`` of objects."""
+    """Check that no resource has a name near to one of ours: the same as ``find_misspelt``."""
     limits = "c.resources.limits"
     found = (
         f"{_list_containers(item)}.filter(c, has(c.resources) && has({limits})"
@@ -208,7 +208,7 @@ def check_misspelt_names(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_miscounted_names(_: Settings, item: str) -> tuple[Check, ...]:
-    """Nothing beside what asks for GPUs is near to their number, likewise."""
+    """Check labels and annotations of a pod that asks for GPUs: the same as ``find_miscounted``."""
     return tuple(
         Check(
             f"variables.asking.size() == 0 || !{named}.exists(name, {_is_near((COUNTED,))})",
@@ -228,7 +228,7 @@ def _is_near(patterns: Iterable[str]) -> str:
 
 
 def _describe_near(named: str, patterns: Iterable[str], kind: str, start: str, *values: str) -> str:
-    """The sentence about the first name that is near to one of ours."""
+    """Return CEL for the sentence about the first name that is near to one of ours."""
     meant = _choose_sentence(
         *((f"name.matches({quote_text(each)})", quote_text(NEAR[each])) for each in patterns)
     )
@@ -238,7 +238,7 @@ def _describe_near(named: str, patterns: Iterable[str], kind: str, start: str, *
 
 
 def check_other_scheduler(settings: Settings, item: str) -> tuple[Check, ...]:
-    """Its scheduler asks cgpu, or that of a template is not chosen yet."""
+    """Check that its scheduler asks cgpu, or that a template has not chosen one yet."""
     spec = f"{item}.spec"
     name = f"(has({spec}.schedulerName) ? {spec}.schedulerName : '')"
     free = names.UNCHOSEN if item == POD else ()
@@ -256,7 +256,7 @@ def check_other_scheduler(settings: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_chosen_node(_: Settings, item: str) -> tuple[Check, ...]:
-    """Nobody has chosen its node."""
+    """Check that nobody has chosen its node."""
     name = f"{item}.spec.nodeName"
     return (
         Check(
@@ -269,7 +269,7 @@ def check_chosen_node(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_impossible_shares(_: Settings, __: str) -> tuple[Check, ...]:
-    """A GPU could give it: the same as what ``read_pod`` refuses, in its order and its words."""
+    """Check that a GPU could give it: the same as ``read_pod`` refuses, in its order and words."""
     cores = _has_resource(_CORE)
     return (
         Check("variables.malformed.size() == 0", "variables.malformed[0]"),
@@ -378,7 +378,7 @@ def _describe_uneven() -> str:
 
 
 def _describe_container(text: str, *values: str) -> str:
-    """A sentence about a container."""
+    """Return CEL for a sentence about a container."""
     return write_sentence(f"container {{}}: {text}", "c.name", *values)
 
 

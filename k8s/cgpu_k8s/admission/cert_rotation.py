@@ -1,7 +1,7 @@
-"""Keeps what the replicas share, what API servers trust, and what is shown to them in line.
+"""Keeps the keys of all replicas, the trust of API servers and the shown certificate in line.
 
-The Secret holds the keys. Whoever finds something due writes it with the version that it has read,
-so that of several replicas one is first and the others take what it wrote.
+The Secret holds the keys. A replica that finds something due writes it with the version that it has
+read. So one of several replicas is first, and the others take the keys that it wrote.
 """
 
 from __future__ import annotations
@@ -31,31 +31,35 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
-CONFIGURATIONS = {MUTATING: "mutate", VALIDATING: "validate"}  # and what they ask the guard to do
+# and the last word of the path that each calls
+CONFIGURATIONS = {MUTATING: "mutate", VALIDATING: "validate"}
 # Of the Secret, in the order of ``Keys``.
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "path")
-_PERIOD = 10.0  # seconds between two looks
-_TRIES = 6  # of a look that other replicas were ahead of, before it waits for the next one
+_PERIOD = 10.0  # seconds between two checks
+_TRIES = 6  # of a check, if other replicas are faster, before it waits for the next one
 
 
 class CertificateClient(Protocol):
-    """The requests to the API server that renewing takes."""
+    """The requests to the API server by which keys are renewed."""
 
     async def get(self, path: str) -> Json:
-        """The object at a path; raises an ApiError."""
+        """Return the object at a path; raise an ApiError."""
         ...
 
     async def put(self, path: str, body: Json) -> Json:
-        """Replace an object of the version that is stored; raises an ApiError."""
+        """Replace an object unless it has changed since it was read; raise an ApiError."""
         ...
 
     async def patch(self, path: str, body: Json) -> Json:
-        """Merge into an object of the version that is stored; raises an ApiError."""
+        """Merge ``body`` into the object at ``path``; raise an ApiError.
+
+        ``body`` names the resourceVersion that was read: a ConflictError if the stored one differs.
+        """
         ...
 
 
 class CertRotator:
-    """Looks every now and then.
+    """Every 10 s, renews the guard's keys, shows them and makes API servers trust them.
 
     Args:
         api: of the API server; needs the rights that the chart gives.
@@ -66,8 +70,8 @@ class CertRotator:
         sleep: waits for seconds.
 
     Attributes:
-        tls: of the server; connections that begin after a look have what it found.
-        shown: the keys that it has.
+        tls: the TLS settings of the server; new connections use what the last check found.
+        shown: the keys that it shows.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (two of them for tests)
@@ -87,23 +91,23 @@ class CertRotator:
         self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
     async def wait_for_keys(self) -> None:
-        """Look until there is a certificate to show."""
+        """Check until there is a certificate to show."""
         while not self.shown.chain:
             if not await self.try_reconcile():
                 await self._sleep(1)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check every 10 s until cancelled."""
         while True:
             await self._sleep(_PERIOD)
             await self.try_reconcile()
 
     async def reconcile(self) -> None:
-        """Make what is due, show it, and let API servers trust it.
+        """Renew the keys that are due, show them, and let API servers trust them.
 
-        The configurations are read before the Secret, and written only if nobody has since: who
-        writes an older bundle over a newer one has read the configuration before the newer one was
-        written there, so its write is refused.
+        The configurations are read before the Secret, and written only if nobody has written them
+        since. So a replica cannot write an older bundle over a newer one: it has read the
+        configuration before the newer one was written, and its write is refused.
 
         Raises:
             CgpuError: something could not be read or written.
@@ -127,11 +131,11 @@ class CertRotator:
             raise error
 
     def compute_words(self) -> Words:
-        """Those that the paths of API servers may begin with now."""
+        """Return the words that the paths of API servers may begin with now."""
         return compute_words(self.shown, self._clock())
 
     async def try_reconcile(self) -> bool:
-        """Look, and again after a pause if another replica was first; return False on a failure."""
+        """Reconcile, again after a pause if another replica was first; return False on failure."""
         failures = 0
         while True:
             try:
@@ -165,7 +169,7 @@ class CertRotator:
     async def _patch_configuration(
         self, path: str, configuration: Json, keys: Keys, verb: str
     ) -> None:
-        """Let API servers that call by this configuration trust us, and show us who they are."""
+        """Make API servers that call by this configuration trust our authority and use our path."""
         hooks = get_objects(configuration, "webhooks")
         known = compute_words(keys, self._clock())
         called = [
@@ -185,7 +189,7 @@ class CertRotator:
 
 
 def _read_keys(secret: Json) -> Keys:
-    """The keys of a Secret; what is no base64 is as if absent."""
+    """Return the keys of a Secret; a value that is no base64 counts as absent."""
     data = get_strings(secret, "data")
     return Keys(*(_decode_base64(data.get(name, "")) for name in _FIELDS))
 
@@ -193,7 +197,7 @@ def _read_keys(secret: Json) -> Keys:
 def _diff_client_config(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
     """Return authorities and path in a webhook's clientConfig: as they are, and as they must be.
 
-    A word of a replica whose clock is ahead stays.
+    A word of the next hour, from a replica whose clock is ahead, stays.
     """
     service = get_member(client, "service", dict)
     where = get_member(service or client, "path" if service else "url", str)
@@ -216,7 +220,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _load_certificate(tls: ssl.SSLContext, keys: Keys) -> None:
-    """Show the certificate to who connects from now on."""
+    """Show the certificate to callers that connect from now on."""
     # The ssl module reads files only, and the root of a container can be read-only.
     with os.fdopen(os.memfd_create("tls"), "wb") as file:
         file.write(keys.chain + keys.key)

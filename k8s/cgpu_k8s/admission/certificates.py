@@ -1,4 +1,4 @@
-"""The guard's authority and the certificate that it signs: what is due at a time, and made anew.
+"""The guard's authority and the certificate that it signs: renewed when they are due.
 
 Pure but for chance: the time is a parameter.
 """
@@ -37,9 +37,9 @@ SERVING = Span(timedelta(days=90), timedelta(days=30))
 _EARLY = timedelta(hours=1)  # by which the clocks of a cluster may differ
 _KEY_BYTES = 32
 _KEY = re.compile(rb"[0-9a-f]{64}")
-WORD = timedelta(hours=1)  # that a word is in the paths
-_MOST = 4  # authorities; only damage makes more than two
-# What the library raises for what is no certificate or key, or one that we do not make.
+WORD = timedelta(hours=1)  # for which a word is in the paths
+_MOST = 4  # authorities; there are more than two only after damage
+# The errors of the library for a certificate or key that is none, or that we do not make.
 _FOREIGN = (
     ValueError,
     TypeError,
@@ -61,10 +61,10 @@ class Keys(NamedTuple):
 
     Attributes:
         authorities: the certificates that API servers are to trust, the newest first.
-        signer: the key of the newest one. Older ones sign nothing any more.
-        chain: the certificate that the guard shows, signed by one of them.
-        key: its key.
-        path: the key, in ASCII, of the words that begin the paths that API servers call.
+        signer: the key of the newest authority. Older ones sign nothing any more.
+        chain: the certificate that the guard shows, signed by an authority.
+        key: the key of that certificate.
+        path: the key, in ASCII, from which the first words of the paths are computed.
     """
 
     authorities: bytes = b""
@@ -90,13 +90,13 @@ class _Pair(NamedTuple):
 
 
 def renew_keys(keys: Keys, host: str, now: datetime) -> Keys:
-    """``keys`` with whatever is due, damaged or missing made anew; else ``keys``.
+    """Return ``keys``, of which everything that is due, damaged or missing is made anew.
 
-    An authority is followed by another one a year before its end. It signs a last certificate
-    then, and drops its key: all API servers trust the new one long before that signs anything.
+    A year before its end, an authority gets a successor. It then signs a last certificate, and its
+    key is dropped. So all API servers trust the new authority long before that signs anything.
 
     Args:
-        keys: what there is, whatever its condition.
+        keys: the keys as they are, in whatever condition.
         host: the name or address that API servers call.
         now: the time, with its zone.
     """
@@ -119,9 +119,10 @@ def _renew_certificates(keys: Keys, host: str, now: datetime) -> Keys:
 
 
 def compute_words(keys: Keys, now: datetime) -> Words:
-    """The words of the paths at a time; "" without a key.
+    """Return the words of the paths at a time; "" without a key.
 
-    A word becomes known: an API server that cannot call a path shows it to whoever waits for that.
+    A word does not stay secret: an API server that cannot call a path shows it to the one that
+    waits for it.
     """
     number = int(now.timestamp() // WORD.total_seconds())
     return Words(*(_compute_word(keys.path, number + step) for step in (0, -1, 1)))
@@ -139,7 +140,7 @@ def read_expiry(keys: Keys) -> datetime:
 def _assemble_keys(
     known: list[x509.Certificate], pair: _Pair, keys: Keys, host: str, now: datetime
 ) -> Keys:
-    """These authorities, with the certificate of ``keys`` while it serves."""
+    """Return these authorities, with the certificate of ``keys`` while that is fit."""
     shown = (
         (keys.chain, keys.key)
         if _is_serving(keys, known, host, now)
@@ -149,7 +150,7 @@ def _assemble_keys(
 
 
 def _load_authorities(pem: bytes, now: datetime) -> list[x509.Certificate]:
-    """Those that are valid now, and whole."""
+    """Return the authorities in ``pem`` that are valid now, and whole."""
     try:
         found = x509.load_pem_x509_certificates(pem)
     except _FOREIGN:
@@ -192,9 +193,9 @@ def _is_serving(keys: Keys, known: list[x509.Certificate], host: str, now: datet
     return lasts and any(_is_issued_by(certificate, each) for each in known)
 
 
-def _is_issued_by(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
-        certificate.verify_directly_issued_by(by)
+        certificate.verify_directly_issued_by(issuer)
     except _FOREIGN:
         return False
     return True
@@ -231,12 +232,12 @@ def _new_authority(now: datetime) -> _Pair:
     return _Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def _sign_certificate(by: _Pair, host: str, now: datetime) -> tuple[bytes, bytes]:
-    """A new certificate for ``host``, and its key."""
+def _sign_certificate(signer: _Pair, host: str, now: datetime) -> tuple[bytes, bytes]:
+    """Return a new certificate for ``host``, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    until = min(now + SERVING.life, by.certificate.not_valid_after_utc)
+    until = min(now + SERVING.life, signer.certificate.not_valid_after_utc)
     usage = {"key_cert_sign": False, "crl_sign": False, "digital_signature": True}
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key())
     builder = (
         _start_builder(_GUARD, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -245,7 +246,7 @@ def _sign_certificate(by: _Pair, host: str, now: datetime) -> tuple[bytes, bytes
         .add_extension(x509.SubjectAlternativeName([_to_general_name(host)]), critical=False)
         .add_extension(issuer, critical=False)
     )
-    pair = _Pair(builder.sign(by.key, hashes.SHA256()), key)
+    pair = _Pair(builder.sign(signer.key, hashes.SHA256()), key)
     return _certificates_to_pem([pair.certificate]), _key_to_pem(pair)
 
 

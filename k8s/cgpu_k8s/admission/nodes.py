@@ -1,4 +1,4 @@
-"""The rules about nodes as CEL: what an agent may change."""
+"""The rules about nodes as CEL: the changes that an agent may make."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.admission.settings import Settings
 
-# What an agent changes of its node: by the path of an object in it, the members that may differ.
-# The API server changes three of the metadata by itself.
+# The members of its node that an agent changes, by the path of the object that they are in. The API
+# server changes three of the metadata by itself.
 OFFERED: Mapping[str, tuple[str, ...]] = {
     "": ("metadata", "status"),
     "metadata": ("annotations", "labels", "generation", "managedFields", "resourceVersion"),
@@ -23,12 +23,13 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
     "status.allocatable": names.NODE_RESOURCES,
     "status.capacity": names.NODE_RESOURCES,
 }
-# Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
+# The name under which an API server, from 1.30 on, gives the node of the pod to which a token is
+# bound.
 NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
 def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
-    """The node is the one on which the pod runs to which the user's token is bound."""
+    """Check that the node is the one of the pod to which the user's token is bound."""
     extra, name = "request.userInfo.extra", quote_text(NODE_NAME)
     return (
         Check(
@@ -41,7 +42,7 @@ def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
-    """Nothing of a node changes but what an agent writes."""
+    """Check that nothing of a node changes but what an agent writes."""
     return tuple(
         Check(
             _is_unchanged(path, members),
@@ -51,20 +52,21 @@ def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
     )
 
 
-def _is_unchanged(path: str, but: Iterable[str]) -> str:
+def _is_unchanged(path: str, exceptions: Iterable[str]) -> str:
     """Return CEL: the object at a path has the same members as before, except some."""
     after, before = _select_part("object", path), _select_part("oldObject", path)
-    free = write_list(but)
+    free = write_list(exceptions)
     return (
         f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"
         f" && {before}.all(key, key in {free} || key in {after})"
     )
 
 
-def _select_part(of: str, path: str) -> str:
-    """The object at a path, of whose members nothing is known; of a node, the first level is there.
+def _select_part(item: str, path: str) -> str:
+    """Return CEL for the object at a path, whose members are not known.
 
-    A list of all that a node's status may have would miss what later versions add.
+    The first level of a node always exists. A list of all members of a node's status would miss
+    those that later versions add.
     """
-    whole = f"{of}.{path}" if path else of
+    whole = f"{item}.{path}" if path else item
     return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"

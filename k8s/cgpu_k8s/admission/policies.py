@@ -29,7 +29,7 @@ EVENTS = {
 
 
 def make_policies(settings: Settings) -> list[dict[str, Any]]:
-    """The objects that make an API server follow the rules, without a webhook."""
+    """Return the objects that make an API server follow the rules, without a webhook."""
     return [
         each
         for name, event in EVENTS.items()

@@ -1,4 +1,4 @@
-"""AdmissionReviews (``admission.k8s.io/v1``): what a webhook is asked, and its answers; pure."""
+"""AdmissionReviews (``admission.k8s.io/v1``): the calls of webhooks, and their answers; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
-# Where an API server says to which pod a token is bound: its name and its UID.
+# The names under which an API server gives the pod to which a token is bound: its name and its UID.
 _POD = ("authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid")
 
 
@@ -30,11 +30,11 @@ class AdmissionRequest(NamedTuple):
     """A request of the API server.
 
     Attributes:
-        uid: which the answer repeats.
+        uid: the request's own, which the answer repeats.
         namespace: of the object.
         name: of the object; of a Binding, that of its pod; "" if it has none yet.
-        review: what somebody wants to do.
-        pod: name and UID of the pod to which the user's token is bound; both "": it is to none.
+        review: the change that somebody wants to make.
+        pod: name and UID of the pod to which the user's token is bound; both "" if to none.
     """
 
     uid: str
@@ -52,7 +52,7 @@ class AdmissionRequest(NamedTuple):
         return event_applies(NODES, self.review, settings)
 
     def find_needed_pod(self, settings: Settings) -> tuple[str, str] | None:
-        """Namespace and name of the pod that ``validate`` needs; None if it needs none."""
+        """Return namespace and name of the pod that ``validate`` needs; None if it needs none."""
         if self.is_binding(settings):
             return self.namespace, self.name
         if self.is_node_change(settings) and self.pod[0]:
@@ -61,10 +61,10 @@ class AdmissionRequest(NamedTuple):
 
 
 def read_review(data: bytes) -> AdmissionRequest:
-    """The request in a body.
+    """Return the request in a body.
 
     Raises:
-        ReviewError: it is no JSON, or no AdmissionReview of version 1.
+        ReviewError: the body is no JSON, or no AdmissionReview of version 1.
         ObjectError: a member is of another kind than Kubernetes' API describes.
     """
     try:
@@ -105,12 +105,13 @@ def read_review(data: bytes) -> AdmissionRequest:
 def validate(
     asked: AdmissionRequest, settings: Settings, pod: Json | None = None
 ) -> dict[str, Any]:
-    """The answer of the webhooks that refuse: the rules, and who binds a pod.
+    """Return the answer of the webhooks that refuse, by the rules and the right to bind a pod.
 
     Args:
         asked: the request.
         settings: of the cluster.
-        pod: the one ``asked.find_needed_pod`` names, which no rule can see; None: there is none.
+        pod: the pod that ``asked.find_needed_pod`` names, which no rule can see; None: there is
+            none.
 
     Raises:
         ObjectError: the object or ``pod`` is not what Kubernetes' API describes.
@@ -139,10 +140,10 @@ def _find_token_node(asked: AdmissionRequest, pod: Json) -> str:
 
 
 def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
-    """The answer of the webhook that changes: a new pod that asks for GPUs goes to our scheduler.
+    """Return the answer of the webhook that sends a new pod that asks for GPUs to our scheduler.
 
-    It also gets the cluster's runtime class, where ``settings`` has one. What the pod says itself
-    stays, and is for ``validate`` to refuse. Nothing is written anywhere, so that a dry run needs
+    The pod also gets the cluster's runtime class, if ``settings`` has one. Values that the pod has
+    itself stay, and are for ``validate`` to refuse. Nothing is written anywhere, so a dry run needs
     nothing else.
 
     Raises:

@@ -1,10 +1,10 @@
 """The rules of the guard, each in two forms: a function for a webhook, and CEL for a policy.
 
 A decision counts because nobody but the scheduler can write it. An agent has the right to change
-all nodes, and the rules leave it what it offers of its own. Bindings do not contain the pod, so who
-may bind a pod that asks for a part of a GPU cannot be a rule here: that is the right to create
-``pods/binding``, and a pod that is bound without a decision gets no GPU. Design:
-docs/design/kubernetes.md.
+all nodes; the rules restrict it to what it offers on its own node. The rules do not restrict who
+may bind a pod that asks for a part of a GPU, because a Binding does not contain the pod. That is up
+to the right to create ``pods/binding``, and a pod that is bound without a decision gets no GPU.
+Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Review(NamedTuple):
     Attributes:
         operation: CREATE or UPDATE.
         resource: ``pods`` or ``jobs``, or with its subresource ``pods/status``.
-        user: who wants it.
+        user: the user who makes the request.
         item: the object as it would be.
         before: the object as it is; None: there is none.
-        node: where the pod runs to which the user's token is bound; "": not known.
+        node: the node of the pod to which the user's token is bound; "": not known.
     """
 
     operation: str
@@ -61,7 +61,7 @@ class Event(NamedTuple):
     Attributes:
         operations: as in ``Review``.
         resources: likewise; ``pods/*`` are all subresources.
-        users: who has to follow the rules.
+        users: the users who have to follow the rules.
         groups: of the resources.
         versions: of the groups.
     """
@@ -74,7 +74,8 @@ class Event(NamedTuple):
 
 
 CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # no pod begins with a decision
-# Whose pods would be refused. Those are, whatever becomes of this: it is for whoever writes these.
+# Objects whose pods would be refused. These rules only inform their authors early: the pods are
+# refused in any case.
 TEMPLATES = Event(
     ("CREATE", "UPDATE"),
     tuple(sorted({each.plural for each in MAKERS.values()})),
@@ -91,10 +92,10 @@ class Rule(NamedTuple):
     """One rule.
 
     Attributes:
-        event: what it is for.
-        refuse: why a request breaks it, one sentence, or "".
-        checks: the same as CEL, of the object that an expression names: what must hold, and the
-            sentence if it does not.
+        event: the requests that it is for.
+        refuse: returns why a request breaks the rule, in one sentence, or "".
+        checks: returns the same rule as CEL, given the settings and an expression for the object.
+            Each ``Check`` is a condition that must hold, and the sentence if it does not.
     """
 
     event: Event
@@ -149,7 +150,7 @@ def _read_annotations(item: Json | None) -> dict[str, str]:
 
 
 def _refuse_annotations(review: Review, _: Settings) -> str:
-    """Annotations that only the scheduler writes."""
+    """Refuse annotations that only the scheduler writes."""
     found = next((name for name in cel.RESERVED if name in _read_annotations(review.item)), "")
     return f"annotation {found}: only cgpu's scheduler may set it" if found else ""
 
@@ -173,9 +174,9 @@ def _refuse_miscounted_names(review: Review, _: Settings) -> str:
 
 
 def _refuse_other_scheduler(review: Review, settings: Settings) -> str:
-    """Pods of another scheduler would be bound without a decision.
+    """Refuse a pod of another scheduler, which would be bound without a decision.
 
-    Those of a template that names none get one when they are made.
+    The pods of a template that names no scheduler get one when they are made.
     """
     name = get_member(_read_spec(review), "schedulerName", str)
     free = names.UNCHOSEN if review.resource in TEMPLATES.resources else ()
@@ -206,7 +207,7 @@ def _refuse_foreign_node(review: Review, _: Settings) -> str:
 
 
 def _refuse_node_changes(review: Review, _: Settings) -> str:
-    """Labels, taints and other resources of a node are not its agent's."""
+    """Refuse changes to labels, taints and other resources of a node, which are not its agent's."""
     for path, members in nodes.OFFERED.items():
         after, before = _read_part(review.item, path), _read_part(review.before or {}, path)
         for key in {**before, **after}:
@@ -218,7 +219,7 @@ def _refuse_node_changes(review: Review, _: Settings) -> str:
 
 
 def _read_part(item: Json, path: str) -> Json:
-    """The object at a path; an empty one if there is none."""
+    """Return the object at a path; an empty one if there is none."""
     for name in filter(None, path.split(".")):
         item = get_member(item, name, dict)
     return item

@@ -33,7 +33,7 @@ class ObjectReader(Protocol):
     """The requests of the guard to the API server."""
 
     async def get(self, path: str) -> Json:
-        """The object at a path; raises an ApiError."""
+        """Return the object at a path; raise an ApiError."""
         ...
 
 
@@ -57,7 +57,7 @@ class Guard:
         self._settings, self._api, self._report, self._words = settings, api, report, words
 
     def make_application(self) -> web.Application:
-        """The routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
+        """Return the routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
         answer = make_middleware(self._report, f"the body is larger than {LONGEST >> 20} MiB")
         app = web.Application(middlewares=[answer], client_max_size=LONGEST)
         app.router.add_post("/{word}/validate", self._require_api_server(self._answer_validate))
@@ -66,12 +66,12 @@ class Guard:
         return app
 
     def is_from_api_server(self, request: web.Request) -> bool:
-        """Return whether an API server calls: the path begins with a word of these hours."""
+        """Return whether an API server calls: the path begins with a word that holds now."""
         given = request.match_info.get("word", "").encode()
         return any(word and hmac.compare_digest(given, word.encode()) for word in self._words())
 
     def _require_api_server(self, handler: Handler) -> Handler:
-        """``handler``, which parses what is sent, for API servers only."""
+        """Return ``handler``, which parses the body, for calls of API servers only."""
 
         async def check_caller(request: web.Request) -> web.StreamResponse:
             if self.is_from_api_server(request):

@@ -13,10 +13,10 @@ class Settings(NamedTuple):
     Attributes:
         accounts: the users that write decisions, such as
             ``system:serviceaccount:cgpu-system:cgpu-scheduler``.
-        agent: the user that the agents of all nodes are, likewise a service account.
-        schedulers: the values of ``schedulerName`` whose schedulers ask cgpu; the first is the one
-            that pods get which name none.
-        runtime_class: the ``runtimeClassName`` that pods get which name none; "": they get none.
+        agent: the service account of the agents of all nodes.
+        schedulers: the values of ``schedulerName`` whose schedulers ask cgpu. Pods that name none
+            get the first.
+        runtime_class: the ``runtimeClassName`` for pods that name none; "": they get none.
     """
 
     accounts: tuple[str, ...]

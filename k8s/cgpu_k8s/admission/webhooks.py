@@ -1,10 +1,9 @@
 """The objects that make an API server follow the rules: policies or webhook configurations.
 
-| Kubernetes | who follows the rules | while no guard answers |
-|---|---|---|
-| before 1.28 | the webhook | everything is let in, and a node gives nothing that is not decided |
-| 1.28 and 1.29 | the webhook, for what concerns GPUs or is an agent's | this waits |
-| from 1.30 | policies; the webhook sends pods to the scheduler | likewise |
+| Kubernetes | the rules are followed by | while no guard answers | |---|---|---| | before 1.28 |
+the webhook | everything is let in; a node gives nothing without a decision | | 1.28 and 1.29 | the
+webhook, for requests about GPUs or from agents | these wait | | from 1.30 | policies; the webhook
+sends pods to the scheduler | likewise |
 
 Templates of pods are let in while no guard answers, in each version: their pods are not.
 """
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 _API = "admissionregistration.k8s.io/v1"
 # Minor versions from which on an API server has conditions of webhooks, and policies.
 FIRST, CONDITIONS, POLICIES = 20, 28, 30
-VERSIONS = (FIRST, CONDITIONS, POLICIES)  # each begins another way
+VERSIONS = (FIRST, CONDITIONS, POLICIES)  # the first minor version of each set of objects
 _VALIDATING, _MUTATING = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
-_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits, and where it goes on without
-# Who binds the pods of all other schedulers: those never ask for GPUs.
+_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits; and if it then lets the request in
+# The user that binds the pods of all other schedulers: those never ask for GPUs.
 _BINDER = "system:kube-scheduler"
 
 
@@ -40,9 +39,10 @@ class Hook(NamedTuple):
 
     Attributes:
         event: the requests that it is for.
-        conditions: which of them concern it, as CEL, by name; where an API server has conditions.
-        vital: whether these are refused while no guard answers.
-        again: whether it is asked again if a later webhook changes the object.
+        conditions: CEL, by name, that selects requests among those; if the API server has
+            conditions.
+        vital: whether the requests are refused while no guard answers.
+        again: whether it is called again if a later webhook changes the object.
     """
 
     event: Event
@@ -52,7 +52,7 @@ class Hook(NamedTuple):
 
 
 def make_objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
-    """The objects for API servers of this minor version, and of later ones up to the next.
+    """Return the objects for API servers of this minor version, and of later ones up to the next.
 
     Args:
         settings: of the cluster.
@@ -76,7 +76,7 @@ def dump_objects(settings: Settings, namespace: str, minor: int) -> str:
 
 
 def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
-    """The webhooks that refuse, by name."""
+    """Return the webhooks that refuse, by name."""
     noted, altered = (
         cel.is_broken(checks(settings, cel.OBJECT))
         for checks in (cel.check_annotations, cel.check_annotation_changes)
@@ -106,10 +106,10 @@ def _is_concerned(pod: str, settings: Settings) -> str:
 
 
 def make_mutating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
-    """The webhooks that are asked first, by name: what changes new pods, and what refuses nodes.
+    """Return the webhooks that are called first, by name: for new pods, and for changes to nodes.
 
-    To validating webhooks, API servers before 1.20.6 show a node as if it had been before as it
-    would be (CVE-2021-25735).
+    Changes to nodes are checked here because API servers before 1.20.6 show validating webhooks the
+    new node as the old one, too (CVE-2021-25735).
     """
     return {
         # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.

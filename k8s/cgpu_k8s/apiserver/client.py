@@ -67,7 +67,7 @@ class ApiRequest(NamedTuple):
 
 @asynccontextmanager
 async def open_client(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
-    """A client of ``cluster``, whose connections stay open until the end of the block.
+    """Open a client of ``cluster``, whose connections stay open until the end of the block.
 
     A request that has no answer after ``timeout`` seconds raises NoAnswerError.
     """
@@ -93,11 +93,11 @@ class Client:
         self._tls: dict[Certificate | None, ssl.SSLContext] = {}
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
-        """The object, or whatever else is at ``path``."""
+        """Return the object, or whatever else is at ``path``."""
         return await self._request_json(ApiRequest("GET", path, query))
 
     async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
-        """Create what ``body`` describes, and return it as stored; ``before``: see ``Request``."""
+        """Create the object ``body``, and return it as stored; ``before``: see ``ApiRequest``."""
         return await self._request_json(ApiRequest("POST", path, body=body, before=before))
 
     async def put(self, path: str, body: Json) -> Json:
@@ -115,7 +115,7 @@ class Client:
     async def list_pages(
         self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
     ) -> AsyncGenerator[Page, None]:
-        """All objects of a list, ``size`` at a time, as they were at one moment.
+        """Yield all objects of a list, ``size`` at a time, as they were at one moment.
 
         Raises GoneError between two pages if the API server no longer knows that moment.
         """
@@ -129,7 +129,7 @@ class Client:
             asked["continue"] = str(about["continue"])
 
     async def list(self, path: str, query: Mapping[str, str] | None = None) -> Page:
-        """All objects of a list at once."""
+        """Return all objects of a list at once."""
         items: list[Json] = []
         version = ""
         async for page in self.list_pages(path, query):
@@ -140,11 +140,11 @@ class Client:
     async def stream_lines(
         self, path: str, query: Mapping[str, str], silence: float
     ) -> AsyncGenerator[Json, None]:
-        """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
+        """Yield the JSON objects of an answer that goes on, one a line, until the server ends it.
 
         Raises NoAnswerError after ``silence`` seconds without a byte, DEAD seconds after the
-        server's machine is gone, if the connection breaks, and if a line is not JSON. What a broken
-        connection left of a line is dropped.
+        server's machine is gone, if the connection breaks, and if a line is not JSON. If the
+        connection broke within a line, the line is dropped.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
         request, rest = ApiRequest("GET", path, query), b""
@@ -167,7 +167,7 @@ class Client:
     async def _open_response(
         self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a request, or to the same with a newer credential after a 401."""
+        """Open the answer to a request; after a 401, to the same with a newer credential."""
         try:
             response = await self._send_request(request, patience)
             if response.status == UNAUTHORIZED and self.cluster.credentials.renew():
@@ -247,13 +247,13 @@ class Client:
         )
 
 
-def _simplify_reason(why: str) -> str:
+def _simplify_reason(reason: str) -> str:
     """Return the reason for a failed connection, without error numbers and OpenSSL's line numbers.
 
     If several addresses failed for the same reason, it is named once.
     """
-    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", why)))
-    found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", why)
+    numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", reason)))
+    found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", reason)
     return re.sub(r"^\[SSL(: \w+)?\] (.*?)( \(_ssl\.c:\d+\))?$", r"TLS: \2", found)
 
 

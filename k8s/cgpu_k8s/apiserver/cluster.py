@@ -32,10 +32,10 @@ class Credential(NamedTuple):
 
 
 class Credentials(Protocol):
-    """The source of a client's credential, which each request asks anew."""
+    """The source of a client's credential; each request calls it anew."""
 
     async def get_current(self) -> Credential:
-        """The credential to use now; raises ConfigurationError if there is none."""
+        """Return the credential to use now; raise ConfigurationError if there is none."""
         ...
 
     def renew(self) -> bool:
@@ -54,7 +54,7 @@ class Fixed:
     credential: Credential
 
     async def get_current(self) -> Credential:
-        """The credential."""
+        """Return the credential."""
         return self.credential
 
     def renew(self) -> bool:
@@ -74,7 +74,7 @@ class TokenFile:
     last: Credential = field(default_factory=lambda: Credential({}))
 
     async def get_current(self) -> Credential:
-        """The token that the file has now; some 20 us."""
+        """Return the token that the file has now; some 20 us."""
         try:
             token = self.path.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ class TokenFile:
         return self.last
 
     def renew(self) -> bool:
-        """The file may have another one since."""
+        """Return whether the file has another token now."""
         before = self.last
         try:
             return make_bearer(self.path.read_text(encoding="utf-8").strip()) != before
@@ -103,9 +103,9 @@ class Trust:
 
     Attributes:
         authorities: certificates that may sign the server's, as PEM; "" means the system's.
-        insecure: anything is believed.
-        name: the name in the server's certificate where it is not the one in its address.
-        origin: what names the authorities in messages.
+        insecure: whether every certificate is accepted.
+        name: the name in the server's certificate if it is not the one in its address.
+        origin: the name of the authorities in messages.
     """
 
     authorities: str = ""
@@ -114,14 +114,15 @@ class Trust:
     origin: str = ""
 
     def make_context(self, certificate: Certificate | None) -> ssl.SSLContext:
-        """The TLS settings for requests with ``certificate``; raises ConfigurationError."""
+        """Return the TLS settings for requests with ``certificate``; raise ConfigurationError."""
         try:
             context = ssl.create_default_context(cadata=self.authorities or None)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
                 f"the certificate authority of {self.origin} is not PEM: {error}"
             ) from None
-        # Python 3.13 and later set it, and then refuse authorities that kubectl accepts, as EKS's.
+        # Python 3.13 and later set this flag. They then refuse authorities that kubectl accepts, as
+        # EKS's.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.insecure:
             context.check_hostname = False
@@ -145,13 +146,13 @@ class Trust:
 
 @dataclass(frozen=True)
 class Cluster:
-    """An API server and a way to be let in.
+    """An API server, and the credentials for it.
 
     Attributes:
         server: its address, such as ``https://127.0.0.1:6443``, without a slash at the end.
-        origin: what names it in messages, such as ``context "lab" of /root/.kube/config``.
-        trust: how it proves who it is.
-        credentials: as whom to ask.
+        origin: its name in messages, such as ``context "lab" of /root/.kube/config``.
+        trust: the rules for its certificate.
+        credentials: the source of our credential.
         namespace: the one that commands take if none is named.
         proxy: the address of an HTTP proxy, or "".
     """
@@ -174,7 +175,7 @@ def read_file(path: Path) -> str:
 
 
 def make_bearer(token: str) -> Credential:
-    """The credential that a token is."""
+    """Return the credential for a token."""
     return Credential({"Authorization": f"Bearer {token}"})
 
 

@@ -22,14 +22,14 @@ def load_cluster(
     environment: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> Cluster:
-    """The cluster that kubectl would use.
+    """Return the cluster that kubectl would use.
 
     Args:
-        kubeconfig: a file; None: those of ``$KUBECONFIG``, or ``~/.kube/config``. Where neither is
-            there, the service account of the pod.
+        kubeconfig: a file; None: those of ``$KUBECONFIG``, or ``~/.kube/config``. If there is none,
+            the service account of the pod is used.
         context: one of its contexts; None: the current one.
         environment: of the process.
-        account: where a pod finds its service account.
+        account: the directory of a pod's service account.
 
     Raises:
         ConfigurationError: there is none, it cannot be read, or it lacks something.
@@ -52,7 +52,7 @@ def load_cluster(
 def load_in_cluster(
     environment: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT
 ) -> Cluster:
-    """The cluster of the pod that this process runs in, as its service account."""
+    """Return the cluster of the pod that this process runs in, with the pod's service account."""
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:

@@ -28,10 +28,10 @@ class ExecPlugin:
 
     Attributes:
         command: the program and its arguments.
-        environment: what is added to that of the process.
+        environment: variables that are added to those of the process.
         information: the ``ExecCredential`` that the program gets.
-        origin: what names it in messages.
-        hint: what its kubeconfig says about installing it.
+        origin: the name of the plug-in's user entry in messages.
+        hint: the kubeconfig's hint on installing it.
     """
 
     command: list[str]
@@ -52,13 +52,13 @@ class ExecPlugin:
         cluster: Mapping[str, Any],
         authority: str,
     ) -> ExecPlugin:
-        """The plug-in that ``exec`` of a user in the file ``home`` describes.
+        """Return the plug-in that ``exec`` of a user in the file ``home`` describes.
 
         Args:
             fields: the content of ``exec``.
             home: the kubeconfig, from which a relative path of the program starts.
-            origin: what names it in messages.
-            cluster: the entry of the cluster, for a plug-in that wants to know it.
+            origin: the name of the user entry in messages.
+            cluster: the entry of the cluster, for a plug-in that asks for it.
             authority: its certificate authority as PEM, or "".
         """
         if not isinstance(fields, dict) or not fields.get("command"):
@@ -110,12 +110,12 @@ class ExecPlugin:
         return self._credential
 
     def renew(self) -> bool:
-        """The program may print another one."""
+        """Drop the credential; return True, because the program may print another one."""
         self._credential = None
         return True
 
     def find_problem(self) -> str:
-        """The program's credential is fresh, and was refused all the same."""
+        """Return a clause: the program's credential has expired, or is refused."""
         what = "is refused"
         if self._expires is not None and self._is_expired():
             what = f"expired at {self._expires:%Y-%m-%d %H:%M:%S} UTC, by this machine's clock"
@@ -169,20 +169,20 @@ class ExecPlugin:
             )
         if not token and not (chain and key):
             raise self._make_error("prints neither a token nor a certificate with its key")
-        # One that has expired is shown all the same: our clock may be wrong, and not the server's.
+        # One that has expired is sent too: our clock may be wrong, and not the server's.
         credential = make_bearer(str(token)) if token else Credential({})
         if chain and key:
             credential = credential._replace(certificate=Certificate(str(chain), str(key)))
         return credential, expires
 
-    def _make_error(self, what: str) -> ConfigurationError:
+    def _make_error(self, problem: str) -> ConfigurationError:
         return ConfigurationError(
-            f"the exec plug-in {self.command[0]} of {self.origin} {what}", hint=self.hint
+            f"the exec plug-in {self.command[0]} of {self.origin} {problem}", hint=self.hint
         )
 
 
 def _parse_time(text: str) -> datetime:
-    """RFC 3339, which Python 3.10 reads without the Z only."""
+    """Parse a time of RFC 3339, which Python 3.10 reads only without the Z."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 

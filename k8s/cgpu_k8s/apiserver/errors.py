@@ -8,7 +8,7 @@ LONGEST_MESSAGE = 600
 
 
 class ConfigurationError(CgpuError):
-    """The configuration does not say which API server to ask, or as whom."""
+    """The configuration does not name an API server, or no credentials for it."""
 
 
 class ApiError(CgpuError):
@@ -17,8 +17,8 @@ class ApiError(CgpuError):
     Attributes:
         status: the HTTP status; 0 if there was no answer.
         reason: Kubernetes' word for it, such as ``AlreadyExists``, or an empty string.
-        sure: the request certainly changed nothing. Where it is False, a write may have been
-            carried out: read the object before deciding anything.
+        sure: whether the request certainly changed nothing. If not, a write may have been carried
+            out: read the object before deciding anything.
         retry_after: seconds that the API server asks the client to wait, or None.
     """
 
@@ -40,11 +40,11 @@ class ApiError(CgpuError):
 
 
 class UnauthorizedError(ApiError):
-    """401: the API server does not know who asks."""
+    """401: the API server does not know the user."""
 
 
 class ForbiddenError(ApiError):
-    """403: who asks has no right to it, or an admission check refuses it."""
+    """403: the user has no right to it, or an admission check refuses it."""
 
 
 class NotFoundError(ApiError):
@@ -74,7 +74,7 @@ class ServerError(ApiError):
 
 
 class UnreachableError(ApiError):
-    """No connection could be made, so that nothing was sent."""
+    """No connection could be made, so nothing was sent."""
 
 
 class NoAnswerError(ApiError):
@@ -95,12 +95,12 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def make_api_error(
-    what: str, status: int, answer: object, retry_after: str | None = None, hint: str = ""
+    request: str, status: int, answer: object, retry_after: str | None = None, hint: str = ""
 ) -> ApiError:
-    """The error for an HTTP ``status`` of 400 or more.
+    """Return the error for an HTTP ``status`` of 400 or more.
 
     Args:
-        what: the request, such as ``GET /api/v1/nodes``.
+        request: the request, such as ``GET /api/v1/nodes``.
         status: the HTTP status.
         answer: the parsed answer: a Status object, or anything else.
         retry_after: the header of this name, in seconds.
@@ -110,7 +110,7 @@ def make_api_error(
     fields = answer if isinstance(answer, dict) else {"message": answer}
     message = printable(str(fields.get("message") or f"status {status}"), LONGEST_MESSAGE)
     return kind(
-        f"the API server answers {what} with {status}: {message}",
+        f"the API server answers {request} with {status}: {message}",
         status=status,
         reason=str(fields.get("reason") or ""),
         retry_after=_parse_seconds(retry_after),
@@ -119,7 +119,7 @@ def make_api_error(
 
 
 def _parse_seconds(header: str | None) -> float | None:
-    """``Retry-After`` in seconds; the form with a date is not one that an API server sends."""
+    """Return ``Retry-After`` in seconds; an API server never sends the form with a date."""
     try:
         return max(0.0, float(header)) if header is not None else None
     except ValueError:

@@ -17,7 +17,7 @@ def report_missing() -> Iterator[None]:
     """Report a failed import in the block as a missing extra.
 
     Raises:
-        CgpuError: it is not installed.
+        CgpuError: the extra is not installed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Clusters and users as a kubeconfig has them."""
+"""Clusters and users in a kubeconfig."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 
 
 class Kubeconfig:
-    """One file, or several of which the first that has a name wins.
+    """One kubeconfig, or several: the first that has a name wins.
 
     Raises ConfigurationError, here and in ``read_cluster``.
     """
@@ -48,11 +48,11 @@ class Kubeconfig:
 
     @property
     def contexts(self) -> list[str]:
-        """The names of all contexts."""
+        """Return the names of all contexts."""
         return list(self._named["contexts"])
 
     def read_cluster(self, context: str | None = None) -> Cluster:
-        """The cluster and user of ``context``, or of the current one."""
+        """Return the cluster and user of ``context``, or of the current one."""
         name = context or self._current
         if not name:
             raise ConfigurationError(
@@ -119,7 +119,7 @@ class Kubeconfig:
 
 
 def _read_address(fields: Fields, key: str, origin: str, example: str) -> str:
-    """A cluster's address of HTTP, without a slash at the end."""
+    """Return a cluster's HTTP address, without a slash at the end."""
     address = str(fields.get(key) or "").rstrip("/")
     try:
         parts = urlsplit(address)
@@ -135,7 +135,7 @@ def _read_address(fields: Fields, key: str, origin: str, example: str) -> str:
 
 
 def _read_pem(fields: Fields, key: str, home: Path, origin: str) -> str:
-    """PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
+    """The PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
     data = fields.get(f"{key}-data")
     if data:
         try:

@@ -1,9 +1,10 @@
 """A port that bounds the connections of callers it does not know.
 
-Whoever reaches a pod can open connections to it and send nothing, or half a request. The port
-counts such strangers. When there are too many, it closes the oldest of the address that has most. A
-connection that has sent a request that only a friend can send is no stranger any more. Strangers at
-the address of a friend are counted apart, so that others cannot push them out.
+Anyone who reaches a pod can open connections to it and send nothing, or half a request. Such a
+connection is a stranger. When there are too many, the port closes the oldest stranger of the
+address that has most. A connection that has sent a request that only a friend can send is no
+stranger any more. Strangers at the address of a friend are counted separately, so that others
+cannot push them out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 STRANGERS = 256  # more than an API server or a scheduler begins at once
 _MOST_FRIENDS = 64  # addresses: of API servers
 _HANDSHAKE = 10.0  # seconds
-_PAUSE = 0.1  # seconds, where there is no descriptor left
+_PAUSE = 0.1  # seconds, if there is no descriptor left
 _QUEUE = 1024  # connections that wait to be accepted: the kernel must not refuse a burst
 
 
@@ -42,7 +43,7 @@ class Port:
     Args:
         app: the application; nothing may serve it yet.
         is_friend: whether only a friend can have sent this request, whose body is not read yet.
-        tls: of the server; None: plain HTTP.
+        tls: the TLS settings; None: plain HTTP.
         most: strangers at a time.
     """
 
@@ -120,7 +121,7 @@ class Port:
             )
 
     def _make_room(self, address: str) -> None:
-        """Before a stranger of this address: those of addresses of friends are apart."""
+        """Make room for a stranger of this address; strangers at friends' addresses count apart."""
         gone = [each for each, it in self._strangers.items() if it.connection.fileno() < 0]
         for protocol in gone:
             del self._strangers[protocol]
@@ -145,7 +146,7 @@ class Port:
 
 
 def _open_listeners(host: str | None, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of ``host``; of any kind of address if it is None."""
+    """Return sockets that listen at every address of ``host``; None: of any kind of address."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     with contextlib.ExitStack() as undone:

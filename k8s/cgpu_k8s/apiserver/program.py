@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def build_base_parser(name: str, description: str) -> Parser:
-    """The options that all have."""
+    """Return the options that all programs have."""
     found = Parser(prog=name, description=description)
     found.add_version(name)
     found.add_argument(
@@ -57,13 +57,13 @@ def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
     Args:
         name: of the program.
         arguments: its command line.
-        serve: all else that it does; imports what ``--help`` does not wait for.
+        serve: the rest of the program; it imports what ``--help`` does not wait for.
     """
 
     def parse_and_serve() -> int:
         given = arguments().parse_args()
         logging.basicConfig(stream=sys.stderr, format="%(message)s")
-        logging.getLogger(name).setLevel(logging.INFO)  # not what libraries tell
+        logging.getLogger(name).setLevel(logging.INFO)  # not of libraries
         with extra.report_missing():
             asyncio.run(run_until_stopped(serve(given)))
         return 0

@@ -1,4 +1,4 @@
-"""Tells new events of a watch from those that come twice or late: pure."""
+"""Distinguishes new events of a watch from those that come twice or late: pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ REMEMBERED = 1000  # deleted objects
 
 
 def get_metadata(item: Json) -> Json:
-    """An object's metadata, empty if it has none."""
+    """Return an object's metadata, empty if it has none."""
     about = item.get("metadata")
     return about if isinstance(about, dict) else {}
 
 
 def version_of(item: Json) -> str:
-    """An object's ``resourceVersion``; "" if it has none."""
+    """Return an object's ``resourceVersion``; "" if it has none."""
     return str(get_metadata(item).get("resourceVersion") or "")
 
 
@@ -24,10 +24,10 @@ class VersionTracker:
     """The newest version seen, of the whole list and of each object in it.
 
     Versions are decimal numbers that rise with every write, in etcd's API server and by contract
-    since 1.35. From an API server with others, every event counts as news.
+    since 1.35. From an API server with other versions, every event counts as new.
 
     Attributes:
-        version: from where a watch goes on; "" before the first list.
+        version: the version from which a watch goes on; "" before the first list.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class VersionTracker:
         self._deleted: OrderedDict[str, int] = OrderedDict()
 
     def add_listed(self, item: Json) -> None:
-        """An object was in the list."""
+        """Record the version of an object in the list."""
         version = version_of(item)
         if version.isdecimal():
             self._versions[str(get_metadata(item).get("uid"))] = int(version)
@@ -56,7 +56,7 @@ class VersionTracker:
         number, last = int(version), self._versions.get(uid, -1)
         if kind == "DELETED":
             return last >= 0 and number >= last and self._record_deletion(uid, number)
-        # What a selector no longer chose, and chooses again, has the same UID.
+        # An object that a selector did not choose for a while has the same UID again.
         if number <= max(last, self._deleted.get(uid, -1)):
             return False
         self._versions[uid] = number

@@ -14,7 +14,7 @@ class Resource(NamedTuple):
     plural: str
 
     def path(self, name: str = "", *, namespace: str = "", part: str = "") -> str:
-        """The path of all objects, of those in ``namespace``, or of the one called ``name``.
+        """Return the path of all objects, of those in ``namespace``, or of the one called ``name``.
 
         ``part`` is a subresource, such as ``status`` or ``binding``.
         """
@@ -33,7 +33,7 @@ SECRETS = Resource("", "v1", "secrets")
 MUTATING = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
 VALIDATING = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
 
-# What makes pods from a template, by the words that kubectl has for it.
+# The kinds that make pods from a template, by the words that kubectl has for them.
 MAKERS = {
     word: Resource(group, "v1", f"{kind}s")
     for group, kind, short in (

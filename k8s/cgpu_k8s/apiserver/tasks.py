@@ -1,4 +1,4 @@
-"""Works that run beside each other in a program that follows the API server."""
+"""Works that run at the same time in a program that follows the API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 def run_coroutine(work: Coroutine[None, None, T]) -> T:
     """Run a coroutine in a new event loop and return its result.
 
-    ``asyncio.run`` writes its result out twice, for an error that it drops: 0.1 s for 10,000 pods.
+    ``asyncio.run`` also formats the result, for an error message that it drops: 0.1 s for 10,000
+    pods.
     """
     found: list[T] = []
 
@@ -27,7 +28,7 @@ def run_coroutine(work: Coroutine[None, None, T]) -> T:
 
 
 async def run_together(*works: Coroutine[None, None, None]) -> None:
-    """Run until one fails or we are cancelled; then end all."""
+    """Run all works until one fails or we are cancelled; then end all."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)

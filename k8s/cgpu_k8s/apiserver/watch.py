@@ -1,7 +1,8 @@
-"""All objects of a kind, and from then on every change to them, whatever happens between.
+"""All objects of a kind, and every later change to them, whatever happens to connections.
 
-Lists, then watches from the version of the list. A watch that ends, breaks or falls silent goes on
-where it was; where the API server no longer has what came since, all objects are listed again.
+A watch lists the objects, then watches from the version of the list. If the connection ends, breaks
+or falls silent, the watch goes on from the last version. If the API server no longer has the
+changes since then, all objects are listed again.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ CHANGES = (ADDED, MODIFIED, DELETED)
 
 @dataclass(frozen=True)
 class Listed(Generic[T]):
-    """All objects as they are now; whatever is not among them is gone."""
+    """All objects as they are now; objects that are not among them are gone."""
 
     items: list[T]
 
 
 @dataclass(frozen=True)
 class Changed(Generic[T]):
-    """One object was ADDED, MODIFIED or DELETED; ``item`` is its state then, or its last one."""
+    """One object was ADDED, MODIFIED or DELETED; ``item`` is its new state, or its last one."""
 
     kind: str
     item: T
@@ -49,9 +50,10 @@ class Pace(NamedTuple):
 
     Attributes:
         first, longest: pauses after a failure; each is twice the one before.
-        length: a watch asks to last for once to twice as long. In an idle cluster nothing comes in
-            that time: API servers send a bookmark only if the kind has changed.
-        silence: when nothing comes for so much longer, the connection is taken to be dead.
+        length: each request lasts for this long, or up to twice as long by chance. In an idle
+            cluster nothing comes in that time: API servers send a bookmark only if the kind has
+            changed.
+        silence: if nothing comes for this much longer, the connection counts as dead.
     """
 
     first: float = 0.1
@@ -60,7 +62,7 @@ class Pace(NamedTuple):
     silence: float = 15.0
 
     def compute_pause(self, failures: int, chance: float) -> float:
-        """Seconds to wait after so many failures in a row; ``chance`` is from 0 to 1.
+        """Return the seconds to wait after so many failures in a row; ``chance`` is from 0 to 1.
 
         Half of it is chance, so that a thousand nodes do not come back at the same moment.
         """
@@ -75,10 +77,10 @@ class Watch(Generic[T]):
     Attributes:
         client: of the cluster.
         path: of all objects, or of those in one namespace.
-        read: makes of an object what the caller keeps. It is called page by page, so that a list
-            of 10,000 pods is never in memory as a whole. It must not raise.
+        read: makes of an object what the caller keeps. It is called page by page, so that a list of
+            10,000 pods is never in memory as a whole. It must not raise.
         selectors: ``fieldSelector`` and ``labelSelector``.
-        pace: how it waits.
+        pace: the times of the watch.
         report: is called with each error, before the pause that follows it.
         sleep: waits for seconds.
         heard: ``time.monotonic()`` when the API server last sent anything, or None.
@@ -98,7 +100,7 @@ class Watch(Generic[T]):
     _failures: int = 0
 
     async def __aiter__(self) -> AsyncGenerator[Listed[T] | Changed[T], None]:
-        """``Listed`` first, then each ``Changed``; another ``Listed`` replaces everything."""
+        """Yield ``Listed`` first, then each ``Changed``; another ``Listed`` replaces everything."""
         while True:
             wait = 0.0
             try:
@@ -107,7 +109,8 @@ class Watch(Generic[T]):
                 async with aclosing(self._watch_changes()) as changes:
                     async for change in changes:
                         yield change
-                self._failures += 1  # ended without news: only if that comes at once is it wrong
+                # ended without news, which is a failure only if it happens again at once
+                self._failures += 1
                 wait = self.pace.compute_pause(self._failures, random.random())  # noqa: S311
                 wait *= self._failures > 1
             except (ApiError, ConfigurationError) as error:

@@ -1,1 +1,1 @@
-"""``kubectl inspect cgpu``: which pods have what of which GPU, and why a pod waits."""
+"""``kubectl inspect cgpu``: the pods' shares of each GPU, and the reason why a pod waits."""

@@ -32,9 +32,9 @@ class NodeFacts(NamedTuple):
     """The facts of a node's object that are shown.
 
     Attributes:
-        offer: its GPUs, as its agent describes them, and what it offers of them.
-        shares: whether its label says that pods share its GPUs.
-        capacity: what it publishes, of all its GPUs together.
+        offer: its GPUs, as its agent describes them, and which of them it offers.
+        shares: whether its label lets pods share its GPUs.
+        capacity: the resources that it publishes, of all its GPUs together.
         gpus: how many GPUs it publishes.
     """
 
@@ -48,8 +48,8 @@ class Claim(NamedTuple):
     """The facts of a pod that asks for a share of a GPU.
 
     Attributes:
-        pod: what it asks for, and where it is.
-        asked: the same, of all its GPUs together.
+        pod: its request, and its node.
+        asked: its request, of all its GPUs together.
         notes: its annotations that published tools read.
     """
 
@@ -63,7 +63,7 @@ class Claim(NamedTuple):
         return read_published(self.notes, self.asked)
 
     def find_allocation(self) -> tuple[Allocation | None, str]:
-        """Its own annotation, and why that counts for nothing; a sentence or ""."""
+        """The allocation in its own annotation, and a sentence or "": why that does not count."""
         try:
             return read_allocation(self.pod), ""
         except CgpuError as error:
@@ -71,7 +71,7 @@ class Claim(NamedTuple):
 
 
 class GpuView(NamedTuple):
-    """One GPU of a node; ``uuid`` is "" where nobody described it."""
+    """One GPU of a node; ``uuid`` is "" if no agent has described it."""
 
     uuid: str = ""
     healthy: bool = True
@@ -84,12 +84,12 @@ class PodView(NamedTuple):
     """A pod on a node.
 
     Attributes:
-        namespace: where it is.
+        namespace: its namespace.
         name: its name there.
         uid: its UID.
-        shares: what it has, by the GPU's index.
-        pending: what it asks for without having it of a GPU that the node has.
-        problem: why its annotation counts for nothing; a sentence or "".
+        shares: its shares, by the GPU's index.
+        pending: the share that it asks for and does not have of a GPU of the node.
+        problem: why its annotation does not count; a sentence or "".
     """
 
     namespace: str
@@ -104,8 +104,8 @@ class NodeView(NamedTuple):
     """A node.
 
     Attributes:
-        offer: its name, address, mode, and why it offers nothing.
-        total: what its GPUs have.
+        offer: its name, address and mode, and why it offers nothing.
+        total: the memory and time of its GPUs.
         gpus: its GPUs, by index.
         pods: the pods on it that ask for a part of a GPU, those without one last.
     """
@@ -117,17 +117,17 @@ class NodeView(NamedTuple):
 
     @property
     def pending(self) -> Share:
-        """The shares that pods on the node ask for and do not have."""
+        """Return the shares that pods on the node ask for and do not have."""
         return sum_shares(pod.pending for pod in self.pods)
 
     @property
     def allocated(self) -> Share:
-        """The shares that pods have, and those that are pending."""
+        """Return the shares that pods have, and those that are pending."""
         return sum_shares([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
 
 
 def read_machine(node: Json) -> NodeFacts:
-    """A node's object.
+    """Read a node's object.
 
     Raises:
         ObjectError: it is no node.
@@ -155,7 +155,7 @@ def read_claim(pod: Json) -> Claim | None:
 
 
 def make_views(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeView]:
-    """The nodes that publish memory of GPUs, by name, each with its pods."""
+    """Return the nodes that publish memory of GPUs, by name, each with its pods."""
     on: dict[str, list[Claim]] = {}
     for claim in claims:
         if not claim.pod.final:
@@ -179,7 +179,7 @@ def _make_node_view(machine: NodeFacts, claims: list[Claim]) -> NodeView:
 
 
 def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
-    """A node's GPUs, as its agent describes them, or else all alike."""
+    """Return a node's GPUs, as its agent describes them, or else all alike."""
     timed = machine.offer.mode == CORE_MEM
     found = {
         fact.index: GpuView(
@@ -213,5 +213,5 @@ def _make_pod_view(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodV
 
 
 def _sort_key(pod: PodView) -> tuple[int, str, str]:
-    """By GPU, as published tools list pods; those without one last."""
+    """Return the key that sorts pods by GPU, as published tools do; pods without one come last."""
     return (min(pod.shares, default=_MOST_GPUS + 1), pod.namespace, pod.name)

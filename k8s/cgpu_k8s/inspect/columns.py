@@ -8,10 +8,10 @@ _PADDING = 2
 
 
 def align_columns(text: str) -> str:
-    """``text`` with spaces in place of its tabs.
+    """Return ``text`` with spaces in place of its tabs.
 
-    A cell ends with a tab; what follows a line's last tab is in no column. A column reaches over
-    lines that follow each other and all have it, and is as wide as its widest cell there.
+    A cell ends with a tab; the text after a line's last tab is in no column. A column spans
+    successive lines that all have it, and is as wide as its widest cell there.
     """
     lines = [line.split("\t") for line in text.split("\n")]
     for column in range(max(map(len, lines)) - 1):

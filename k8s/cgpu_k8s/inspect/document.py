@@ -16,7 +16,7 @@ VERSION = 1
 
 
 def make_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
-    """All that is known of the nodes; a value that is not known is None."""
+    """Return all that is known of the nodes; a value that is not known is None."""
     return {
         "version": VERSION,
         "unit": "GiB" if any(node.offer.gpus for node in nodes) else choose_unit(nodes),

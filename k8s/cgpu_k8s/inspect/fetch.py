@@ -1,4 +1,4 @@
-"""Reads from the API server what is shown, page by page, and keeps no more of it than that."""
+"""Reads the nodes and pods to show from the API server, page by page; keeps only shown facts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fetched(NamedTuple):
 
 
 class FetchedPod(NamedTuple):
-    """A pod: its object, the same as a claim, and its events."""
+    """A pod: its object, its claim, and its events."""
 
     raw: dict[str, Any]
     claim: Claim | None
@@ -37,7 +37,7 @@ class FetchedPod(NamedTuple):
 
 
 async def fetch_nodes(cluster: Cluster, node: str = "") -> Fetched:
-    """All nodes, or one, with their pods.
+    """Fetch all nodes, or one, with their pods.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such node.
@@ -48,7 +48,7 @@ async def fetch_nodes(cluster: Cluster, node: str = "") -> Fetched:
 
 
 async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[FetchedPod, Fetched]:
-    """A pod with its events, and all nodes with their pods.
+    """Fetch a pod with its events, and all nodes with their pods.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such pod.
@@ -84,7 +84,7 @@ async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
 
 
 async def _list_claims(client: Client, node: str = "") -> list[Claim]:
-    """The pods on one node or on any; those that no node has are not asked for."""
+    """Return the claims of pods on one node or on any; pods that have no node are left out."""
     where = f"spec.nodeName={node}" if node else "spec.nodeName!="
     found = await _list_objects(
         client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_claim
@@ -112,7 +112,7 @@ async def _get_pod(client: Client, name: str, namespace: str) -> FetchedPod:
 async def _get_with_events(
     client: Client, resource: Resource, kind: str, name: str, namespace: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """An object, and its events."""
+    """Return an object, and its events."""
     try:
         raw = await _get_object(client, resource, name, namespace)
     except NotFoundError:
@@ -125,7 +125,7 @@ async def _get_with_events(
         events = await client.list(
             EVENTS.path(namespace=namespace), {"fieldSelector": f"involvedObject.uid={uid}"}
         )
-    except ApiError:  # they only add to the answer
+    except ApiError:  # the answer can do without them
         return raw, []
     return raw, events.items
 

@@ -24,8 +24,8 @@ class TableResource(NamedTuple):
     """A resource, as the heading of its table names it.
 
     Attributes:
-        part: which part of a share.
-        name: of it.
+        part: the index of the resource in a share.
+        name: its name.
         column: the heading of a GPU's column.
     """
 
@@ -39,13 +39,13 @@ CORES = TableResource(1, "GPU Core", "GPU{} Core")
 
 
 def choose_unit(nodes: Sequence[NodeView]) -> str:
-    """The unit of memory, which published tools tell by its size alone."""
+    """Return the unit of memory, which published tools know only by the GPU's size."""
     sizes = (gpu.total.units for node in nodes for gpu in node.gpus.values())
     return "MiB" if max(sizes, default=0) > _LARGEST_IN_GIB else "GiB"
 
 
 def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
-    """One line a node."""
+    """Return one line for each node."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
     columns = range(max((_count_columns(node) for node in nodes), default=0))
@@ -77,7 +77,7 @@ def _format_row(node: NodeView, part: int, columns: range, *, has_pending: bool)
 
 
 def format_details(nodes: Sequence[NodeView], resource: TableResource) -> str:
-    """A block a node, with one line a pod."""
+    """Return a block for each node, with one line for each pod."""
     part = resource.part
     nodes = [node for node in nodes if node.total[part] > 0]
     tables = [_format_table(node, part) for node in nodes]

@@ -1,7 +1,7 @@
-"""The reason for which a pod waits or has failed, in one sentence: pure.
+"""The reason why a pod waits or has failed, in one sentence: pure.
 
-The rules are tried in order, and the first that applies makes the sentence: what the pod says of
-itself, then where it is, then what the nodes have for it, then what its scheduler says.
+The rules are tried in order, and the first that applies makes the sentence. They check first the
+pod itself, then its node, then the room on all nodes, then the words of its scheduler.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
 
-# The most useful first: what can change by itself, what another node or pod would change.
+# The most useful first: reasons that can go away by themselves, then reasons that another node or
+# pod would avoid.
 _USEFUL = (FULL, TOO_LARGE, TOO_FEW, WRONG_MODE, WITHHELD)
 _LONGEST = 400
 _NAMED = 3  # nodes that are named
 _STARTING = ("", "ContainerCreating", "PodInitializing")
-_RUNNING = ("replicas", "active", "currentNumberScheduled")  # of what makes pods: those it has
+# in the status of an object that makes pods: how many it has
+_RUNNING = ("replicas", "active", "currentNumberScheduled")
 
 
 class Case(NamedTuple):
-    """A pod, and what may say why it waits.
+    """A pod, and the objects that may show why it waits.
 
     Attributes:
         raw: its object.
-        pod: the same, read.
-        claim: the same as one that asks for a part of a GPU; None: it does not.
+        pod: the facts in it.
+        claim: the same if it asks for a part of a GPU, else None.
         machines: all nodes.
         claims: all pods that ask for a part of a GPU.
         events: the pod's events.
@@ -54,12 +56,12 @@ class Case(NamedTuple):
 
     @property
     def status(self) -> Json:
-        """The pod's status."""
+        """Return the pod's status."""
         return get_member(self.raw, "status", dict)
 
     @property
     def phase(self) -> str:
-        """The pod's phase."""
+        """Return the pod's phase."""
         return get_member(self.status, "phase", str)
 
 
@@ -70,14 +72,14 @@ def explain_pod(
     claims: Sequence[Claim],
     events: Sequence[Json],
 ) -> str:
-    """One sentence on why a pod waits or failed, or that it does neither."""
+    """Return one sentence on why a pod waits or failed, or that it does neither."""
     case = Case(pod, read_pod(pod), claim, machines, claims, events)
     found = next(filter(None, (rule(case) for rule in _RULES)))
     return f"pod {case.pod.namespace}/{case.pod.name} {found}"
 
 
 def explain_maker(kind: str, maker: Json, events: Sequence[Json]) -> str:
-    """One sentence on why a Job or the like has no pod, or that cgpu knows no reason."""
+    """Return one sentence on why a Job or the like has no pod, or that cgpu knows no reason."""
     meta = get_member(maker, "metadata", dict)
     where = f"{kind} {get_member(meta, 'namespace', str)}/{get_member(meta, 'name', str)}"
     pod, warning = template_of(maker), _find_warning(events)
@@ -180,7 +182,7 @@ def _explain_no_room(case: Case) -> str:
 
 
 def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
-    """The nodes that have room on their GPUs as they are now, and why the others do not."""
+    """Return the nodes that have room on their GPUs now, and why the others do not."""
     request = case.pod.request
     if request is None:
         return [], {}
@@ -200,7 +202,7 @@ def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
 
 
 def _explain_scheduler(case: Case) -> str:
-    """There is room for it, so something else than GPUs keeps it; always a sentence."""
+    """A sentence in any case: there is room, so something other than GPUs keeps the pod waiting."""
     fitting, _ = _filter_nodes(case)
     room = f"there is room on the GPUs of {_join_names(fitting)}"
     conditions = get_objects(case.status, "conditions")
@@ -241,14 +243,14 @@ def _find_container_reason(case: Case, state: str) -> str:
     return ""
 
 
-def _format_reason(of: Json) -> str:
+def _format_reason(item: Json) -> str:
     """The reason and message of a condition, status or event on one line; ""."""
-    texts = (get_member(of, name, str) for name in ("reason", "message"))
+    texts = (get_member(item, name, str) for name in ("reason", "message"))
     return printable(": ".join(" ".join(text.split()) for text in texts if text.strip()), _LONGEST)
 
 
 def _find_warning(events: Iterable[Json]) -> str:
-    """The last warning."""
+    """Return the last warning."""
     warnings = [each for each in events if each.get("type") == "Warning"]
     return _format_reason(max(warnings, key=_read_time)) if warnings else ""
 

@@ -1,1 +1,1 @@
-"""The kubelet and its container runtime: what a node's programs ask them, and tell them."""
+"""The kubelet and its container runtime: requests of a node's programs to them."""

@@ -1,4 +1,4 @@
-"""Asks the node's container engine which runtimes it has: the configuration that it has read."""
+"""Asks the node's container engine for its runtimes, as in the configuration that it has read."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from cgpu_k8s.kubelet.runtimes import Runtime
     from cgpu_k8s.objects.fields import Json
 
-# Where each engine listens for its kubelet, by the name that a kubelet reports.
+# The sockets on which each engine listens for its kubelet, by the name that a kubelet reports.
 SOCKETS = {row.version: row.sockets for row in ENGINES if row.version}
 AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
 _PATIENCE = 5.0
 # Of the request and the answer of the CRI's Status, and of an entry of its map.
 _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
 _INFO, _KEY, _VALUE = 2, 1, 2
-# What NVIDIA's runtime reads: beside its program where an operator has brought it, else in /etc.
+# The file that NVIDIA's runtime reads: beside its program if an operator has brought it, else in
+# /etc.
 _FILE = "nvidia-container-runtime/config.toml"
 _UCRED = struct.Struct("iII")
 
@@ -45,7 +46,7 @@ class ContainerRuntime:
     """The container engine of this node.
 
     Args:
-        path: of its socket; None: where the engine that the node names usually has it.
+        path: of its socket; None: the usual path of the engine that the node names.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -56,7 +57,7 @@ class ContainerRuntime:
     async def find_problem(self, node: Json) -> str:
         """Return why pods of this node may not pass through cgpu's runtime; "" if they do.
 
-        Where the engine does not answer now, it is what was found last.
+        If the engine does not answer now, the last result is returned.
         """
         try:
             name = _read_engine_name(node)
@@ -69,7 +70,7 @@ class ContainerRuntime:
         return self._problem or ""
 
     async def _refresh_problem(self, name: str, path: str) -> None:
-        """Ask, unless it is known since the engine's start, and not for long."""
+        """Ask the engine, unless it was asked since its start and not long ago."""
         facts = Path(path).stat()  # noqa: ASYNC240 (of a socket in /run)
         here = path, facts.st_ino, facts.st_ctime_ns
         now = time.monotonic()
@@ -84,10 +85,10 @@ class ContainerRuntime:
 
 
 def _read_engine_name(node: Json) -> str:
-    """The engine that the node's kubelet says it has.
+    """Return the engine that the node's kubelet reports.
 
     Raises:
-        CgpuError: it is none that tells a runtime whose container it creates.
+        CgpuError: it is none that names the runtime of each container.
     """
     status = get_member(node, "status", dict)
     version = get_member(get_member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
@@ -128,7 +129,7 @@ _READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {
 
 
 def _find_root(path: str) -> str:
-    """The root directory of whoever listens at a socket, as we reach it."""
+    """Return the root directory of the process that listens at a socket, as we reach it."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
         ours = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -137,7 +138,7 @@ def _find_root(path: str) -> str:
 
 
 def _read_nvidia_runtimes(root: str, program: str) -> list[str]:
-    """The programs that NVIDIA's runtime ``program`` starts."""
+    """Return the programs that NVIDIA's runtime ``program`` starts."""
     for path in (f"{Path(program).parent}/.config/{_FILE}", f"/etc/{_FILE}"):
         try:
             content = _parse_toml(Path(f"{root}{path}").read_text(encoding="utf-8"))

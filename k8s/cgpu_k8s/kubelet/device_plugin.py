@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
-PERIOD = 1.0  # seconds between two looks at the kubelet's socket
-CALL = 15.0  # seconds in which a kubelet has to call a plugin that it took; it tries for 10
+PERIOD = 1.0  # seconds between two checks of the kubelet's socket
+CALL = 15.0  # in which a kubelet has to call a plugin that it accepted; it tries for 10
 _UNHEARD = "the kubelet took the plugin, and does not listen to it"
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
@@ -77,7 +77,7 @@ class DevicePlugin:
         self.holds = asyncio.Event()
 
     async def publish(self, devices: Mapping[str, bool]) -> None:
-        """From now on these are the devices: whether each is healthy, by the GPU's UUID."""
+        """Publish ``devices`` from now on: by the GPU's UUID, whether each is healthy."""
         async with self._changed:
             if self._devices != dict(devices):
                 self._devices = dict(devices)
@@ -139,13 +139,13 @@ class DevicePlugin:
         self._failure = ""
         self._report("registered", {"resource": self._resource, "folder": self._folder})
 
-    def _report_failure(self, why: str) -> None:
-        if why != self._failure:
-            self._failure = why
-            self._report("not_registered", {"error": why})
+    def _report_failure(self, reason: str) -> None:
+        if reason != self._failure:
+            self._failure = reason
+            self._report("not_registered", {"error": reason})
 
     def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
-        """The methods of the plugin."""
+        """Return the methods of the plugin."""
         take = _refuse_allocation if self._resource == COUNT else _allocate_nothing
         methods = {
             "GetDevicePluginOptions": (_answer_empty, Cardinality.UNARY_UNARY),
@@ -185,10 +185,10 @@ class UnitPlugins:
         self._plugins = {name: DevicePlugin(folder, report, name, UNITS[name]) for name in UNITS}
 
     async def publish(self, resources: Mapping[str, int]) -> None:
-        """From now on there is so much of each; devices are healthy, whatever GPUs are.
+        """Publish so many units of each resource from now on, all healthy, whatever the GPUs are.
 
-        A kubelet that starts again would fail pods that have others. Pods are placed by the
-        annotation, which says which GPUs are lost.
+        A kubelet that starts again would fail pods that have an unhealthy device. Pods get their
+        nodes by the annotation, which names the GPUs that are lost.
         """
         for name, plugin in self._plugins.items():
             await plugin.publish({str(unit): True for unit in range(resources.get(name, 0))})

@@ -22,13 +22,13 @@ _ID, _HEALTH = 1, 2
 
 
 def encode_registration(endpoint: str, resource: str) -> bytes:
-    """A RegisterRequest: ``endpoint`` is the plugin's socket, in the kubelet's folder."""
+    """Return a RegisterRequest: ``endpoint`` is the plugin's socket, in the kubelet's folder."""
     fields = ((_VERSION, VERSION), (_ENDPOINT, endpoint), (_RESOURCE, resource))
     return encode_message((number, text.encode()) for number, text in fields)
 
 
 def encode_devices(healthy: Mapping[str, bool]) -> bytes:
-    """A ListAndWatchResponse: all devices by ID, and whether each is healthy."""
+    """Return a ListAndWatchResponse: all devices by ID, and whether each is healthy."""
     return encode_message(
         (
             _DEVICES,
@@ -38,5 +38,5 @@ def encode_devices(healthy: Mapping[str, bool]) -> bytes:
     )
 
 
-def _format_health(good: bool) -> str:  # noqa: FBT001 (it is what is written)
-    return HEALTHY if good else UNHEALTHY
+def _format_health(is_healthy: bool) -> str:  # noqa: FBT001 (it is what is written)
+    return HEALTHY if is_healthy else UNHEALTHY

@@ -1,7 +1,7 @@
 """The kubelet's API for pod resources: containers with whole GPUs, and other plugins with GPUs.
 
-The messages are in protobuf's encoding, with the numbers that Kubernetes documents (``v1``). Which
-containers have whole GPUs is left on the node, for the metrics of ``cgpud``.
+The messages are in protobuf's encoding, with the numbers that Kubernetes documents (``v1``). The
+containers with whole GPUs are written on the node, for the metrics of ``cgpud``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESOURCE, _IDS = 1, 2
 
 
 class PodResources:
-    """Asks the kubelet at ``socket``, and leaves what it says in the state directory ``state``."""
+    """Asks the kubelet at ``socket``, and writes its answer into the state directory ``state``."""
 
     def __init__(
         self, socket: Path, state: str, report: Callable[[str, dict[str, object]], None]
@@ -55,7 +55,7 @@ class PodResources:
 
     async def run(self) -> None:
         """Go on asking until cancelled."""
-        # One for good: it finds a kubelet that is back.
+        # One channel for good: it finds a kubelet that is back.
         async with Channel(path=str(self._socket), codec=BytesCodec()) as channel:
             while True:
                 try:
@@ -74,18 +74,18 @@ class PodResources:
             raise CgpuError(f"no kubelet listens at {self._socket}")
         return await call_method(channel, question, EMPTY)
 
-    def _report_failure(self, why: str) -> None:
-        if why != self._failure:
-            self._failure = why
-            sentence = f"which pods have whole GPUs is not known, and not in the metrics: {why}"
+    def _report_failure(self, reason: str) -> None:
+        if reason != self._failure:
+            self._failure = reason
+            sentence = f"which pods have whole GPUs is not known, and not in the metrics: {reason}"
             self._report("failed", {"error": sentence})
 
 
 def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
-    """The containers with NVIDIA's devices in a ListPodResourcesResponse.
+    """Return the containers with NVIDIA's devices in a ListPodResourcesResponse.
 
     Raises:
-        CgpuError: it is none.
+        CgpuError: ``answer`` is none.
     """
     return _parse_answer(
         lambda: tuple(
@@ -98,7 +98,7 @@ def read_offered(answer: bytes) -> dict[str, list[str]]:
     """The IDs of all devices that pods may get, by resource, in an AllocatableResourcesResponse.
 
     Raises:
-        CgpuError: it is none.
+        CgpuError: ``answer`` is none.
     """
 
     def read_devices() -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 def encode_message(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    """The message of these fields, each a number with a text or a message."""
+    """Return the message of these fields, each a number with a text or a message."""
     return b"".join(
         _encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(len(value)) + value
         for number, value in fields
@@ -31,16 +31,16 @@ def decode_text(message: bytes, number: int) -> str:
 
 
 def decode_values(message: bytes, number: int) -> list[bytes]:
-    """The values of a field that has a length, in order.
+    """Return the values of a field that has a length, in order.
 
     Raises:
-        ValueError, IndexError: it is no message.
+        ValueError, IndexError: ``message`` is no message.
     """
     return [value for key, value in _decode_fields(message) if key == number]
 
 
 def _decode_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields that have a length; others are passed over."""
+    """Yield the fields that have a length; skip the others."""
     at = 0
     while at < len(message):
         key, at = _decode_varint(message, at)
@@ -57,7 +57,7 @@ def _decode_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _decode_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number, and the index after it."""
     value, shift = 0, 0
     while message[at] & 0x80:
         value |= (message[at] & 0x7F) << shift

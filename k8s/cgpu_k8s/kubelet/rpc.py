@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from grpclib.client import Channel
 
 _PATIENCE = 5.0  # seconds for an answer
-# How grpclib says that an answer is none; the last two: a message that is cut short, or compressed.
+# grpclib's errors for an answer that is none; the last two: a message that is cut short, or
+# compressed.
 _BROKEN = (ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError)
 
 
@@ -26,12 +27,12 @@ class BytesCodec(CodecBase):
     __content_subtype__ = "proto"
 
     def encode(self, message: bytes, message_type: object) -> bytes:
-        """The message."""
+        """Return the message."""
         del message_type
         return message
 
     def decode(self, data: bytes, message_type: object) -> bytes:
-        """The message."""
+        """Return the message."""
         del message_type
         return data
 

@@ -28,8 +28,8 @@ class Runtime(NamedTuple):
     """A runtime of an engine.
 
     Attributes:
-        name: by which pods choose it.
-        program: what it starts; "": runc, or another one that gives nobody a GPU.
+        name: the name by which pods choose it.
+        program: the program that it starts; "": runc, or another one that gives no container a GPU.
         passes: whether a pod's decision reaches its containers' configurations.
     """
 
@@ -39,10 +39,10 @@ class Runtime(NamedTuple):
 
 
 def read_containerd(config: Json) -> list[Runtime]:
-    """The runtimes of containerd, whose CRI plugin shows its configuration.
+    """Return the runtimes of containerd, whose CRI plugin shows its configuration.
 
     Raises:
-        ObjectError: it is none.
+        ObjectError: ``config`` is no such configuration.
     """
     found = []
     runtimes = get_member(get_member(config, "containerd", dict), "runtimes", dict)
@@ -60,7 +60,7 @@ def read_crio(config: Json) -> list[Runtime]:
     """Return the runtimes of CRI-O, which passes all annotations of a pod on.
 
     Raises:
-        ObjectError: it is none.
+        ObjectError: ``config`` is no such configuration.
     """
     about = get_member(get_member(config, "crio", dict), "runtime", dict)
     runtimes = get_member(about, "runtimes", dict)
@@ -79,8 +79,8 @@ def find_problem(
 
     Args:
         engine: CONTAINERD or CRIO.
-        runtimes: all that it has.
-        behind: the programs that one of NVIDIA's starts.
+        runtimes: all of the engine's.
+        behind: returns the programs that a runtime of NVIDIA's starts.
     """
     ours = []
     for each in runtimes:

@@ -1,1 +1,1 @@
-"""The agent of a node: what its GPUs are, what the node offers of them, and how pods are held."""
+"""The agent of a node: it finds the node's GPUs, offers them, and audits the pods' shares."""

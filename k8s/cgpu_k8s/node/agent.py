@@ -1,7 +1,7 @@
 """The controller of a node: observes it, plans what differs, and applies the plan.
 
-It keeps the node's object as its GPUs are, and the mode in force as the node's label says. Design:
-docs/design/kubernetes.md.
+It keeps the node's object in line with the GPUs, and the mode in force in line with the node's
+label. Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
     from cgpu_k8s.node.pods import NodePod
 
 DEVICES = "--resources devices"
-LOOK = 5.0  # seconds between two looks at the GPUs
+LOOK = 5.0  # seconds between two checks of the GPUs
 
 
 class Place(NamedTuple):
     """This node.
 
     Attributes:
-        name: in the cluster.
+        name: its name in the cluster.
         setting: path of ``kubernetes.json``.
         state: path of the state directory.
-        pass_through: namespaces whose pods are like any other container; None: as they are.
+        pass_through: namespaces whose pods are treated like any other container; None: those in
+            force.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Agent:
         place: the node.
         client: of the API server.
         gpus: observes the GPUs.
-        shares: audits who has which of them.
+        shares: audits the shares of them.
         plugins: of the kubelet.
         report: writes a line of the log.
     """
@@ -133,7 +134,7 @@ class Agent:
         return node is not None and plan.read_schedule_label(node) not in LEFT_ALONE
 
     async def _observe_node(self) -> None:
-        """See which GPUs answer, how pods reach them, and who has shares of them."""
+        """Check which GPUs answer, whether pods reach them through cgpu, and the shares of them."""
         if self._is_sharing():
             await self._gpus.observe(self._cluster.node or {})
         else:
@@ -148,7 +149,7 @@ class Agent:
             self._set_failure(f"who has shares cannot be read: {error}", "shares")
 
     async def _reconcile(self) -> None:
-        """Make the node's object, and the mode in force, as they have to be."""
+        """Make the node's object, and the mode in force, as they should be."""
         node, pods, gpus = self._cluster.node, self._cluster.pods, self._gpus.state
         if node is None or pods is None:
             return
@@ -233,8 +234,8 @@ class Agent:
         await self._plugins.gpu_count.holds.wait()
         self._cluster.news.set()
 
-    def _set_failure(self, why: str, about: str) -> None:
-        """Report what is wrong about something, once while it lasts; "" if nothing is."""
-        if why and why != self._failures.get(about):
-            self._report("failed", {"error": why})
-        self._failures[about] = why
+    def _set_failure(self, problem: str, about: str) -> None:
+        """Report a problem with something once while it lasts; "": there is none."""
+        if problem and problem != self._failures.get(about):
+            self._report("failed", {"error": problem})
+        self._failures[about] = problem

@@ -1,8 +1,8 @@
-"""Compares what containers of pods have with what their pods ask for.
+"""Compares the shares of pods' containers with what their pods ask for.
 
-The runtime checks the same when a container starts, by what it finds then. What it could not know
-without an agent, what was decided under an earlier configuration, and what an annotation has
-become since then, is found here.
+The runtime makes the same check when a container starts, with the facts of that moment. This module
+finds later what the runtime could not know without an agent, containers from before a change of the
+configuration, and annotations that have changed since.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Living(NamedTuple):
 
     Attributes:
         id: its own.
-        pod: which container of a pod it is; None: of none.
+        pod: its pod and container name; None: it is of no pod.
         caps: MiB that it may hold now, by the GPU's UUID.
-        promised: MiB that nobody else may be promised, the same.
-        weight: of the GPUs' time, which nobody else may be promised either.
+        promised: MiB that nobody else may be promised, likewise.
+        weight: its part of the GPUs' time, which nobody else may be promised either.
     """
 
     id: str
@@ -46,7 +46,7 @@ class ContainerMismatch(NamedTuple):
     Attributes:
         container: the id of the container with a share; "": it has none.
         sentence: for the event about the node.
-        caps: what its caps have to be: UUIDs of GPUs, and MiB; empty: nothing can be done.
+        caps: the caps that it should have, as UUIDs of GPUs and MiB; empty: nothing can be done.
     """
 
     container: str
@@ -68,7 +68,7 @@ def audit_containers(
         living: all that have shares.
         pods: of this node, by UID.
         gpus: of this node, by UUID.
-        passing: namespaces whose pods are like any other container.
+        passing: namespaces whose pods are treated like any other container.
         limited: whether the mode in force limits memory.
     """
     found: list[ContainerMismatch] = []

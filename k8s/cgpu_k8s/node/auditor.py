@@ -1,4 +1,4 @@
-"""Compares who has shares of this node's GPUs with its pods, and lowers caps that are too high."""
+"""Compares the shares of this node's GPUs with its pods, and lowers caps that are too high."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ShareAuditor:
     """Audits the shares of the node's GPUs.
 
     Args:
-        shares: who has them.
+        shares: the shares on the node.
         setting: path of ``kubernetes.json``.
 
     Attributes:
-        held: what others than pods hold, by the GPU's UUID.
+        held: memory and weights that others than pods hold, by the GPU's UUID.
         findings: containers that do not have what their pods ask for.
     """
 
@@ -36,14 +36,15 @@ class ShareAuditor:
         self._shares, self._setting = shares, setting
         self.held: dict[str, NonPodUsage] = {}
         self.findings: tuple[ContainerMismatch, ...] = ()
-        self._before: frozenset[str] = frozenset()  # who had shares at the audit before
+        # ids of the containers with shares at the audit before
+        self._before: frozenset[str] = frozenset()
         self._suspected: frozenset[ContainerMismatch] = frozenset()
 
     async def audit(self, node: Json, pods: Mapping[str, NodePod]) -> None:
-        """Compare, and hold containers with too much to what their pods ask for.
+        """Compare, and lower the caps of containers that have more than their pods ask for.
 
         Raises:
-            CgpuError, OSError: who has shares cannot be read, or a cap cannot be set.
+            CgpuError, OSError: the shares cannot be read, or a cap cannot be set.
         """
         living = self._shares.list_living()
         booked = {uid for uid, pod in pods.items() if pod.shares}
@@ -56,7 +57,7 @@ class ShareAuditor:
             return
         limited = setting.mode != SHARE
         found = audit_containers(living, pods, gpus, setting.pass_through, limited=limited)
-        # What the kubelet reports is a moment old: only what is found twice is reported.
+        # The kubelet's report is a moment old, so a mismatch is reported only if it is found twice.
         self.findings = tuple(each for each in found if each.caps or each in self._suspected)
         self._suspected = frozenset(found)
         for each in self.findings:

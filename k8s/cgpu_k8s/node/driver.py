@@ -15,7 +15,7 @@ from cgpu_node.facts.node import check_release
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE = 4.0  # seconds: with those between two looks, GPUs that are lost are seen within 10
+_PATIENCE = 4.0  # seconds: with those between two checks, GPUs that are lost are seen within 10
 _FIRST_PATIENCE = 120.0  # a driver without its persistence daemon takes seconds for each GPU
 
 
@@ -34,7 +34,7 @@ class Driver:
         self._opening: asyncio.Future[tuple[DriverGpu, ...]] | None = None
 
     async def list_gpus(self) -> tuple[DriverGpu, ...] | None:
-        """Return the GPUs; None while the driver starts, which may take longer than a look.
+        """Return the GPUs; None while the driver starts, which may take longer than a check.
 
         Raises:
             CgpuError: the driver does not answer, or is too old for the node.
@@ -103,7 +103,7 @@ class Driver:
         )
 
     def _await_killed(self) -> None:
-        """Wait for those before: else each that is stuck in the kernel would be joined by more."""
+        """Wait for children that were killed: else more and more would hang in the kernel."""
         try:
             for each in self._killed:
                 each.wait(_PATIENCE)

@@ -35,7 +35,7 @@ class Events:
     async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> bool:
         """Send an event, unless the last one for this reason and subject had the same message.
 
-        If the API server does not take it, the next call with it tries again; no error is raised.
+        If the API server refuses the event, no error is raised; the next call with it tries again.
 
         Returns:
             Whether the API server has it.
@@ -67,10 +67,10 @@ class Events:
         return True
 
     def forget_except(self, reason: str, subjects: Collection[str]) -> None:
-        """End the events for ``reason``, except those about these subjects."""
+        """Forget the events for ``reason``, except those about these subjects."""
         for sent in [key for key in self._sent if key[0] == reason and key[1] not in subjects]:
             del self._sent[sent]
 
     def forget(self, reason: str, about: str = "") -> None:
-        """End an event: if ``reason`` holds again, it is sent again."""
+        """Forget an event, so that it is sent again if ``reason`` holds again."""
         self._sent.pop((reason, about), None)

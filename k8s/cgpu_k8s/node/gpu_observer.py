@@ -19,7 +19,7 @@ class GpuState(NamedTuple):
     """The GPUs of the node, as they were observed last.
 
     Attributes:
-        seen: those that answer; None: nobody has looked, or the driver has not begun.
+        seen: those that answer; None: they were not checked yet, or the driver has not begun.
         lost: those that do not answer.
         names: of all GPUs that answered since we started, by UUID.
         silence: why no GPU answers; "": some do.
@@ -34,14 +34,14 @@ class GpuState(NamedTuple):
 
 
 class GpuObserver:
-    """Looks at the GPUs.
+    """Observes the GPUs.
 
     Args:
         driver: of the node's GPUs.
-        runtime: that makes the node's containers.
+        runtime: the container engine of the node.
 
     Attributes:
-        state: what was observed last.
+        state: the last observation.
     """
 
     def __init__(self, driver: Driver, runtime: ContainerRuntime) -> None:
@@ -49,14 +49,14 @@ class GpuObserver:
         self.state = GpuState()
 
     async def observe(self, node: Json) -> None:
-        """Look, for a node whose GPUs cgpu may share."""
+        """Check the GPUs, and the runtime, of a node whose GPUs cgpu may share."""
         self.state = self.state._replace(barred=await self._runtime.find_problem(node))
         try:
             found, silence = await self._driver.list_gpus(), ""
         except CgpuError as error:
             found, silence = (), str(error)
         if found is None:
-            return  # what was seen last holds until the driver has begun
+            return  # the last observation holds until the driver has begun
         seen = tuple(gpu for gpu in found if not gpu.lost)
         lost = tuple(gpu for gpu in found if gpu.lost)
         names = {**self.state.names, **{gpu.uuid: gpu.name for gpu in seen}}

@@ -27,12 +27,12 @@ class NodeInformer:
     Args:
         client: of the API server.
         name: of the node.
-        state: path of the state directory, where what pods ask for is left for their start.
+        state: path of the state directory, into which the pods' specifications are written.
         report: writes a line of the log.
-        fail: says what is wrong about something, once; "": nothing is.
+        fail: reports a problem with something once; "": there is none.
 
     Attributes:
-        node: its object; None: not known, or not there.
+        node: its object; None: not known, or it does not exist.
         pods: those on the node, by UID; None: not known.
         news: set when anything has changed.
     """
@@ -106,11 +106,11 @@ class NodeInformer:
             return None
 
     async def mark_specs_current(self) -> None:
-        """Show containers that start that what pods ask for is complete, if it is."""
+        """Mark the pods' specifications on the node as complete, if they are."""
         await self._specs.mark_current()
 
     async def patch_node(self, node: Json, patch: Json, part: str = "") -> Json:
-        """Change the node's object, unless somebody has since the state that this follows from."""
+        """Change the node's object, unless it has changed since the state ``node``."""
         about = {**get_member(patch, "metadata", dict), "resourceVersion": version_of(node)}
         path = NODES.path(self._name, part=part)
         written = await self._client.patch(path, {**patch, "metadata": about}, MERGE)

@@ -38,7 +38,7 @@ class DriverGpu(NamedTuple):
         uuid: empty if it does not answer, and the driver does not name it any more.
         index: the driver's number of it.
         name: the product's; empty if it does not answer.
-        mib: its memory in MiB; then 0.
+        mib: its memory in MiB; 0 if it does not answer.
         lost: why it does not answer, and what to do; empty: it answers.
     """
 
@@ -55,7 +55,7 @@ class NodeResources(NamedTuple):
     Attributes:
         annotations: ``cgpu/gpus``.
         labels: those that published tools read.
-        resources: how much of each there is.
+        resources: the amount of each.
     """
 
     annotations: Mapping[str, str]
@@ -67,7 +67,7 @@ NOTHING = NodeResources({}, {}, {})
 
 
 def read_known_gpus(node: Json) -> tuple[Fact, ...]:
-    """The GPUs that the node's annotation names; none if it is missing or not readable."""
+    """Return the GPUs that the node's annotation names; none if it is missing or not readable."""
     notes = get_strings(get_member(node, "metadata", dict), "annotations")
     try:
         return read_facts(notes.get(FACTS, "")).gpus
@@ -82,14 +82,16 @@ def compute_facts(
     kept: Collection[str],
     held: Mapping[str, NonPodUsage],
 ) -> tuple[Fact, ...]:
-    """The node's GPUs. A lost one stays, without new pods, so that the cache keeps what is on it.
+    """Return the node's GPUs, also lost ones, so that the cache keeps the pods on them.
+
+    A lost GPU gets no new pods.
 
     Args:
         mode: in force on the node.
         seen: the GPUs that answer; indices may have changed. One below 1 GiB offers nothing.
-        before: those that were known.
-        kept: UUIDs of those that stay if they do not answer.
-        held: what others than pods were promised, by UUID.
+        before: the GPUs that were known.
+        kept: UUIDs of GPUs that stay if they do not answer.
+        held: the memory and weights that others than pods were promised, by UUID.
     """
     slots = RULES[mode].get("max_inst", SLOTS)
     found = [Fact(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB]
@@ -110,7 +112,7 @@ def compute_facts(
 
 
 def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
-    """The GPU without what others hold; ``limited``: its slots are, so that theirs are missing."""
+    """The GPU less what others hold; ``limited``: its slots are limited, so theirs count too."""
     return gpu._replace(
         held=min(gpu.units, gpu.units_of(held.mib)),
         held_slots=min(gpu.slots, held.weights) * limited,
@@ -120,10 +122,10 @@ def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
 def compute_node_resources(
     mode: str, gpus: Collection[Fact], names: Mapping[str, str]
 ) -> NodeResources:
-    """Return what the object of a node with these GPUs shows.
+    """Return the entries in the object of a node with these GPUs.
 
     Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
-    running pods against them, and would fail those that no longer fit. Who places pods reads the
+    running pods against them, and would fail those that no longer fit. Schedulers read the
     annotation, which has both.
 
     Args:
@@ -143,7 +145,7 @@ def compute_node_resources(
 
 
 def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:
-    """The merge patch that makes labels and annotations as ``wanted``; empty if they are.
+    """Return the merge patch that makes labels and annotations as ``wanted``; empty if they are.
 
     Labels without the annotation, which is written with them, are somebody else's.
     """
@@ -158,11 +160,11 @@ def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:
     return {"metadata": changed} if changed else {}
 
 
-def withheld_patch(node: Json, why: str) -> dict[str, Any]:
-    """The merge patch by which a node keeps what it says, and gets no more pods; empty if so."""
+def withheld_patch(node: Json, reason: str) -> dict[str, Any]:
+    """The merge patch by which a node keeps its GPUs and gets no more pods; empty if it does."""
     text = get_strings(get_member(node, "metadata", dict), "annotations").get(FACTS, "")
     try:
-        new = write_facts(*read_facts(text)._replace(withheld=why))
+        new = write_facts(*read_facts(text)._replace(withheld=reason))
     except FactsError:
         return {}
     return {"metadata": {"annotations": {FACTS: new}}} if new != text else {}
@@ -173,9 +175,9 @@ def status_patch(node: Json, wanted: NodeResources, *, ours: bool = False) -> di
 
     Args:
         node: its object.
-        wanted: what it has to offer.
-        ours: whether what it offers is an agent's even without the annotation, which is written
-            after it.
+        wanted: the resources that it should offer.
+        ours: whether its resources are an agent's even without the annotation, which is written
+            after them.
     """
     status = get_member(node, "status", dict)
     ours = ours or FACTS in get_strings(get_member(node, "metadata", dict), "annotations")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NonPodUsage(NamedTuple):
-    """Memory in MiB of a GPU, and weights of those who share it."""
+    """Memory in MiB of a GPU, and the weights of the containers that share it."""
 
     mib: int = 0
     weights: int = 0
@@ -22,13 +22,13 @@ def sum_non_pod_usage(
 ) -> dict[str, NonPodUsage]:
     """Return the shares that are not in the scheduler's cache, by the GPU's UUID.
 
-    A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
-    is not known yet is not counted: it was created a moment ago.
+    A container of a pod that is gone from the cluster still counts. A container of a pod that is
+    not known yet does not: it was created a moment ago.
 
     Args:
-        living: all that have shares.
+        living: all containers and sessions that have shares.
         pods: the UIDs of the pods that are in the cache.
-        before: the ids of those that lived at the look before.
+        before: the ids of those that lived at the check before.
     """
     found: dict[str, NonPodUsage] = {}
     for each in living:

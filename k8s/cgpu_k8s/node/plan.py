@@ -1,8 +1,7 @@
 """Plans what an agent has to do for its node to be as it should: pure.
 
-A plan is a list of steps in their order. What a step needs of the ones before it, such as the mode
-in force before anything is offered, follows from that order alone. Design:
-docs/design/kubernetes.md.
+A plan is a list of steps in their order. If a step needs another one first, such as the mode in
+force before anything is offered, only the order ensures that. Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class SendEvent(NamedTuple):
 
 
 class EndEvents(NamedTuple):
-    """The events for a reason end, except those about these subjects."""
+    """End the events for a reason, except those about these subjects."""
 
     reason: str
     kept: frozenset[str] = frozenset()
@@ -110,7 +109,7 @@ class NodeState(NamedTuple):
         sharing: the names of the pods that have shares, sorted.
         named: UUIDs of GPUs that pods have.
         gpus: of the node.
-        held: what others than pods hold, by the GPU's UUID.
+        held: the memory and weights that others than pods hold, by the GPU's UUID.
         has_setting: whether there is a setting.
         has_units: whether resources are published by plugins, and not in the node's status.
         is_registered: whether a kubelet knows the devices.
@@ -127,7 +126,7 @@ class NodeState(NamedTuple):
 
 
 def read_schedule_label(node: Json) -> str:
-    """The node's label that says how its GPUs are shared; "" without one."""
+    """Return the node's label for how its GPUs are shared; "" without one."""
     return get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
 
 
@@ -138,21 +137,23 @@ def plan_mismatch_events(findings: Iterable[ContainerMismatch]) -> NodePlan:
     return NodePlan((EndEvents(WRONG, sentences), *sent))
 
 
-def plan_withdrawal(state: NodeState, why: str) -> NodePlan:
-    """Offer nothing. What pods run on stays; nobody places others by it."""
+def plan_withdrawal(state: NodeState, reason: str) -> NodePlan:
+    """Offer nothing. The GPUs of running pods stay published, but schedulers send no more pods."""
     node, label = state.node, read_schedule_label(state.node)
     steps: list[Step] = []
     if state.sharing:
-        patch = {} if why_not_shared(node) else node_resources.withheld_patch(node, why)
+        patch = {} if why_not_shared(node) else node_resources.withheld_patch(node, reason)
         steps += [PatchNode(patch)] if patch else []
-        why = f"{why}; what the node offered stays until {_describe_pods(state.sharing)} ended"
+        reason = (
+            f"{reason}; what the node offered stays until {_describe_pods(state.sharing)} ended"
+        )
     else:
         steps += [PublishDevices({}), *_plan_resources(state, NOTHING, ours=state.has_setting)]
         if why_not_shared(node):  # containers are like any others from now on
             steps.append(PutSetting(None))
     is_expected = not state.sharing and label in LEFT_ALONE and label not in UNSERVED
     return NodePlan(
-        (*steps, EndEvents(NOT_OFFERED) if is_expected else SendEvent(NOT_OFFERED, why))
+        (*steps, EndEvents(NOT_OFFERED) if is_expected else SendEvent(NOT_OFFERED, reason))
     )
 
 
@@ -162,10 +163,10 @@ def plan_offer(
     """Offer the GPUs, with the mode in force before anything is offered.
 
     Args:
-        state: of a node that has a reason to withhold nothing.
-        before: the setting that there is.
+        state: of a node that has no reason to withhold anything.
+        before: the setting that is there.
         wanted: the setting for the label of the node.
-        unsent: what GPUs were before an event that was refused, by UUID.
+        unsent: the health of GPUs before events that were refused, by UUID.
     """
     mode, gpus = wanted.mode, state.gpus
     steps: list[Step] = []
@@ -194,7 +195,7 @@ def plan_offer(
 
 
 def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> Iterator[Step]:
-    """Write what differs: resources first, because the annotation is what pods are placed by."""
+    """Write what differs: resources first, because schedulers go by the annotation."""
     status: dict[str, Any] = {}
     if state.has_units:
         yield PublishUnits(wanted.resources)
@@ -210,7 +211,7 @@ def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> I
 
 
 def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
-    """Sentences about GPUs that are lost and were never offered, so cannot be taken back."""
+    """Return sentences about GPUs that are lost and were never offered, so cannot be withdrawn."""
     known = {name for gpu in facts for name in (gpu.uuid, gpu.index) if not gpu.healthy}
     return {
         format_lost_gpu(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
@@ -222,7 +223,7 @@ def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
 def plan_health_events(
     before: Iterable[Fact], facts: Iterable[Fact], gpus: GpuState, unsent: Mapping[str, bool]
 ) -> tuple[HealthEvent, ...]:
-    """The events about GPUs whose health differs from what the node showed before."""
+    """Return the events about GPUs whose health differs from what the node showed before."""
     was = {**{gpu.uuid: gpu.healthy for gpu in before}, **unsent}
     causes = {gpu.uuid or gpu.index: gpu.lost for gpu in gpus.lost}
     found = []

@@ -1,4 +1,4 @@
-"""Leaves on the node what its pods ask for, which the start of a container holds allocations to."""
+"""Writes the pods' requests on the node; they limit allocations at a container's start."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Specs:
         podspecs.remove_spec(self._state, uid)
 
     def mark_stale(self) -> None:
-        """Release the lock: the API server may know more, and pods start by what is written."""
+        """Release the lock: the specifications may be older than the API server's."""
         self._failed = time.monotonic()
         self._current.end()
 
@@ -64,4 +64,4 @@ class Specs:
         while self._listed and time.monotonic() - self._failed > _WELL:
             if self._current.begin():
                 return
-            await asyncio.sleep(_AGAIN)  # somebody looks just now
+            await asyncio.sleep(_AGAIN)  # somebody checks the lock just now

@@ -1,4 +1,4 @@
-"""The pods of this node, as far as the agent has to know them."""
+"""The pods of this node, as the agent has to know them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodePod(NamedTuple):
         name: ``NAMESPACE/NAME``.
         shares: whether it asks for a part of a GPU, and has not ended for good.
         gpus: UUIDs of the GPUs that its annotation names.
-        limits: what its containers ask for, by name.
+        limits: the requests of its containers, by name.
         running: the names of its containers that run.
     """
 
@@ -39,12 +39,12 @@ class NodePod(NamedTuple):
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace."""
+        """Return the pod's namespace."""
         return self.name.partition("/")[0]
 
 
 def read_node_pod(item: Json) -> NodePod:
-    """A pod's object.
+    """Read a pod's object.
 
     Raises:
         ObjectError: it is no pod.

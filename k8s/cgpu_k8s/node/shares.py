@@ -1,4 +1,4 @@
-"""The shares of this node's GPUs: who has them, and whether a cap was lowered."""
+"""The shares of this node's GPUs: the containers that have them, and their caps."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Shares:
         self._registry = Registry(state)
 
     def list_living(self) -> list[Living]:
-        """All containers and sessions that live.
+        """Return all containers and sessions that live.
 
         Raises:
-            CgpuError, OSError: it cannot be read who does.
+            CgpuError, OSError: their records cannot be read.
         """
         return [
             Living(
@@ -43,10 +43,10 @@ class Shares:
         ]
 
     def set_caps(self, container: str, caps: Iterable[tuple[str, int]]) -> None:
-        """Hold a container to these caps, UUIDs of GPUs with MiB.
+        """Set the caps of a container: UUIDs of GPUs with MiB.
 
         Raises:
-            CgpuError: the node's server does not do it.
+            CgpuError: the node's server does not set them.
         """
         for uuid, mib in caps:
             request = {"request": "set", "target": f"{uuid}/{container}"}

@@ -37,8 +37,8 @@ class Allocation(NamedTuple):
         owner: the UID of its controller; "": none.
         node: the name of its node.
         gpus: the UUIDs of its GPUs.
-        part: what it has of each of them.
-        containers: what each container has of each of them.
+        part: the pod's part of each of them.
+        containers: each container's part of each of them.
     """
 
     pod: str
@@ -55,7 +55,7 @@ def write_annotations(
     """Return the annotations that a pod's binding adds.
 
     Args:
-        allocation: what the pod gets.
+        allocation: the GPUs and part that the pod gets.
         pod: the pod, with the names of its containers.
         gpus: the GPUs of the node, by UUID.
         now: nanoseconds since 1970.
@@ -111,7 +111,7 @@ def _write_framework(
 
 
 def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
-    """The older generation, which knows one GPU: several are listed with commas."""
+    """The annotations of the older tools, which know one GPU: several are joined by commas."""
     given = [gpus[uuid] for uuid in allocation.gpus]
     return {
         names.MEM_IDX: ",".join(str(gpu.index) for gpu in given),
@@ -125,8 +125,8 @@ def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) ->
 def read_allocation(pod: Pod) -> Allocation | None:
     """Return the allocation in a pod's annotation; None if it has none, or asks for nothing.
 
-    The annotation says which GPUs; how much of them is in the pod's specification, which nobody
-    can change. The pod's label is not read: it can change while the pod runs.
+    The annotation names the GPUs; the part of each is in the pod's specification, which nobody can
+    change. The pod's label is not read: it can change while the pod runs.
 
     Raises:
         CgpuError: the annotation is not for this pod as it is now; one sentence.
@@ -162,5 +162,5 @@ def _check_grants(
             raise _make_error(f"containers.{name}.{uuid}.core={grant.core}: expected {share.cores}")
 
 
-def _make_error(what: str) -> CgpuError:
-    return CgpuError(f"{names.ALLOCATION}: {what}")
+def _make_error(problem: str) -> CgpuError:
+    return CgpuError(f"{names.ALLOCATION}: {problem}")

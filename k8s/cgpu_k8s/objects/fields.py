@@ -1,6 +1,6 @@
-"""Reads the members of JSON objects as Kubernetes writes them: absent, null and empty are one.
+"""Reads the members of JSON objects as Kubernetes writes them: absent, null and empty are alike.
 
-The API server only serves well-formed objects; others who send them may not.
+The API server serves only well-formed objects; other senders may not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class ObjectError(CgpuError):
     """An object is not what Kubernetes' API describes; one sentence names the member."""
 
 
-def get_member(of: Json, name: str, kind: type[Kind]) -> Kind:
-    """The member ``name`` of an object; what ``kind`` has as empty value if it is absent or null.
+def get_member(item: Json, name: str, kind: type[Kind]) -> Kind:
+    """Return the member ``name`` of an object; an empty ``kind`` if it is absent or null.
 
     Raises:
         ObjectError: it is of another kind.
     """
-    value = of.get(name)
+    value = item.get(name)
     if value is None:
         return kind()
     if not isinstance(value, kind):
@@ -36,26 +36,26 @@ def get_member(of: Json, name: str, kind: type[Kind]) -> Kind:
     return value
 
 
-def get_objects(of: Json, name: str) -> list[dict[str, Any]]:
-    """The members of a list of objects.
+def get_objects(item: Json, name: str) -> list[dict[str, Any]]:
+    """Return the members of a list of objects.
 
     Raises:
         ObjectError: it is no such list.
     """
-    found = get_member(of, name, list)
+    found = get_member(item, name, list)
     for each in found:
         if not isinstance(each, dict):
             raise ObjectError(f"{name}: expected objects, got {type(each).__name__}")
     return found
 
 
-def get_strings(of: Json, name: str) -> dict[str, str]:
-    """The members of an object of strings, such as labels.
+def get_strings(item: Json, name: str) -> dict[str, str]:
+    """Return the members of an object of strings, such as labels.
 
     Raises:
         ObjectError: it is no such object.
     """
-    found = get_member(of, name, dict)
+    found = get_member(item, name, dict)
     for key, value in found.items():
         if not isinstance(value, str):
             raise ObjectError(f"{name}.{key}: expected a string, got {type(value).__name__}")

@@ -85,11 +85,11 @@ class Fact(NamedTuple):
 
     @property
     def units(self) -> int:
-        """Its memory in units of ``aliyun.com/gpu-mem``."""
+        """Return its memory in units of ``aliyun.com/gpu-mem``."""
         return self.mib // UNIT_MIB
 
     def mib_of(self, units: int) -> int:
-        """The cap of a container with some of its units, in MiB: the same part of its memory.
+        """Return the cap of a container with some of its units, in MiB: the same part of memory.
 
         >>> Fact("GPU-1", 0, 16160).mib_of(2)
         2154
@@ -109,9 +109,10 @@ class Facts(NamedTuple):
     """The GPUs of a node, as its agent writes them.
 
     Attributes:
-        mode: that it has put into force.
+        mode: the mode in force.
         gpus: the node's.
-        withheld: why no more pods are to be placed on them; one sentence; "": they are.
+        withheld: why the GPUs get no more pods; one sentence; "": they do.
+        links: of all pairs of the GPUs, in their order; (): not known.
     """
 
     mode: str
@@ -120,7 +121,7 @@ class Facts(NamedTuple):
 
 
 def write_facts(mode: str, gpus: Iterable[Fact], withheld: str = "") -> str:
-    """The annotation; equal facts give equal text."""
+    """Return the annotation; equal facts give equal text. The links are in the order of indices."""
     listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
     why = {"withheld": withheld} if withheld else {}
     return json.dumps({"v": VERSION, "mode": mode, "gpus": listed, **why}, separators=(",", ":"))

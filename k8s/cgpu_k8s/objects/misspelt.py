@@ -1,6 +1,6 @@
-"""Names on pods that are meant to be ours, and are not: nothing follows them, and nobody says so.
+"""Names on pods that are misspelt names of ours: nothing follows them, and nothing reports them.
 
-Only what is near to a name of ours counts. What published schedulers and plugins use is not:
+Only names near to one of ours count. Names that published schedulers and plugins use are not near:
 ``aliyun.com/gpu``, ``aliyun.com/ppu``, ``aliyun.com/gpu0-util`` and the like.
 """
 
@@ -22,8 +22,8 @@ PREFIX = "aliyun.com/"
 OURS = (MEMORY, CORES, COUNT)
 _START = r"(?i)^aliyun[.]com/[cv]?(gpus?|gup|pgu|gp)[-_.]*"
 _CORE, _PERCENT = "(cores?|croe|coer|ocre|cor|cre)", "(p(er|re)c[entag]*|pct)"
-# Names that are near to ours, by what is meant: spelt out, in the syntax of RE2 too. Those of ours
-# match as well.
+# Patterns of names near to ours, with the name that is meant: spelt out, in the syntax of RE2 too.
+# Our own names match as well.
 COUNTED = f"{_START}(counts?|cou?tn|cuont|conut|cont|cout|coun|cnts?|num(ber)?s?)$"
 NEAR = {
     f"{_START}(mem(s|ory|ry|roy)?|mme|men|emm?)([-_.]?[gm]i?b)?$": (
@@ -67,7 +67,7 @@ def find_miscounted(pod: Json) -> str:
 
 
 def _find_near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The names that are near to one of ours, and what is meant."""
+    """Yield the names that are near to one of ours, with the name that is meant."""
     for name in named:
         if name.startswith(PREFIX) and name not in OURS:
             for pattern in patterns:

@@ -24,12 +24,12 @@ LEFT_ALONE = {
     "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
     "mps": "cgpu does not share GPUs by MPS, and leaves the node's GPUs to others",
 }
-# Those of them by which a node waits for what cgpu does not do.
+# Labels of those for which a node waits in vain: cgpu does not do that.
 UNSERVED = ("topology", "mig", "mps")
 BINPACK, SPREAD = "binpack", "spread"  # how a node places pods on its GPUs
 PLACEMENTS = (BINPACK, SPREAD)
-# GPUs, whole, shared or divided, as NVIDIA's plugin calls them. Not all of ``nvidia.com``: network
-# cards are published there, too.
+# Resources of NVIDIA's plugin for GPUs: whole, shared or divided. Not all of ``nvidia.com``:
+# network cards are published there, too.
 _NVIDIAS = re.compile(r"nvidia\.com/(gpu([.-].*)?|mig-.*)")
 
 
@@ -38,7 +38,7 @@ class Offer(NamedTuple):
 
     Attributes:
         name: its name.
-        address: where it is, an IP address; "": unknown.
+        address: its IP address; "": unknown.
         mode: how it isolates containers, one of MODES; "": it offers nothing.
         placement: BINPACK or SPREAD.
         gpus: its GPUs by UUID, also while it offers nothing.
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
 
 
 def read_node(node: Json) -> Offer:
-    """A node's object. Where anything is unclear, the node offers nothing; nothing is guessed.
+    """Read a node's object. If anything is unclear, the node offers nothing; nothing is guessed.
 
     Raises:
         ObjectError: it is no node.
@@ -131,7 +131,10 @@ def _check_mode(label: str, known: str) -> str:
 
 
 def _read_address(status: Json) -> str:
-    """The first internal address that is an IP address; empty if none is: it is a node's text."""
+    """Return the first internal address that is an IP address; empty if none is.
+
+    It is checked because a node may write any text there.
+    """
     for each in get_objects(status, "addresses"):
         if each.get("type") == "InternalIP":
             text = get_member(each, "address", str).partition("%")[0]  # a zone can be any text

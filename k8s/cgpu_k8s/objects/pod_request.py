@@ -1,7 +1,7 @@
-"""A pod's request for GPUs, and the part of each GPU that it amounts to: pure.
+"""A pod's request for GPUs, and the part of each GPU that follows from it: pure.
 
-Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a GPU's
-time (``aliyun.com/gpu-core.percentage``).
+Units are those that a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
+GPU's time (``aliyun.com/gpu-core.percentage``).
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ class PodRequestError(ValueError):
 def compute_pod_part(request: PodRequest) -> Part:
     """Return the part of each of its GPUs that a pod takes while it lives.
 
-    Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
-    together, and of what any init container takes beside the sidecars that started before it
-    (k8s.io/component-helpers/resource, PodRequests).
+    Kubernetes' own rule, for each resource, is the larger of two amounts: what containers and
+    sidecars take together, and the most that an init container takes with the sidecars that started
+    before it (k8s.io/component-helpers/resource, PodRequests).
 
     Raises:
-        NeedError: a container's memory or time has no equal parts, or no time beside others' time.
+        PodRequestError: a container's memory or time has no equal parts, or no time beside others'
+            time.
     """
     stays = peak = NOTHING
     for each in request.containers:
@@ -83,7 +84,7 @@ def compute_container_part(container: ContainerRequest, gpus: int) -> Part:
     """Return the part of each of ``gpus`` GPUs that a container has.
 
     Raises:
-        NeedError: one sentence that names the value and what is allowed.
+        PodRequestError: one sentence that names the value and what is allowed.
     """
     name, units, cores, _ = container
     if gpus < 1:

@@ -32,17 +32,18 @@ class Pod(NamedTuple):
 
     Attributes:
         uid: its UID; "" while it is being created.
-        namespace: where it is.
+        namespace: its namespace.
         name: its name there.
         owner: the UID of its controller; "": none.
         node: the name of its node; "" while it is not bound.
         final: whether all its containers have ended for good. Only this, or the end of the object,
             makes room: a pod that is being deleted still runs.
-        gpus: over how many GPUs its share is divided, by its label. The label can change later.
+        gpus: the number of GPUs over which its share is divided, by its label. The label can change
+            later.
         containers: those that ask for a part of a GPU, in the order in which they start.
-        refusal: why no GPU could give what it asks for; "": one could, or it asks for nothing.
+        refusal: why no GPU could give the share; "": one could, or it asks for nothing.
         apps: the names of its containers, in order, without init containers.
-        allocation: its annotation ``cgpu/allocation``; "": none.
+        allocation_annotation: its annotation ``cgpu/allocation``; "": none.
     """
 
     uid: str
@@ -59,7 +60,7 @@ class Pod(NamedTuple):
 
     @property
     def request(self) -> PodRequest | None:
-        """The share that it asks for; None if it asks for none, or for an impossible one."""
+        """Return the share that it asks for; None if it asks for none, or for an impossible one."""
         if not self.containers or self.refusal:
             return None
         return PodRequest(self.uid, self.owner, self.gpus, self.containers)
@@ -71,7 +72,7 @@ class Pod(NamedTuple):
 
 
 def read_pod(pod: Json) -> Pod:
-    """A pod's object, as the API server, an admission review or a scheduler sends it.
+    """Read a pod's object, as the API server, an admission review or a scheduler sends it.
 
     Raises:
         ObjectError: it is no pod.
@@ -118,10 +119,10 @@ def template_of(item: Json) -> Json:
 
 
 def _read_containers(spec: Json) -> tuple[ContainerRequest, ...]:
-    """The containers of a pod's specification that ask for a part of a GPU.
+    """Return the containers of a pod's specification that ask for a part of a GPU.
 
     Raises:
-        NeedError: one asks for what no GPU could give.
+        PodRequestError: one asks for what no GPU could give.
         ObjectError: it is no specification of a pod.
     """
     found = (_read_container(each, kind) for kind, each in _list_containers(spec))
@@ -129,7 +130,7 @@ def _read_containers(spec: Json) -> tuple[ContainerRequest, ...]:
 
 
 def _list_containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
-    """All containers of a pod, with their kinds, in the order in which they start."""
+    """Return all containers of a pod, with their kinds, in the order in which they start."""
     first = get_objects(spec, "initContainers")
     stays = [get_member(each, "restartPolicy", str) == "Always" for each in first]
     return [
@@ -187,7 +188,7 @@ def _read_amount(container: str, resource: str, limits: Json, requests: Json) ->
 
 
 def _read_count(meta: Json) -> int:
-    """Over how many GPUs a pod's share is divided."""
+    """Return the number of GPUs over which a pod's share is divided."""
     label = get_strings(meta, "labels").get(COUNT, "1")
     count = int(label) if _COUNTED.fullmatch(label) else 0
     if not 1 <= count <= MOST_GPUS:

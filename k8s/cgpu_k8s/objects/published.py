@@ -1,7 +1,7 @@
 """Shares of GPUs as two generations of published tools write them on pods: by GPU index.
 
-Nodes of cgpu do not follow these; they show what pods have that other tools placed, and what pods
-have on nodes whose GPUs nobody described.
+Nodes of cgpu do not follow these. They only show the shares of pods that other tools placed, and of
+pods on nodes whose GPUs no agent has described.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Share(NamedTuple):
 
 
 def sum_shares(shares: Iterable[Share]) -> Share:
-    """All of them together."""
+    """Return the sum of all shares."""
     units, cores = 0, 0
     for share in shares:
         units, cores = units + share.units, cores + share.cores
@@ -46,7 +46,7 @@ def read_asked_share(pod: Json, found: Pod) -> Share:
 
     Args:
         pod: its object.
-        found: the same, read.
+        found: the facts in it.
     """
     if found.request:
         part = compute_pod_part(found.request)
@@ -64,7 +64,7 @@ def read_asked_share(pod: Json, found: Pod) -> Share:
 
 
 def published_notes(pod: Json) -> dict[str, str]:
-    """The annotations of a pod's object that say what it has."""
+    """Return the annotations of a pod's object that published tools read."""
     notes = get_strings(get_member(pod, "metadata", dict), "annotations")
     return {name: notes[name] for name in _NOTES if name in notes}
 
@@ -74,7 +74,7 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
 
     Args:
         notes: its annotations.
-        wanted: what it asks for; the older generation names the GPUs alone.
+        wanted: the share that it asks for; annotations of the older generation name only the GPUs.
     """
     units = _sum_by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
     if units:
@@ -103,5 +103,5 @@ def _sum_by_index(text: str) -> dict[int, int]:
 
 
 def _to_amount(value: object) -> int:
-    """An amount, or 0 where it is none."""
+    """Return an amount, or 0 if ``value`` is none."""
     return value if type(value) is int and 0 < value < _MOST else 0

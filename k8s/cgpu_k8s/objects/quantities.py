@@ -16,8 +16,8 @@ _POWERS = {"m": -3, "": 0, "k": 3}
 def parse_quantity(value: object) -> int | None:
     """Return a quantity as a whole number; None if it is not one.
 
-    >>> whole("3"), whole("3e0"), whole("2k"), whole("1.5"), whole("8Gi")
-    (3, 3, 2000, None, None)
+    >>> [parse_quantity(each) for each in ("3", "3e0", "2k", "1.5", "8Gi")]
+    [3, 3, 2000, None, None]
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) <= _LARGEST else None

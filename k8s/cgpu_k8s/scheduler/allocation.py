@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MOST_ANSWERS = 64  # that an unchanged node remembers
-# Why a pod is not placed on a node. Only FULL can change when other pods end.
+# The reasons why a pod does not fit on a node. Only FULL can change when other pods end.
 WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "full"
 WITHHELD = "withheld"  # the agent of the node withholds it
 
@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """GPUs for a request on one node, and how good they are among nodes: the least goes first."""
+    """GPUs for a request on one node, and their rank among nodes: the least goes first."""
 
     gpus: tuple[str, ...]
     rank: tuple[int, ...]
@@ -44,15 +44,15 @@ class Choice(NamedTuple):
 class NodeInfo:
     """The GPUs that a node offers, and the parts of them that pods have.
 
-    Answers are kept until the node changes, so asking a thousand nodes of which one has changed
-    costs little more than asking one.
+    Answers are kept until the node changes. So if one of a thousand nodes has changed, asking all
+    of them costs little more than asking that one.
 
     Attributes:
         name: its name.
         mode: how it isolates containers, one of SHARE, CGPU and CORE_MEM.
         placement: BINPACK or SPREAD.
-        gpus: what it offers, by UUID.
-        taken: what pods have, by their UIDs; also on GPUs that it does not offer any more.
+        gpus: the GPUs that it offers, by UUID.
+        taken: the allocations of pods, by their UIDs; also on GPUs that it does not offer any more.
     """
 
     def __init__(self, name: str, mode: str, placement: str, gpus: Iterable[OfferedGpu]) -> None:
@@ -65,13 +65,13 @@ class NodeInfo:
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
     def add(self, allocation: Allocation) -> None:
-        """Enter what a pod has, also where that is more than the node offers now."""
+        """Enter a pod's allocation, even if that is more than the node offers now."""
         self.remove(allocation.pod)
         self.taken[allocation.pod] = allocation
         self._update_used(allocation, 1)
 
     def remove(self, pod: str) -> None:
-        """Take a pod off; one that has nothing here is no error."""
+        """Remove a pod's allocation; a pod without one is no error."""
         allocation = self.taken.pop(pod, None)
         if allocation:
             self._update_used(allocation, -1)
@@ -162,7 +162,7 @@ def _format_gpu_count(count: int) -> str:
 
 def _format_part(part: Part) -> str:
     units = f"{part.units} GiB of aliyun.com/gpu-mem"
-    # No percent sign: kube-scheduler takes the reason for a format, and "5 % of" for a verb in it.
+    # No percent sign: kube-scheduler uses the reason as a format, in which "5 % of" has a verb.
     return f"{units} and {part.cores} percent of its time" if part.cores else units
 
 
@@ -178,7 +178,7 @@ def _rank_spread(node: NodeInfo, gpu: OfferedGpu, owner: str) -> tuple[int, ...]
     return (node.count_replicas(gpu.uuid, owner), -node.free_part(gpu).units)
 
 
-# How GPUs are chosen: by which key, the least first. Equal ones go by index.
+# The keys by which GPUs are chosen, the least first. Equal ones go by index.
 ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
     BINPACK: _rank_binpack,
     SPREAD: _rank_spread,
@@ -189,7 +189,7 @@ def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
     """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
-        NeedError: no node could.
+        PodRequestError: no node could.
     """
     part = compute_pod_part(request)
     choice = node.choose(request, part)
@@ -202,5 +202,5 @@ def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
 
 
 def select_node(fitting: Mapping[str, Choice]) -> str:
-    """The node that a pod goes to, of those that have room for it."""
+    """Return the node that a pod goes to, of those that have room for it."""
     return min(fitting, key=lambda name: (fitting[name].rank, name))

@@ -1,7 +1,7 @@
-"""Binds a pod to its node with its allocation, in one write; whatever comes back is understood.
+"""Binds a pod to its node with its allocation, in one write; every possible outcome is handled.
 
-A Binding's annotations are merged into the pod by the API server in the same write, and a pod is
-bound once: a second Binding gets a conflict and changes nothing.
+The API server merges a Binding's annotations into the pod in the same write, and binds a pod only
+once: a second Binding gets a conflict and changes nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Binder:
     Args:
         cache: the cluster's.
         api: of the API server.
-        problem: why nothing may be bound now; "": it may.
+        problem: returns why nothing may be bound now; "": it may.
         clock: seconds that never go back.
     """
 
@@ -76,7 +76,7 @@ class Binder:
         self._cache, self._api, self._problem, self._clock = cache, api, problem, clock
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
-        """Bind a pod to the node that its scheduler chose; DONE or REPEATED.
+        """Bind a pod to the node that its scheduler chose; return DONE or REPEATED.
 
         Raises:
             BindError: it is not bound there, or nobody knows.
@@ -98,7 +98,7 @@ class Binder:
         gpus = self._cache.offers[allocation.node].gpus
         try:
             return write_annotations(allocation, pod, gpus, time.time_ns())
-        except CgpuError as error:  # names that none may have
+        except CgpuError as error:  # it has names that are not allowed
             self._cache.mark_refused(pod.uid)
             raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
 
@@ -120,7 +120,7 @@ class Binder:
         return found
 
     def _expect_leading(self) -> None:
-        """Asked when a binding is written: we may have been stopped since the call came."""
+        """Refuse just before a binding is written: we may have been stopped since the call came."""
         if problem := self._problem():
             raise BindError(REFUSED, problem)
 
@@ -146,7 +146,7 @@ class Binder:
         return DONE
 
     async def _resolve_conflict(self, asked: ExtenderBindingArgs) -> str:
-        """The pod was bound before: by us, which is what we want, or by somebody else."""
+        """Find out to which node the pod was bound before: if to ours, that is no error."""
         done, node = await self._verify_binding(asked)
         if done:
             return REPEATED
@@ -154,7 +154,7 @@ class Binder:
         raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
 
     async def _verify_binding(self, asked: ExtenderBindingArgs) -> tuple[bool, str]:
-        """Read the pod into the cache; whether it is bound as it was asked, and to which node."""
+        """Read the pod into the cache; return whether it is bound as asked, and to which node."""
         try:
             found = await self._refresh_pod(asked.namespace, asked.name, asked.uid)
         except CgpuError:
@@ -177,7 +177,7 @@ class Binder:
         return found
 
     async def resolve_unconfirmed(self, older: float) -> None:
-        """Read pods whose bindings were sent ``older`` seconds ago and which no event has shown."""
+        """Read pods whose bindings were sent ``older`` seconds ago and are not confirmed yet."""
         now = self._clock()
         for each in self._cache.list_unconfirmed(now - older):
             pod = each.pod

@@ -27,9 +27,10 @@ class AssumedPod(NamedTuple):
     """The share that a pod will have once it is bound.
 
     Attributes:
-        pod: the pod as it was when it was placed.
-        allocation: what it gets.
-        since: when it was made or last sent, by a clock in seconds that never goes back.
+        pod: the pod as it was when its node was chosen.
+        allocation: the share.
+        since: when it was assumed or its binding last sent, by a clock in seconds that never goes
+            back.
         sent: how often its binding was sent to the API server. Once it was, it may have been
             carried out, and only the pod itself can show that it was not.
     """
@@ -45,14 +46,14 @@ class SchedulerCache:
 
     Attributes:
         offers: the nodes that are known, by name.
-        nodes: the same for the allocator, with what pods have; also nodes that are gone and on
-            which pods still are.
+        nodes: the same nodes for the allocator, with the shares of pods; also nodes that are gone
+            while pods are on them.
         pods: pods that ask for a part of a GPU and have not ended, by UID.
-        bound: what pods have by their annotations, by UID.
-        problems: why the annotation of a bound pod counts for nothing, by UID.
-        assumed: what pods will have, by UID.
-        freed: how often a node or a share has changed so that there may be more room.
-        refused: ``freed`` when a pod was last refused, by UID.
+        bound: the shares of pods by their annotations, by UID.
+        problems: why the annotation of a bound pod does not count, by UID.
+        assumed: the shares that pods will have, by UID.
+        freed: how often a node or a share changed so that there may be more room.
+        refused: the value of ``freed`` when a pod was last refused, by UID.
     """
 
     def __init__(self) -> None:
@@ -67,14 +68,14 @@ class SchedulerCache:
         self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:
-        """A node was added or modified."""
+        """Take over a node that was added or modified."""
         if self.offers.get(offer.name) == offer:
             return  # most events of a node are about something else; its answers stay known
         self.offers[offer.name] = offer
         self._replace_node(make_node_info(offer))
 
     def remove_node(self, name: str) -> None:
-        """A node was deleted; pods on it count until they are deleted too."""
+        """Remove a node that was deleted; pods on it count until they are deleted too."""
         if self.offers.pop(name, None):
             self._replace_node(_make_empty_node(name))
             self._drop_empty_node(name)
@@ -99,7 +100,7 @@ class SchedulerCache:
             del self.nodes[name]
 
     def update_pod(self, pod: Pod) -> None:
-        """A pod was added or modified."""
+        """Take over a pod that was added or modified."""
         if not pod.asks_for_gpu or pod.final:
             self.remove_pod(pod.uid)
             return
@@ -109,7 +110,7 @@ class SchedulerCache:
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
         if pod.node:
-            self.assumed.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
+            self.assumed.pop(pod.uid, None)  # its binding is seen: it has the share in it, or none
             self._record_allocation(pod)
         self._update_share(pod.uid)
 
@@ -125,7 +126,7 @@ class SchedulerCache:
             self.problems[pod.uid] = problem
 
     def confirm_pod(self, pod: Pod, now: float) -> None:
-        """A pod was read beside the watch: what it has is kept for it until the watch shows it.
+        """Take over a pod that was read ahead of the watch; keep its share until that shows it.
 
         A list of all pods that comes later may be older, and does not have the pod then.
         """
@@ -141,7 +142,7 @@ class SchedulerCache:
             self._update_share(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod was deleted, or all its containers have ended for good."""
+        """Remove a pod that was deleted, or whose containers have all ended for good."""
         for kept in (self.pods, self.bound, self.problems, self.assumed, self.refused):
             kept.pop(uid, None)
         self._update_share(uid)
@@ -149,7 +150,7 @@ class SchedulerCache:
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Take over these pods, and forget all others.
 
-        Reservations of pods that no event has shown yet stay: the list may be older than they are.
+        Shares that are assumed for pods that no event has shown yet stay: the list may be older.
         """
         found = {pod.uid: pod for pod in pods}
         for uid in self.pods.keys() - found.keys():
@@ -158,30 +159,30 @@ class SchedulerCache:
             self.update_pod(pod)
 
     def assume_pod(self, pod: Pod, allocation: Allocation, now: float) -> None:
-        """Count what a pod will have, in place of what was assumed before."""
+        """Count the share that a pod will have, in place of what was assumed before."""
         self.assumed[pod.uid] = AssumedPod(pod, allocation, now)
         self._update_share(pod.uid)
 
     def mark_sent(self, pod: Pod, allocation: Allocation, now: float) -> None:
-        """Count what a pod will have; its binding is about to be sent, perhaps again."""
+        """Count the share that a pod will have; its binding is about to be sent, perhaps again."""
         before = self.assumed.get(pod.uid)
         times = before.sent if before else 0
         self.assumed[pod.uid] = AssumedPod(pod, allocation, now, times + 1)
         self._update_share(pod.uid)
 
     def mark_refused(self, uid: str) -> None:
-        """The API server refused what was sent last; what was sent before may be on its way."""
+        """Forget an assumed share if its only binding was refused; else one may be under way."""
         assumed = self.assumed.get(uid)
         if assumed and assumed.sent <= 1:
             self.forget_pod(uid)
 
     def forget_pod(self, uid: str) -> None:
-        """A pod surely does not get what was assumed for it; one without anything is no error."""
+        """Forget what was assumed for a pod that surely does not get it, if anything was."""
         self.assumed.pop(uid, None)
         self._update_share(uid)
 
     def forget_expired(self, before: float) -> None:
-        """Forget what was assumed before a time and was not sent since."""
+        """Forget the shares that were assumed before a time and whose binding was not sent."""
         for uid, assumed in list(self.assumed.items()):
             if not assumed.sent and assumed.since < before:
                 self.forget_pod(uid)
@@ -195,7 +196,7 @@ class SchedulerCache:
         return uid in self._entered
 
     def _update_share(self, uid: str) -> None:
-        """Make a node count what a pod has now."""
+        """Make a node count the share that a pod has now."""
         assumed = self.assumed.get(uid)
         wanted = self.bound.get(uid) or (assumed.allocation if assumed else None)
         have = self._entered.pop(uid, None)
@@ -220,7 +221,7 @@ def _parse_allocation(pod: Pod) -> tuple[Allocation | None, str]:
 
 
 def _make_empty_node(name: str) -> NodeInfo:
-    """A node that offers nothing."""
+    """Return a node that offers nothing."""
     return NodeInfo(name, "", BINPACK, [])
 
 

@@ -1,6 +1,6 @@
 """The calls of kube-scheduler to an extender (``k8s.io/kube-scheduler/extender/v1``).
 
-Go's names of the members stand in the JSON as they are, capital letters included.
+The members in the JSON have Go's names, capital letters included.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ExtenderArgs(NamedTuple):
 
 
 class ExtenderPreemptionArgs(NamedTuple):
-    """A pod, and by node the UIDs of the pods that would have to end for it."""
+    """A pod, and for each node the UIDs of the pods that would have to end for it."""
 
     pod: Pod
     victims: dict[str, list[str]]
@@ -59,7 +59,7 @@ class ExtenderBindingArgs(NamedTuple):
 
 
 def make_length_error() -> CallError:
-    """The error for a call longer than LONGEST."""
+    """Return the error for a call longer than LONGEST."""
     return CallError(_TOO_LONG)
 
 
@@ -82,11 +82,11 @@ def _parse_call(body: bytes, needed: tuple[str, ...], known: tuple[str, ...]) ->
 
 
 def read_extender_args(body: bytes) -> ExtenderArgs:
-    """A call of ``filter`` or ``prioritize``.
+    """Read a call of ``filter`` or ``prioritize``.
 
     Raises:
         CallError: it is none, or names no node.
-        ObjectError: the pod or a node is none.
+        ObjectError: the pod or a node is malformed.
     """
     found = _parse_call(body, ("Pod",), ("Pod", "Nodes", "NodeNames"))
     pod = read_pod(get_member(found, "Pod", dict))
@@ -110,11 +110,11 @@ def read_extender_args(body: bytes) -> ExtenderArgs:
 
 
 def read_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
-    """A call of ``preempt``.
+    """Read a call of ``preempt``.
 
     Raises:
         CallError: it is none.
-        ObjectError: the pod or a victim is none.
+        ObjectError: the pod or a victim is malformed.
     """
     keys = ("NodeNameToMetaVictims", "NodeNameToVictims")
     found = _parse_call(body, ("Pod",), ("Pod", *keys))
@@ -132,12 +132,12 @@ def read_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
 
 
 def _read_uid(pod: Json) -> str:
-    """Of a MetaPod, or of a pod."""
+    """Return the UID of a MetaPod or of a pod."""
     return get_member(pod, "UID", str) or get_member(get_member(pod, "metadata", dict), "uid", str)
 
 
 def read_binding_args(body: bytes) -> ExtenderBindingArgs:
-    """A call of ``bind``.
+    """Read a call of ``bind``.
 
     Raises:
         CallError: it is none.
@@ -158,13 +158,13 @@ def _read_ascii(found: Json, key: str) -> str:
 def make_filter_result(
     asked: ExtenderArgs, fitting: list[str], failed: dict[str, str], unresolvable: dict[str, str]
 ) -> Json:
-    """The answer to ``filter``.
+    """Return the answer to ``filter``.
 
     Args:
         asked: the call.
         fitting: the nodes with room.
-        failed: why others have none, where the end of other pods could help.
-        unresolvable: why others have none, where it could not.
+        failed: for nodes without room, why, if the end of other pods could help.
+        unresolvable: for nodes without room, why, if it could not.
     """
     nodes = None
     if asked.nodes is not None:
@@ -179,7 +179,7 @@ def make_filter_result(
 
 
 def make_host_priorities(names: list[str], first: str) -> list[Json]:
-    """The answer to ``prioritize``: the scheduler is to take our first choice, and no other.
+    """Return the answer to ``prioritize``: the scheduler is to take our first choice, and no other.
 
     A score by fill would be rounded to one of eleven, and pods would spread over nodes.
     """
@@ -187,7 +187,7 @@ def make_host_priorities(names: list[str], first: str) -> list[Json]:
 
 
 def make_preemption_result(asked: ExtenderPreemptionArgs, nodes: list[str]) -> Json:
-    """The answer to ``preempt``: the nodes where the victims' end makes room."""
+    """Return the answer to ``preempt``: the nodes on which the victims' end makes room."""
     return {
         "NodeNameToMetaVictims": {
             node: {

@@ -1,4 +1,4 @@
-"""Keeps the cache as the API server has nodes and pods, and the state of the lease."""
+"""Keeps the cache, and the state of the lease, in line with the API server."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 T = TypeVar("T")
-KEPT = 120.0  # seconds that a part is kept for a pod whose binding is not asked for
-READ = 15.0  # seconds until a pod is read whose binding was sent and not seen
+KEPT = 120.0  # seconds that a share is kept for a pod whose binding is not asked for
+READ = 15.0  # seconds after which a pod is read whose binding was sent and not seen
 PERIOD = 5.0
 
 
 class WatchedLease(NamedTuple):
-    """A scheduler's lease, and what is known of it."""
+    """A scheduler's lease, and its state."""
 
     namespace: str
     name: str
@@ -72,7 +72,7 @@ class ClusterInformer:
         return f"the API server has not listed {' and '.join(ahead)} yet" if ahead else ""
 
     async def run(self, resolve: Callable[[float], Awaitable[None]]) -> None:
-        """Follow until cancelled.
+        """Follow the API server until cancelled.
 
         Args:
             resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
@@ -83,9 +83,9 @@ class ClusterInformer:
         await run_together(*works)
 
     async def _follow_objects(self) -> None:
-        """Follow nodes and pods; from a new list on whenever our scheduler begins to lead.
+        """Follow nodes and pods; list them anew whenever our scheduler begins to lead.
 
-        What the leader before bound is in that list, while a watch may show it later.
+        The new list has all bindings of the leader before, which a watch may show later.
         """
         while True:
             await self._anew.wait()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def inspect_nodes(cache: SchedulerCache, name: str = "") -> Json:
-    """All nodes with GPUs, or the one called ``name``; ``error`` if there is none of that name."""
+    """Return all nodes with GPUs, or the one called ``name``; ``error`` if it is unknown."""
     if name and not (name in cache.offers and cache.offers[name].gpus):
         return {"error": f"the node {name} is not known, or shares no GPU"}
     names = [name] if name else sorted(name for name, each in cache.offers.items() if each.gpus)

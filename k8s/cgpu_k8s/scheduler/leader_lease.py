@@ -1,9 +1,9 @@
-"""Checks that our scheduler leads: no binding is sent for one that another may have replaced.
+"""Checks that our scheduler leads: no binding is sent if another one may have replaced it.
 
-Renewals are timed by our own clock, because clocks of two machines may differ. One that we see late
-is as old as it is: an extender that was stopped reads first what came meanwhile, and its scheduler
-may have lost the lease since. That clock goes on while the machine is suspended, when others may
-take the lease, too.
+Renewals are timed by our own clock, because clocks of two machines may differ. A renewal that we
+see late counts with its real age: an extender that was stopped first reads old events, and its
+scheduler may have lost the lease since. Our clock goes on while the machine is suspended, because
+others may take the lease then, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMPARED = 30  # renewals; a clock that is set back forbids bindings for as man
 
 
 def read_clock() -> float:
-    """Seconds since the machine began, also those in which it was suspended."""
+    """Return the seconds since the machine began, also those in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -31,10 +31,11 @@ class LeaderLease:
     """The state of a scheduler's lease.
 
     Args:
-        host: the host name of our scheduler: holders are called by it, ``_`` and a random UUID.
+        host: the host name of our scheduler. The name of a holder is its host name, ``_`` and a
+            random UUID.
 
     Attributes:
-        holder: who has the lease; "": nobody, or it is not known.
+        holder: the holder of the lease; "": nobody, or it is not known.
     """
 
     def __init__(self, host: str) -> None:
@@ -45,7 +46,7 @@ class LeaderLease:
         self._lags: deque[float] = deque(maxlen=_COMPARED)
 
     def update_lease(self, lease: Json, now: float) -> bool:
-        """The lease was read; whether our scheduler leads since, and did not before."""
+        """Take over a lease that was read; return whether our scheduler begins to lead by it."""
         spec = get_member(lease, "spec", dict)
         led = self.is_leading
         renewal = (get_member(spec, "holderIdentity", str), spec.get("renewTime"))
@@ -72,12 +73,12 @@ class LeaderLease:
 
     @property
     def is_leading(self) -> bool:
-        """Whether our scheduler had the lease when it was last seen."""
+        """Return whether our scheduler had the lease when it was last seen."""
         return self.holder.startswith(f"{self._host}_")
 
     @property
     def is_beginning(self) -> bool:
-        """Whether our scheduler leads and has not renewed its lease yet, which takes it seconds."""
+        """Return whether our scheduler leads but has not renewed its lease yet."""
         return self.is_leading and self._seen is None
 
     def find_problem(self, now: float) -> str:

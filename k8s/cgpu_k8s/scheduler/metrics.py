@@ -19,15 +19,15 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """Counters of events, beside the figures from the cache.
+    """Counters of events, and the figures from the cache.
 
     Args:
         cache: the cluster's.
-        heard: when the API server last sent anything, by kind of object.
-        unbindable: why no pod may be bound now; "": they may.
+        heard: returns when the API server last sent anything, by kind of object.
+        unbindable: returns why no pod may be bound now; "": they may.
 
     Attributes:
-        registry: what a scrape shows.
+        registry: the metrics that a scrape shows.
         calls: seconds of each call, by ``verb``.
         refusals: nodes that pods were refused on, by ``reason``.
         bindings: bindings, by ``outcome``.
@@ -74,7 +74,7 @@ class MetricsSnapshot(CollectorRegistry):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """The families."""
+        """Return the families."""
         return self._families
 
 
@@ -90,7 +90,7 @@ class _Cluster:
         self._cache, self._heard, self._unbindable = cache, heard, unbindable
 
     def collect(self) -> Iterable[Metric]:
-        """Families with their samples."""
+        """Yield the families with their samples."""
         yield GaugeMetricFamily(
             "cgpu_extender_leading",
             "1 while it binds pods: its scheduler leads, and nodes and pods are listed.",

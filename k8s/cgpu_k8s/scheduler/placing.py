@@ -1,4 +1,4 @@
-"""Finds the nodes with room for a pod, ranks them, and chooses which GPUs it gets."""
+"""Finds the nodes with room for a pod, ranks them, and chooses the GPUs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class FeasibleNodes(NamedTuple):
 
     Attributes:
         fitting: the names of those that have room, in the order in which they were asked.
-        refused: why the others have none.
-        first: where the pod should go, and where its part is assumed; "": nowhere.
+        refused: for each other node, why it has none.
+        first: the node where the pod should go, and where its share is assumed; "": none.
     """
 
     fitting: list[str]
@@ -37,7 +37,7 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
     """Find the nodes with room for a pod, and assume its share on the best of them.
 
     Raises:
-        NeedError: no GPU of any node could give what it asks for.
+        PodRequestError: no GPU of any node could give the share.
     """
     sent = _find_sent(cache, pod)
     if sent:  # its binding may have been carried out: nowhere else until that is known
@@ -62,10 +62,10 @@ def allocate_for_binding(
 ) -> Allocation | Refusal:
     """Decide what a pod gets on the node that its scheduler chose, and mark it as sent.
 
-    What was sent before is sent again as it was.
+    An allocation that was sent before is sent again as it was.
 
     Raises:
-        NeedError: no GPU of any node could give what it asks for.
+        PodRequestError: no GPU of any node could give the share.
     """
     known = cache.pods.get(pod.uid)
     if known and known.node:
@@ -93,7 +93,7 @@ def fits_without(cache: SchedulerCache, pod: Pod, name: str, victims: Iterable[s
     """Return whether a node would have room for a pod without some others, by their UIDs.
 
     Raises:
-        NeedError: no GPU of any node could give what it asks for.
+        PodRequestError: no GPU of any node could give the share.
     """
     request = _require_request(pod)
     node, gone = cache.nodes.get(name), [pod.uid, *victims]

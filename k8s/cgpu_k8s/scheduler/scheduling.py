@@ -26,7 +26,7 @@ class Scheduling:
     """Answers about pods.
 
     Args:
-        cache: the cluster's; what is answered is assumed in it.
+        cache: the cluster's; a share that is promised in an answer is assumed in it.
         count: is called with the code and the number of the nodes that a pod is refused on.
         clock: seconds that never go back.
     """
@@ -40,7 +40,10 @@ class Scheduling:
         self._cache, self._count, self._clock = cache, count, clock
 
     def filter(self, asked: ExtenderArgs) -> Json:
-        """Return the nodes with room; assume it on the best, as one node alone is never scored."""
+        """Return the nodes with room, and assume the share on the best.
+
+        The scheduler asks for scores only if there are several nodes.
+        """
         if not asked.pod.asks_for_gpu:
             return extender_api.make_filter_result(asked, asked.names, {}, {})
         try:
@@ -61,7 +64,7 @@ class Scheduling:
         return extender_api.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
-        """Scores: our first choice of these nodes, where the pod's part is assumed then."""
+        """Return scores: all for our first choice of these nodes, where the share is assumed."""
         assumed = self._cache.assumed.get(asked.pod.uid)
         if not asked.pod.asks_for_gpu:
             return extender_api.make_host_priorities(asked.names, "")
@@ -75,7 +78,7 @@ class Scheduling:
     def preempt(self, asked: ExtenderPreemptionArgs) -> Json:
         """Return the nodes that would have room once their victims have ended.
 
-        The scheduler adds up the memory of all GPUs of a node; we know that it is on two.
+        The scheduler adds up the memory of all GPUs of a node; we know how much each GPU has.
         """
         cache, pod = self._cache, asked.pod
         try:

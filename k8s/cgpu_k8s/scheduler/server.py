@@ -1,4 +1,4 @@
-"""The extender as an HTTP server: what a call asks, and what it is answered."""
+"""The extender as an HTTP server: it reads calls and writes the answers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 PREFIX = "/gpushare-scheduler"
 UNREADY, ABSENT = 503, 404
-# Seconds that a call waits for what a new leader lacks: a pod whose call fails is tried again by
-# its scheduler only when the cluster changes, or a minute later.
+# Seconds that a call waits until a new leader has all that it needs. If a pod's call fails, its
+# scheduler tries again only when the cluster changes, or a minute later.
 BEGINNING, LOOK = 10.0, 0.05
 # Seconds that a refusal waits for what the scheduler may have heard before us; and between two that
 # waited in vain, because the scheduler asks nothing else meanwhile.
@@ -50,12 +50,12 @@ class Extender:
         cache: the cluster's.
         api: of the API server.
         leader_lease: of our scheduler's lease; None: it is the only one.
-        missing: why the cache is not complete; "": they are.
-        heard: when the API server last sent anything, by kind of object.
+        missing: returns what the cache lacks; "": nothing.
+        heard: returns when the API server last sent anything, by kind of object.
         report: writes a line of the log.
 
     Attributes:
-        binder: what sends bindings.
+        binder: sends the bindings.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
@@ -83,7 +83,7 @@ class Extender:
         self._scheduling = Scheduling(cache, lambda code, nodes: refusals.labels(code).inc(nodes))
 
     def make_application(self) -> web.Application:
-        """The server's routes."""
+        """Return the server's routes."""
         app = web.Application(middlewares=[self._answer], client_max_size=extender_api.LONGEST)
         calls = {
             "filter": self._answer_filter,
@@ -176,7 +176,7 @@ class Extender:
         return {"Error": error}
 
     async def _try_bind(self, asked: extender_api.ExtenderBindingArgs) -> tuple[str, str]:
-        """The outcome, and what is wrong, or an empty string."""
+        """Return the outcome, and a problem or an empty string."""
         if problem := await _wait_past_beginning(self._find_problem, self._is_beginning):
             return REFUSED, problem
         try:
@@ -220,7 +220,10 @@ class Extender:
 
 
 async def _wait_past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
-    """Return the problem that is left once all has begun, or BEGINNING is over; "" if none."""
+    """Wait while ``problem`` returns one and ``begins`` is true, for BEGINNING at most.
+
+    Return the problem that is left; "" if none.
+    """
     deadline = time.monotonic() + BEGINNING
     while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK)

@@ -151,7 +151,7 @@ void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch
  */
 void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
-/* All markers were checked at NOW: those that had not passed then pass later. */
+/* Note that all markers were checked at NOW: those that had not passed then pass later. */
 void cgpu_pace_note_poll(struct cgpu_pace *pace, uint64_t now);
 
 /*

@@ -118,7 +118,10 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
     return kept;
 }
 
-/* Before the driver releases something that may keep GPU's primary context alive. */
+/*
+ * Note, before the driver releases something that may keep GPU's primary context alive, that the
+ * context may go.
+ */
 static void
 begin_release(int32_t gpu)
 {
@@ -127,7 +130,10 @@ begin_release(int32_t gpu)
     }
 }
 
-/* After the driver released something that may have kept DEVICE's primary context alive. */
+/*
+ * Forget DEVICE's primary context if it has gone, after the driver released something that may have
+ * kept it alive. Ends what begin_release began.
+ */
 static CUresult
 end_release(CUresult status, CUdevice device)
 {

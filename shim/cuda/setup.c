@@ -1,4 +1,4 @@
-/* What happens when the proxy is loaded. */
+/* Sets up the proxy when it is loaded. */
 #include "compute/launch_state.h"
 #include "compute/monitor.h"
 #include "entry/shim.h"

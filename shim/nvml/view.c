@@ -196,7 +196,7 @@ number_of(struct nvml_device *device, int32_t *number)
     return status;
 }
 
-/* Where DEVICE is in the limits. */
+/* Find DEVICE in the limits. *GPU: its number there. */
 static enum nvml_return
 find(struct nvml_device *device, uint32_t *gpu)
 {

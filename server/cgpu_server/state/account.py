@@ -13,7 +13,7 @@ _LOOK_SECONDS = 5.0
 
 
 class AccountKeeper:
-    """The account of ``state_dir``."""
+    """Publishes the account of ``state_dir``, and logs others that promise the same GPUs."""
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir

@@ -1,12 +1,12 @@
 /*
  * Work that may make the GPU wait for the program: host functions, values, semaphores.
  *
- * Work behind it may not end before the program does something more: makes this launch, continues
- * the thread, or releases a lock that a host function wants. So native/gate/flight.c has to know of
- * it. In place of a host function the driver gets one of ours, which records that it runs, calls
- * the program's, and records that it has returned. While it runs, the GPU executes nothing of that
- * stream. What a graph waits for, and what the GPU itself waits for, cannot be seen: then the
- * process is marked as one in which streams may wait.
+ * Work behind it in a stream may not end before the program does something more: makes another
+ * launch, continues a thread, or releases a lock that a host function wants. So
+ * native/gate/flight.c has to know of it. In place of a host function the driver gets one of ours,
+ * which records that it runs, calls the program's, and records that it has returned. While it runs,
+ * the GPU executes nothing of that stream. What a graph waits for, and what the GPU itself waits
+ * for, cannot be seen: then the process is marked as one in which streams may wait.
  */
 #include <linux/futex.h>
 

@@ -15,16 +15,15 @@ void cgpu_await_run(void *data);
 void cgpu_await_run_callback(CUstream stream, CUresult status, void *data);
 
 /*
- * Before the driver is asked to call FUNCTION with DATA when STREAM gets there: put OURS in its
- * place, if possible. Then cgpu_await_given gets the data that the driver was given, and its
- * answer.
+ * Put OURS in place of FUNCTION and DATA, if possible, before the driver is asked to call them when
+ * STREAM gets there. Then cgpu_await_given gets the data that the driver was given, and its answer.
  */
 void cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data);
 void cgpu_await_given(CUresult status, void *data);
 
 /*
- * Under the lock: streams of GPU in a host function are stalled. Returns whether others may wait
- * without our knowing.
+ * Under the lock: stall the streams of GPU that are in a host function. Returns whether others may
+ * wait without our knowing.
  */
 bool cgpu_await_poll(struct cgpu_gate_gpu *gpu, uint64_t now);
 

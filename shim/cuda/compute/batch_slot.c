@@ -53,7 +53,7 @@ cgpu_clock_now(void)
            (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
 }
 
-/* In links and streams: the index in the table, plus 1. */
+/* The lane's index in the table, plus 1, as links and streams store it. */
 static uint16_t
 index_of(const struct cgpu_batch_slot *slot)
 {
@@ -214,7 +214,8 @@ void
 cgpu_batch_slot_end_batch(struct cgpu_stream *stream)
 {
     for (int i = 0; i < CGPU_THREAD_SLOTS; i++) {
-        if (cgpu_batch_slots[i].stream == stream) { /* the caller is not launching meanwhile */
+        if (cgpu_batch_slots[i].stream ==
+            stream) { /* the caller is the lane's thread, and is not launching meanwhile */
             clear_slot(&cgpu_batch_slots[i]);
         }
     }

@@ -22,7 +22,9 @@
 #include "compute/stream.h"
 #include "gate/flight.h"
 
-/* relaxed: a thread that joins a capture knows that it has begun */
+/*
+ * Whether some stream may capture. relaxed: a thread that joins a capture knows that it has begun.
+ */
 static bool
 may_join(void)
 {
@@ -74,7 +76,10 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
 {
     CUstream meant = cgpu_stream_meant(stream, per_thread);
     bool done = joins && !may_join();
-    /* before the lock is taken: who asks for streams under it has asked, or sees this */
+    /*
+     * before the lock is taken: a thread that asks for streams under the lock has asked, or sees
+     * this
+     */
     __atomic_add_fetch(&cgpu_launch_state->beginning, 1, __ATOMIC_SEQ_CST);
     while (!done) {
         cgpu_launch_lock();

@@ -83,7 +83,7 @@ slot_for(CUstream stream)
     return cgpu_batch_slots->tid != 0 ? slot : NULL;
 }
 
-/* This process's work on the GPU. False: there is no room for it. */
+/* Claim this process's work on the GPU. False: there is no room for it. */
 static bool
 claim_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -107,7 +107,7 @@ set_gpu(struct cgpu_batch_slot *slot, struct cgpu_gate_gpu *gpu)
     slot->gate = (uintptr_t)gpu->gate - (uintptr_t)cgpu_gate_base;
 }
 
-/* Until it leaves, the monitor waits for this thread. */
+/* Let the thread launch. Until it has left the launch, the monitor waits for it. */
 static void
 let_in(struct launch *launch)
 {

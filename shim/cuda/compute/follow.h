@@ -20,12 +20,12 @@ void cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun
  */
 void cgpu_follow_event(uint64_t begun);
 
-/* Before the driver destroys STREAM. */
+/* Note that the driver is about to destroy STREAM. */
 void cgpu_follow_stream_going(CUstream stream);
 
 /*
- * Before a driver call that may destroy CONTEXT, with GOING; after it, without GOING if CONTEXT
- * still exists, else cgpu_follow_context_gone.
+ * Note a driver call that may destroy CONTEXT: before it, with GOING; after it, without GOING if
+ * CONTEXT still exists, else by cgpu_follow_context_gone.
  */
 void cgpu_follow_context_going(CUcontext context, bool going);
 void cgpu_follow_context_gone(CUcontext context);

@@ -1,4 +1,4 @@
-/* What native/gate needs of the driver and of the process's threads. */
+/* The functions of the driver and of the process's threads that native/gate calls. */
 #include <linux/futex.h>
 
 #include "compute/await.h"

@@ -111,7 +111,7 @@ void
 cgpu_launch_end(void)
 {
     for (int i = 0; i < CGPU_THREAD_SLOTS; i++) {
-        leave_gate(&cgpu_batch_slots[i]); /* whichever it was */
+        leave_gate(&cgpu_batch_slots[i]); /* whichever it was inside */
     }
 }
 

@@ -20,7 +20,7 @@
 #include "mutex.h"
 
 enum {
-    CGPU_THREAD_SLOTS = 4,   /* of one thread, side by side: one batch each, for streams by turns */
+    CGPU_THREAD_SLOTS = 4,   /* batches of one thread at a time, one for each stream */
     CGPU_MAX_THREADS = 8192, /* that launch */
     CGPU_MAX_BATCH_SLOTS = CGPU_MAX_THREADS * CGPU_THREAD_SLOTS,
     CGPU_MAX_CONTEXTS = 512,
@@ -117,7 +117,7 @@ extern const char *cgpu_gate_base; /* the limits page; never NULL, and its first
 extern struct cgpu_batch_slot cgpu_no_batch_slots[CGPU_THREAD_SLOTS];
 extern __thread struct cgpu_batch_slot *cgpu_batch_slots __attribute__((tls_model("initial-exec")));
 
-/* When the library is loaded, after the limits were mapped. */
+/* Set up the state of launches when the library is loaded, after the limits were mapped. */
 void cgpu_launch_state_setup(void);
 
 uint64_t cgpu_clock_now(void); /* CLOCK_MONOTONIC in ns */

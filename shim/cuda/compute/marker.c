@@ -111,7 +111,10 @@ record_event(struct cgpu_stream *stream, uint32_t seq)
     return cgpu_real.cuEventRecord(*event, handle_for(stream)) == CUDA_SUCCESS;
 }
 
-/* How it was put there. The first marker in a context shows what this driver and device can do. */
+/*
+ * Put marker SEQ into STREAM. Returns by which means. The first marker in a context shows what this
+ * driver and device can do.
+ */
 static enum cgpu_marker_kind
 put_in_context(struct cgpu_context_entry *context, struct cgpu_stream *stream, uint32_t seq)
 {
@@ -159,7 +162,7 @@ cgpu_marker_is_passed(const struct cgpu_flight *flight)
     if (flight->kind == CGPU_MARKER_WORDS) {
         passed = is_written(flight);
     } else if (cgpu_launch_is_closing() || context->going) {
-        passed = cgpu_launch_is_closing(); /* nobody will ask any more */
+        passed = cgpu_launch_is_closing(); /* nobody will ask again */
     } else {
         int mode = cgpu_capture_mode_relax();
         CUevent event = stream->events[flight->seq % CGPU_STREAM_EVENTS];

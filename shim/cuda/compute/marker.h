@@ -15,7 +15,7 @@ bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
  */
 bool cgpu_marker_has_ended(const struct cgpu_context_entry *context, CUstream handle);
 
-/* See struct cgpu_gate_ops. */
+/* Three functions of struct cgpu_gate_ops: put_marker, is_passed and is_lost. */
 bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);
 bool cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now);

@@ -142,7 +142,7 @@ wait_until(struct cgpu_watch *watch, uint64_t until)
 {
     uint64_t ahead = (uint64_t)cgpu_state->clock_ahead;
     if (!cgpu_watch_sleep(watch, until + ahead)) {
-        watch->count = 1; /* and look at the others now and then */
+        watch->count = 1; /* and check the others now and then */
         cgpu_watch_sleep(watch,
                          lesser(until, cgpu_clock_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
     }
@@ -158,7 +158,7 @@ run_monitor(void *unused)
     for (;;) {
         /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
         __atomic_store_n(&cgpu_launch_state->busy, 1, __ATOMIC_SEQ_CST);
-        cgpu_launch_lock(); /* whoever creates the thread holds it as long as it needs the thread */
+        cgpu_launch_lock(); /* held by the creating thread as long as it needs this one */
         bool closing = __atomic_load_n(&cgpu_launch_state->closing, __ATOMIC_SEQ_CST) != 0;
         uint64_t next = closing ? 0 : serve_all(&watch, cgpu_clock_now());
         cgpu_launch_unlock();
@@ -231,7 +231,7 @@ ensure_monitor(uint64_t now)
         cgpu_launch_state->tried_ns = now;
         cgpu_launch_state->monitor = start_monitor();
         if (!cgpu_launch_state->monitor && first) {
-            /* every synchronisation should look */
+            /* let every synchronisation check */
             __atomic_store_n(&cgpu_launch_state->counted, 1, __ATOMIC_RELAXED);
             cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
                           "the GPU is given back late; is there a limit of processes?");

@@ -17,7 +17,7 @@ bucket_of(CUstream handle)
     return &cgpu_launch_state->buckets[mixed >> 56];
 }
 
-/* Of NULL: a free one. */
+/* The entry of HANDLE; for NULL, a free one. */
 static struct cgpu_context_entry *
 entry_of(CUcontext handle)
 {
@@ -67,9 +67,9 @@ cgpu_stream_find(CUstream handle, CUcontext context)
 }
 
 /*
- * `marks`, `issued` and `stale` are kept: slots may still read the entry, and markers may be on
- * their way. `gpu` is kept: code that handles a destroyed stream's last marker still uses the
- * entry. Events go with their context, if not before.
+ * Clear STREAM for its next use. `marks`, `issued` and `stale` are kept: slots may still read the
+ * entry, and markers may be on their way. `gpu` is kept: code that handles a destroyed stream's
+ * last marker still uses the entry. Events go with their context, if not before.
  */
 static void
 reset_entry(struct cgpu_stream *stream)
@@ -100,7 +100,7 @@ unlink_handle(struct cgpu_stream *stream)
         *link = stream->next;
         stream->handle = NULL;
         stream->slot = 0;
-        cgpu_batch_slot_cut(stream); /* the handle may come again as another stream's */
+        cgpu_batch_slot_cut(stream); /* the handle may be given to another stream */
     }
 }
 
@@ -146,7 +146,7 @@ static struct cgpu_stream *
 add_stream(CUstream handle, const struct cgpu_context_entry *context)
 {
     struct cgpu_stream *stream = free_entry();
-    if (stream == NULL) { /* some may be those of threads that have ended */
+    if (stream == NULL) { /* some entries may belong to threads that have ended */
         uint64_t now = cgpu_clock_now();
         cgpu_stream_sweep(now);
         cgpu_flight_harvest(context->gpu, now);
@@ -230,7 +230,9 @@ gpu_of(CUcontext context, CUcontext current)
     return known ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
-/* From now on native/gate may look at streams of GPU. NULL: the table is full. */
+/*
+ * Add CONTEXT, so that native/gate may look at streams of GPU from now on. NULL: the table is full.
+ */
 static struct cgpu_context_entry *
 add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
 {
@@ -275,7 +277,7 @@ bool
 cgpu_stream_ensure(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {
     *out = cgpu_stream_find(handle, current);
-    /* there, or of a thread that has launched nothing */
+    /* known, or of a thread that has launched nothing */
     return *out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_batch_slots->tid == 0) ||
            create_entry(handle, current, out);
 }

@@ -7,10 +7,10 @@
 _Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_MAX_STREAMS == 8192, "in the sentence");
 #define CGPU_STREAM_TOO_MANY "the process has 512 contexts or 8,192 streams already; destroy some"
 
-/* CONTEXT's entry; NULL: not there. */
+/* CONTEXT's entry; NULL: none. */
 struct cgpu_context_entry *cgpu_stream_context(CUcontext context);
 
-/* With all its streams: nothing of it is in flight any more. */
+/* Remove CONTEXT and all its streams: nothing of it is in flight any more. */
 void cgpu_stream_drop_context(struct cgpu_context_entry *context);
 
 /*
@@ -23,7 +23,7 @@ struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context);
  * hold. *OUT is NULL if the driver knows no such stream, or its GPU is not one of the container's.
  */
 bool cgpu_stream_ensure(CUstream handle, CUcontext current, struct cgpu_stream **out);
-/* The same in the current context; NULL in all of these cases. */
+/* HANDLE's entry in the current context, created if need be; NULL in all of the cases above. */
 struct cgpu_stream *cgpu_stream_ensure_current(CUstream handle);
 /*
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is
@@ -34,13 +34,13 @@ bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
 /*
- * SLOT's thread has ended, and its default streams are gone; from now on it is TID's. Its work, if
- * any, is left to the monitor, which marks what nobody else has marked.
+ * Give SLOT to the thread TID, after its own thread has ended and with it its default streams. Work
+ * in those, if any, is left to the monitor, which marks what is unmarked.
  */
 void cgpu_stream_drop_thread(struct cgpu_batch_slot *slot, uint32_t tid, uint64_t now);
-/* The same for all threads that have ended. */
+/* Do the same, without a new thread, for all threads that have ended. */
 void cgpu_stream_sweep(uint64_t now);
-/* Does STREAM, which the calling thread may name, capture? */
+/* Whether STREAM, which the calling thread may name, captures. */
 bool cgpu_stream_is_capturing(struct cgpu_stream *stream);
 
 static inline CUcontext

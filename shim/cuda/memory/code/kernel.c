@@ -27,8 +27,8 @@ local_bytes(CUkernel kernel, CUdevice device)
 }
 
 /*
- * Local memory of KERNEL on the current device; without one, on the container's device that needs
- * most.
+ * The local memory of KERNEL on the current device. If no device is current, on the one of the
+ * container's that needs most.
  */
 static uint64_t
 most_local_bytes(CUkernel kernel)

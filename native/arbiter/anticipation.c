@@ -2,15 +2,21 @@
 #include "arbiter/arbiter_state.h"
 #include "gate/gate_times.h"
 
-/* Its holder has to have been let in beside a kernel in vain so often in a row. */
+/* How often in a row it must have been of no use to let the holder in beside a kernel. */
 enum { IN_VAIN_TIMES = 2 };
-/* In usual rests: the others' work takes more than LONGER; the turn ends after PATIENCE. */
+/*
+ * In usual rests of the holder: the others' work must take more than LONGER; the turn ends after
+ * PATIENCE.
+ */
 enum { LONGER_TIMES = 4, PATIENCE_TIMES = 2 };
-/* The GPU may be idle for this part of all time. What is not needed is saved, up to a limit. */
+/*
+ * The part of all time for which turns that last through rests may leave the GPU idle. What is not
+ * needed is saved, up to a limit.
+ */
 enum { IDLE_PART = 25 };
 #define MOST_NS INT64_C(5000000)
 
-/* What one more rest weighs in the usual one. */
+/* The weight of one more rest in the usual one. */
 enum { REST_PART = 4 };
 
 static bool

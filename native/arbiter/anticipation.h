@@ -1,9 +1,11 @@
 /*
- * A turn that goes on while its holder rests. A container that rests for half a millisecond beside
- * kernels of 20 ms waits for one of them after each rest, unless it is let in beside it
- * (overlap.c). Where that was in vain, its turn lasts through the rest, if the others' work goes on
- * for several times as long as it usually rests. It pays for the rest, and such rests leave the GPU
- * idle for only a small part of the time.
+ * A turn that lasts through its holder's rests.
+ *
+ * A container that rests for 0.5 ms, while another runs kernels of 20 ms, waits for such a kernel
+ * after each rest, unless its gate is opened while the kernel runs (overlap.c). If that was not
+ * worth it twice in a row, and the other's work takes more than four times the usual rest, the turn
+ * goes on through the rest. The container pays for the rest. The GPU is left idle for at most 1/25
+ * of the time.
  */
 #ifndef CGPU_ANTICIPATION_H
 #define CGPU_ANTICIPATION_H
@@ -14,7 +16,7 @@
 struct cgpu_arbiter;
 struct cgpu_tenant;
 
-/* Of a container. */
+/* The rests of one container. */
 struct cgpu_rest {
     uint64_t since_ns; /* its work in a turn had ended, and it has not waited since; 0: else */
     uint64_t busy_ns;  /* its demand.busy_ns then */
@@ -25,14 +27,14 @@ struct cgpu_rest {
 /* Whether HOLDER, which has nothing to do, keeps its turn although OTHER (NULL: nobody) waits. */
 bool cgpu_anticipate(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
                      const struct cgpu_tenant *other, uint64_t now);
-/* When to ask again. */
+/* When to call cgpu_anticipate again. */
 uint64_t cgpu_anticipation_until(const struct cgpu_tenant *holder);
-/* Its turn ends meanwhile, for whatever reason. */
+/* Note that TENANT's turn ends, for whatever reason, perhaps while it rests. */
 void cgpu_anticipation_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
-/* A demand of TENANT was adopted: has a rest ended? */
+/* Check whether a rest has ended, after a demand of TENANT was adopted. */
 void cgpu_anticipation_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                                uint64_t now);
-/* NS have passed: the GPU may be idle for a part of them. */
+/* Allow the GPU to be idle for a part of the NS that have passed. */
 void cgpu_anticipation_refill(struct cgpu_arbiter *arbiter, uint64_t ns);
 
 #endif

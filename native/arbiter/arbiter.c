@@ -1,4 +1,4 @@
-/* The arbiter: who is there, and the step. See arbiter.h. */
+/* The arbiter: its containers, and the step. See arbiter.h. */
 #include "arbiter/arbiter.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, 
     cgpu_arbiter_set_rules(arbiter, rules);
 }
 
-/* What the policy gives each, from now on. */
+/* Set what the policy gives each container from now on. */
 static void
 entitle(struct cgpu_arbiter *arbiter)
 {
@@ -112,7 +112,7 @@ discipline_of(uint32_t policy)
     }
 }
 
-/* The caller has checked them: a value out of range becomes the nearest one in range. */
+/* The caller has checked RULES: here a value out of range becomes the nearest one in range. */
 void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {
@@ -143,7 +143,7 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
             tenant->claim.weight = weight > 0 ? weight : 1;
             tenant->claim.high_priority = high_priority;
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
-            tenant->active_ns = now;   /* it comes to work: the others are not alone any more */
+            tenant->active_ns = now;   /* it comes to work: the others are no longer alone */
             if (arbiter->turns == 0) { /* an earlier arbiter may have let it in */
                 cgpu_state_change(arbiter, tenant, CGPU_STATE_DRAINING, now);
                 tenant->unscheduled = true;

@@ -1,15 +1,15 @@
 /*
  * The arbiter of one GPU: whose turn is it? Turns with debt.
  *
- * One container at a time may launch. It is charged the time that it really held
- * the GPU, to the end of its last kernel. Each round of turns brings all containers up to a common
- * charge by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills
- * with time and empties as the container is charged. A container that comes back from a short rest
- * is as far behind or ahead as it was; a long one brings no credit, and keeps debt.
+ * One container at a time may launch. It is charged the time for which it really held the GPU, to
+ * the end of its last kernel. Each round of turns brings all containers up to a common charge by
+ * weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with time
+ * and empties as the container is charged. A container that comes back from a short rest is as far
+ * behind or ahead as it was; a long one brings no credit, and keeps debt.
  *
- * A pure state machine: time and observations come in, gates and the time of the next step come
- * out. The server's thread (arbitration.h) runs it against processes, the model against a modelled
- * GPU.
+ * It is a pure state machine: time and observations come in; gates and the time of the next step
+ * come out. The server's thread (arbitration.h) runs it against processes, the model against a
+ * modelled GPU.
  */
 #ifndef CGPU_ARBITER_H
 #define CGPU_ARBITER_H
@@ -35,8 +35,8 @@ struct cgpu_demand {
     uint64_t busy_ns;   /* GPU time of ended work: believed by the soft policy, and of one alone */
     uint64_t done_ns;   /* the same as estimated at launch, whoever ran beside it */
     uint64_t missed;    /* how often a turn was over before a thread that waited for it ran */
-    uint64_t stalls;    /* how often work began to stand apart as it did not end for a second */
-    uint64_t stalled_ns; /* for how long it stood apart, until it ended, summed */
+    uint64_t stalls;    /* how often work began to stall, as it did not end for a second */
+    uint64_t stalled_ns; /* for how long it stalled until it ended, summed */
 };
 
 struct cgpu_rules {
@@ -47,21 +47,21 @@ struct cgpu_rules {
 
 struct cgpu_arbiter; /* see arbiter_state.h for what the model and the tests may look at */
 
-/* In memory of the caller's, cgpu_arbiter_size() bytes. */
+/* The arbiter is in the caller's memory, cgpu_arbiter_size() bytes. */
 size_t cgpu_arbiter_size(void);
 void cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, uint64_t now);
 
 /* Rules and weights may change at any time; they hold from the next step on. */
 void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules);
 
-/* A container comes: its index (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
+/* Add a container. Returns its index (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
 int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
                      uint64_t now);
 /* CONTAINER identifies the same container on several GPUs (group/group.h). */
 void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t container);
 void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                              bool high_priority);
-/* It goes; whatever it held is free at once. */
+/* Remove the container; whatever it held is free at once. */
 void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 
 /*
@@ -73,12 +73,12 @@ uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
                            const struct cgpu_demand *demands, enum cgpu_gate *gates);
 
 /*
- * From the last step to NOW nobody decided, and containers kept to their own parts of the time
- * (fallback.h): nobody pays for that time, and no ceiling's bucket fills.
+ * Skip the time from the last step to NOW, in which nobody decided and containers kept to their own
+ * parts of the time (fallback.h): nobody pays for it, and no ceiling's bucket fills.
  */
 void cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now);
 
-/* For display: what has been charged to INDEX, and what the policy gives it. */
+/* What has been charged to INDEX, and what the policy gives it, for display. */
 struct cgpu_tenant_report {
     uint64_t charged_ns;
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
@@ -95,10 +95,10 @@ void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index,
 /* The flags of limits.h that the limits of INDEX have in `metered`. */
 uint32_t cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index);
 
-/* INDEX may launch, and its turn began when nothing of the others was in flight. */
+/* Whether INDEX may launch, and its turn began when nothing of the others was in flight. */
 bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index);
 
-/* Gates opened so far, and turns that were taken from containers that gave no sign. */
+/* The number of turns that were taken from containers that gave no sign. */
 uint64_t cgpu_arbiter_expired(const struct cgpu_arbiter *arbiter);
 
 #endif

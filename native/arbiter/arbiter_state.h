@@ -13,19 +13,19 @@
 #include "clock.h"
 
 /*
- * A round, in which each container that competes has a turn: of two, and what each further one
- * adds. The shortest turn.
+ * A round, in which each container that competes has a turn: its length for two containers, and
+ * what each further one adds. Then the shortest turn.
  */
 #define CGPU_ROUND_NS           (16 * CGPU_MS)
 #define CGPU_ROUND_PER_EXTRA_NS (4 * CGPU_MS)
 #define CGPU_TURN_MIN_NS        (2 * CGPU_MS)
-/* The least of the turn of one that rested and the other's turn meanwhile, together. */
+/* The least of the turn of a container that rested, together with the other's turn meanwhile. */
 #define CGPU_PAIR_NS (3 * CGPU_MS)
-/* But at least this many times the lag (demand.lag_ns), which blurs both ends of a turn. */
+/* But a round takes at least this many times the lag (demand.lag_ns), which blurs turns. */
 #ifndef CGPU_ROUND_LAGS /* a test shows what shorter ones do */
 #define CGPU_ROUND_LAGS 60
 #endif
-/* No container is believed to have a longer lag than this. */
+/* The longest lag that is believed of a container. */
 #define CGPU_LAG_NS CGPU_MS
 /* One in this many turns of a container begins only when all others have been seen to end. */
 enum { CGPU_QUIET_TURNS = 64 };
@@ -52,54 +52,54 @@ enum { CGPU_IDLE_CREDIT_PART = 200 };
  */
 #define CGPU_RUN_NS (6 * CGPU_MS)
 enum { CGPU_RUN_LAGS = 32 };
-/* What a waiting container may save up, so that others' long kernels do not cost it its share. */
+/* How much a waiting container may save up: others' long kernels must not cost it its share. */
 #ifndef CGPU_DEPTH_NS /* a test shows what a shallow one does */
 #define CGPU_DEPTH_NS (600 * CGPU_MS)
 #endif
-/* Debts are kept up to this much GPU time: an endless kernel is not repaid for ever. */
+/* The most that a container may owe, in GPU time: an endless kernel is not repaid for ever. */
 #ifndef CGPU_DEBT_NS /* and what forgetting does */
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
 #endif
 
 /* What a container is owed outlasts a short pause, up to this. */
 #define CGPU_OWED_NS (200 * CGPU_MS)
-/* So does the lead that it had over the others, up to this. */
+/* The lead that it had over the others outlasts the pause too, up to this. */
 #define CGPU_LEAD_NS (40 * CGPU_MS)
 
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
-/* When work runs on for this long after its gate closed, who returns does not wait for its end. */
+/* If work goes on for this long after its gate closed, a returning container does not wait. */
 #define CGPU_OVERLAP_AFTER_NS CGPU_MS
 /* By then a process whose gate has closed has reported how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
-/* Without a sign for this long past the expected end, the holder loses its turn. */
+/* A container that gives no sign for this long past its expected end loses its turn. */
 #define CGPU_SILENCE_NS (200 * CGPU_MS)
-/* The same if the next one has already been let in: from then on the two share the charge. */
+/* The same if the next one has already been let in: after that the two share the charge. */
 #define CGPU_OVERLAP_NS UINT64_C(200000)
-/* A process that dies does not ring: while others wait for an end, poll this often. */
+/* How often to check while others wait for an end: a process that dies does not ring. */
 #define CGPU_DEATH_NS (20 * CGPU_MS)
 /* An end further away than this is not waited for. */
 #define CGPU_LONGEST_NS (2000 * CGPU_MS)
-/* Certain to have ended so long ago: stopped, not running. */
+/* A process whose work must have ended this long ago is stopped: the work does not run. */
 #define CGPU_STOPPED_NS (1000 * CGPU_MS)
 
 /*
- * A container that was let in and does not launch for this long gives way for a while, twice as
- * long each time
+ * A container that was let in and does not launch for this long is passed over for a while, twice
+ * as long each time.
  */
 #define CGPU_ABSENT_NS (5 * CGPU_MS)
 enum { CGPU_ABSENCES = 5 };
 
-/* But when it says that it missed its turn, it may try again this long after that. */
+/* But if it reports that it missed its turn, it may try again this long after that. */
 #define CGPU_AGAIN_NS (50 * CGPU_MS)
 
-/* Until idle for RECENT_NS, others are expected back soon; after ALONE_NS, not at all. */
+/* Others are expected back soon until they have been idle for RECENT_NS; after ALONE_NS, never. */
 #define CGPU_RECENT_NS (100 * CGPU_MS)
 #define CGPU_ALONE_NS  (10000 * CGPU_MS)
 
 enum { CGPU_VIRTUAL_UNIT = 16 };
 
-/* Where a container is in its turns. Only cgpu_state_change changes it. */
+/* Where a container is in its turns. Only cgpu_state_change changes that. */
 enum cgpu_state {
     CGPU_STATE_NONE,       /* nobody has this entry */
     CGPU_STATE_AWAY,       /* gate closed, nothing in flight */
@@ -110,7 +110,7 @@ enum cgpu_state {
     CGPU_STATE_EXPIRED     /* the same, and nobody waits for it any more */
 };
 
-/* Fills with time, empties by what is charged. */
+/* The bucket of a ceiling. It fills with time, and empties by what is charged. */
 struct cgpu_bucket {
     uint32_t rate_ppm; /* 0: no limit */
     int64_t credit_ns;
@@ -162,7 +162,7 @@ struct cgpu_tenant {
     uint64_t waits;
     struct cgpu_used used;
 
-    /* stall.c: as they were when its work last began to stand apart */
+    /* stall.c: the figures when its work last began to stall */
     bool stall_begins;
     uint64_t stalled_since_ns; /* since when; 0: it does not */
     uint64_t stall_floor_ns;
@@ -180,7 +180,7 @@ struct cgpu_tenant {
     uint64_t until_ns;    /* until when */
 };
 
-/* How the GPU is shared: in turns (most policies), softly, or as the GPU itself does (native). */
+/* How the GPU is shared: in turns (most policies), softly, or by the GPU itself (native). */
 struct cgpu_discipline {
     bool metered; /* time is counted; prio_ratio and parts by weight hold */
     /* Adopt DEMANDS and charge for the time since the last step. */
@@ -191,7 +191,7 @@ struct cgpu_discipline {
     uint64_t (*poll_at)(const struct cgpu_arbiter *arbiter, uint64_t now);
     /* The flags of limits.h for a container whose gate is not free. */
     uint32_t (*report)(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
-    /* The rules change; NULL: that needs nothing. */
+    /* Called when the rules change; NULL: nothing has to be done then. */
     void (*leave)(struct cgpu_arbiter *arbiter);
 };
 
@@ -220,7 +220,7 @@ cgpu_tenant_is_present(const struct cgpu_tenant *tenant)
     return tenant->state != CGPU_STATE_NONE;
 }
 
-/* The containers that are there. */
+/* Go through the containers of ARBITER. */
 #define cgpu_each_tenant(tenant, arbiter)                                                          \
     for (__typeof__(&(arbiter)->tenants[0]) tenant = (arbiter)->tenants;                           \
          tenant < (arbiter)->tenants + CGPU_MAX_TENANTS; tenant++)                                 \
@@ -232,14 +232,14 @@ cgpu_tenant_index(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
     return (int)(tenant - arbiter->tenants);
 }
 
-/* Its gate is closed, and the end of its work is waited for. */
+/* Whether its gate is closed and the end of its work is waited for. */
 static inline bool
 cgpu_tenant_is_draining(const struct cgpu_tenant *tenant)
 {
     return tenant->state == CGPU_STATE_DRAINING || tenant->state == CGPU_STATE_FOLLOWED;
 }
 
-/* Its gate is closed, and it is not let in again before the end of its work. */
+/* Whether its gate is closed and it is not let in again before its work has ended. */
 static inline bool
 cgpu_tenant_goes_on(const struct cgpu_tenant *tenant)
 {
@@ -252,14 +252,14 @@ cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
     return tenant->bucket.rate_ppm != 0;
 }
 
-/* High priority has only its ratio: a container of ordinary priority has or wants work. */
+/* Whether high priority has only its ratio, because ordinary priority has or wants work. */
 static inline bool
 cgpu_arbiter_is_contended(const struct cgpu_arbiter *arbiter)
 {
     return arbiter->high.rate_ppm != 0;
 }
 
-/* In flight, as far as the container says. */
+/* Whether it has work in flight, by its own report. */
 static inline bool
 cgpu_tenant_works(const struct cgpu_tenant *tenant)
 {
@@ -272,7 +272,7 @@ cgpu_tenant_wants(const struct cgpu_tenant *tenant)
     return tenant->demand.waiting || cgpu_tenant_works(tenant);
 }
 
-/* At work beside others, or given up and perhaps still at work. */
+/* Whether it works beside others, or was given up and perhaps still works. */
 static inline bool
 cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -295,24 +295,26 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 /* charge.c */
 void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
                       const struct cgpu_demand *demands);
-/* Its parts, for disciplines: adopt DEMANDS, and what turns charge besides. */
+/* For disciplines. Both adopt DEMANDS; the second also charges for turns. */
 void cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now,
                         const struct cgpu_demand *demands);
 void cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now,
                        const struct cgpu_demand *demands);
 
 /* transition.c */
-/* Every change of a state, with what belongs to it. */
+/* Change the state of TENANT, with all that belongs to it. */
 void cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_state to,
                        uint64_t now);
-/* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
+/*
+ * Whether TENANT competes. Not if it is stopped and does not use its turns: it earns nothing then.
+ */
 bool cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now);
 
 /* stall.c */
-/* Before SAYS is adopted: charge for work that stood apart and has ended. */
+/* Before SAYS is adopted: charge for work that stalled and has ended. */
 void cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
-/* When everything is charged: record the state at which work begins to stand apart. */
+/* When everything is charged: record the state at which work begins to stall. */
 void cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
 /* overlap.c */
@@ -321,30 +323,30 @@ uint64_t cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu
                            int next, uint64_t now);
 /* Whether NEXT need not wait for the ends of others' work. */
 bool cgpu_overlap_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
-/* NEXT is about to be let in. */
+/* Note that NEXT is about to be let in. */
 void cgpu_overlap_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now);
 /* Whether work of a container runs on beside a turn, or ran on beside one. */
 bool cgpu_overlap_any(const struct cgpu_arbiter *arbiter);
 /* Record when the holder began to have the GPU for itself. */
 void cgpu_overlap_observe(struct cgpu_arbiter *arbiter, uint64_t now);
-/* The holder's turn, or its first burst in it, has ended; LEFT: it has nothing more to do. */
+/* Note that the holder's turn, or its first burst in it, has ended; LEFT: it has no more work. */
 void cgpu_overlap_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now);
 
 /* idle_credit.c */
-/* The part of the time since FROM that is not charged to TENANT: before its first launch. */
+/* The part of the time since FROM, before its first launch, that is not charged to TENANT. */
 uint64_t cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
-/* The same, with its gate closed: from after the end of its work. */
+/* The same with its gate closed, for the time after the end of its work. */
 uint64_t cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 
 /* bucket.c */
 void cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
 void cgpu_bucket_forget(struct cgpu_bucket *bucket);
 void cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns);
-/* When all time up to now is charged: its rate from now on, and whether it is dry. */
+/* Set the rate from now on, and whether the bucket is dry. All time up to now has been charged. */
 void cgpu_bucket_update(struct cgpu_bucket *bucket, uint32_t rate_ppm);
-/* How long until it is no longer dry. */
+/* How long the bucket needs until it is no longer dry. */
 uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket);
-/* How long its owner may run on. */
+/* How long the owner may run on. */
 uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket);
 
 /* Why a holder's turn ends. */
@@ -356,17 +358,17 @@ enum cgpu_turn_end {
 
 /* turn.c */
 void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);
-/* Its parts, for group.h. */
-/* Before the rest: close gates that another policy left, and those of silent containers. */
+/* Parts of it, for group.h. */
+/* The first part: close unscheduled gates, and stop waiting for silent containers. */
 void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Whether the holder's turn ends, now that NEXT (-1: nobody) waits. */
 enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now);
 void cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Continue a turn that was just closed. */
 void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
-/* Close the holder's turn, which ends for this reason. */
+/* Close the holder's turn, which ends for the reason WHY. */
 void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now);
-/* After the rest: set the holder's gate. */
+/* The last part: set the holder's gate. */
 void cgpu_turn_refresh_gate(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* soft.c */

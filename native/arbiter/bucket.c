@@ -9,7 +9,10 @@ part(uint64_t ns, uint64_t rate_ppm)
     return (int64_t)(ns * rate_ppm / CGPU_WHOLE_PPM);
 }
 
-/* Credit at which it is worth running again: then it runs and rests within a cycle. */
+/*
+ * The credit at which it is worth running again, because the owner then runs and rests within a
+ * cycle.
+ */
 static int64_t
 enough(const struct cgpu_bucket *bucket)
 {
@@ -20,8 +23,8 @@ enough(const struct cgpu_bucket *bucket)
 }
 
 /*
- * A container that wants the GPU and may not have it saves up; one that does not want it gains no
- * more than it needs.
+ * A container that wants the GPU and may not have it saves up. One that does not want it gains only
+ * what it needs to run again.
  */
 void
 cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
@@ -36,7 +39,7 @@ cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
         cgpu_lesser(bucket->idle_credit_ns + ns / CGPU_IDLE_CREDIT_PART, CGPU_IDLE_CREDIT_NS);
 }
 
-/* Idleness brings no credit. */
+/* Drop what was saved up: idleness brings no credit. */
 void
 cgpu_bucket_forget(struct cgpu_bucket *bucket)
 {
@@ -61,7 +64,10 @@ promised(const struct cgpu_bucket *bucket)
     return part(CGPU_FLIGHT_NS + bucket->lag_ns, CGPU_WHOLE_PPM - bucket->rate_ppm);
 }
 
-/* What was saved up at another rate would exceed this one; what is owed stays owed. */
+/*
+ * Change the rate. What was saved up at another rate would exceed this one, so it is dropped; debt
+ * stays.
+ */
 static void
 change_rate(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {

@@ -1,8 +1,8 @@
 /*
  * How often the arbiter may take a step for a GPU: 8,000 times a second, and 32 in a row. A step
- * takes some 10 us of a processor. Hostile containers ring more often. Containers that only
- * synchronise all the time do not; they would lose half of their speed with only 2,000
- * steps.
+ * takes some 10 us of a processor. Hostile containers ring more often than that. Containers that
+ * synchronise all the time do not, but would lose half of their speed if only 2,000 steps were
+ * allowed.
  */
 #ifndef CGPU_BUDGET_H
 #define CGPU_BUDGET_H

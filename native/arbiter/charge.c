@@ -1,8 +1,8 @@
 /*
- * Who pays for the time since the last step: a draining container, up to its end, and only then the
- * holder. Containers that were given up on share the charge, because their work may still run. In
- * turns, apart from its lag and from idle credit, nothing that a container reports makes it pay
- * less while another one wants the GPU, or while it has a ceiling.
+ * The charge for the time since the last step. It goes to a draining container, up to its end, and
+ * only then to the holder. Containers that were given up on share the charge, because their work
+ * may still run. Under turns, a container cannot lower the charge by its reports, apart from its
+ * lag and idle credit, while another one wants the GPU, or while it has a ceiling.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -28,7 +28,10 @@ pays(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
            (cgpu_tenant_overlaps(tenant, now) && !(tenant->unscheduled && payer == NULL));
 }
 
-/* PAYER (NULL: nobody) and those that were given up on; no unscheduled one if nobody else pays. */
+/*
+ * Charge NS to PAYER (NULL: nobody) and to the containers that were given up on, in equal parts.
+ * Unscheduled ones among those pay only if PAYER does.
+ */
 static void
 share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns, uint64_t now)
 {
@@ -48,8 +51,9 @@ share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns,
 }
 
 /*
- * Containers whose gates close pay until their end is seen, not until the end that they report.
- * True: there are such. What unscheduled ones had queued is nobody's debt while all drain together.
+ * Charge NS to the containers that drain: until their end is seen, not until the end that they
+ * report. Returns whether there are any. While all drain together, what unscheduled ones had queued
+ * is nobody's debt.
  */
 static bool
 charge_draining(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
@@ -73,7 +77,10 @@ charge_draining(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
     return draining;
 }
 
-/* They have paid their part up to now. */
+/*
+ * Let containers that were given up on go away once their work has ended: they have paid their
+ * part.
+ */
 static void
 end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -84,7 +91,7 @@ end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* Nobody else wanted the GPU in the time that is charged, and nothing is limited. */
+/* Whether nobody else wanted the GPU in the time that is charged, and HOLDER has no ceiling. */
 static bool
 was_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
@@ -96,7 +103,7 @@ was_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
     return !cgpu_tenant_is_capped(holder);
 }
 
-/* Then what it reports as used is good enough. */
+/* The part of NS that TENANT reports as used, which is good enough while it is alone. */
 static uint64_t
 used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
 {
@@ -122,8 +129,8 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
- * A container that returns soon is as far behind the others, or ahead of them, as it was when it
- * became idle, because programs pause between kernels. Idleness itself earns nothing.
+ * Let TENANT compete again. After a short pause it is as far behind the others, or ahead of them,
+ * as when it became idle, because programs pause between kernels. Idleness itself earns nothing.
  */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
@@ -135,8 +142,8 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 }
 
 /*
- * How far TENANT lags behind the least charged of the others that compete, or leads. Others that
- * are owed something are below the floor, from which it is counted when TENANT comes back.
+ * Record how far TENANT lags behind the least charged of the others that compete, or leads. Others
+ * that are owed something are below the floor, from which it is counted when TENANT comes back.
  */
 static void
 stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
@@ -159,8 +166,8 @@ stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 }
 
 /*
- * Figures for people: a container that was let in may be seen to wait for NS more, although it does
- * not.
+ * Count how long and how often TENANT waits, for display. A container that was let in may be
+ * counted as waiting for NS more, although it does not wait.
  */
 static void
 count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
@@ -199,8 +206,8 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
 }
 
 /*
- * Up to the least charge of those that competed in the time that was charged; or of who had the GPU
- * alone, which is seen at its rests only.
+ * Raise each floor to the least charge of those that competed in the time that was charged. If none
+ * of the holder's priority did, to the charge of the holder.
  */
 static void
 raise_floors(struct cgpu_arbiter *arbiter)
@@ -226,7 +233,10 @@ raise_floors(struct cgpu_arbiter *arbiter)
     }
 }
 
-/* Who competes from now on: who comes back starts level with those that do. */
+/*
+ * Find the containers that compete from now on. One that comes back starts level with those that
+ * do.
+ */
 static void
 find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -244,7 +254,7 @@ find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* For the time that has passed, at the rates that held in it. */
+/* Fill the buckets for the NS that have passed, at the rates that held in that time. */
 static void
 refill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
@@ -273,7 +283,10 @@ update_buckets(struct cgpu_arbiter *arbiter)
                        contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
 }
 
-/* Work behind a closed gate that counts again: it had stood apart, and nobody waited for it. */
+/*
+ * Make a container EXPIRED that is AWAY (gate closed, nothing in flight) and reports work again: a
+ * stream of it had stalled and now counts. Nobody waits for that work.
+ */
 static void
 find_risen(struct cgpu_arbiter *arbiter, uint64_t now)
 {

@@ -4,12 +4,13 @@
  * A program that launches one small kernel after the other leaves the GPU idle between them, and in
  * turns of its own nobody uses that. But GPUs divide their time between programs, and such programs
  * hardly delay each other. So now and then all gates open together for a short time. They stay open
- * if nobody gets less done than in turns, and all together much more. Turns return every four
- * seconds to compare again, and as soon as somebody does much more than before. If it was not worth
- * it, the next attempt comes later, each time after twice as long.
+ * if nobody gets less done than in turns, and all together much more. Every four seconds turns
+ * return for a new comparison. They also return as soon as a container does much more than before.
+ * If it was not worth it, the next attempt comes later, each time after twice as long.
  *
- * Programs that fill the GPU cannot all gain: what one has, another one has not. Who reports more
- * than it does keeps the gates open only while nobody else loses more than LEAST allows.
+ * Programs that fill the GPU cannot all gain: what one gets, another one loses. A container that
+ * reports more than it does keeps the gates open only while nobody else loses more than LEAST
+ * allows.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -18,11 +19,11 @@
 /* Time together: in an attempt, and when it has proved worth it. */
 #define ATTEMPT_NS (20 * CGPU_MS)
 #define PROVEN_NS  (100 * CGPU_MS)
-/* Then turns are measured again. */
+/* How long the gates stay open until turns are measured again. */
 #define TRUST_NS (4000 * CGPU_MS)
 /* No attempt for this long after the first failure. */
 #define AGAIN_NS (1000 * CGPU_MS)
-/* Who fills the GPU has more than this in flight when its gate closes. */
+/* A container that fills the GPU has more than this in flight when its gate closes. */
 #define IDLE_NS UINT64_C(250000)
 /* Kernels that take longer could not be measured in an attempt. */
 #define LONG_NS (2 * CGPU_MS)
@@ -33,9 +34,15 @@
  */
 enum { PERCENT = 100, LEAST_AT_FIRST = 90, LEAST = 95, GAIN_AT_FIRST = 130, GAIN = 115 };
 enum { FAILURES = 6 };
-/* Who does less than this part of the time is not compared: it would need a longer time. */
+/*
+ * A container that works for less than this part of the time is not compared: that would take too
+ * long.
+ */
 enum { WORTH_PART = 100 };
-/* Whoever does so many percent of what it did before, and this part of the time, has changed. */
+/*
+ * A container has changed if it does MORE percent of what it did before, and this part of the time
+ * more.
+ */
 enum { MORE = 125, MORE_PART = 20 };
 
 static bool
@@ -45,8 +52,8 @@ is_rival(const struct cgpu_tenant *tenant)
 }
 
 /*
- * Not with limits, with others that wait for what is in flight, or with those that do not run; and
- * not before what was launched together has ended.
+ * Whether all gates may be open together. Not if a container has a ceiling, high priority or
+ * several GPUs, or does not run; and not before what was launched together last time has ended.
  */
 static bool
 may_corun(const struct cgpu_arbiter *arbiter, uint64_t now)
@@ -61,7 +68,7 @@ may_corun(const struct cgpu_arbiter *arbiter, uint64_t now)
     return true;
 }
 
-/* Whether there are several, and one of them leaves the GPU idle. */
+/* Whether there are several containers to compare, and one of them leaves the GPU idle. */
 static bool
 may_gain(const struct cgpu_arbiter *arbiter)
 {
@@ -86,7 +93,7 @@ done_by(const struct cgpu_tenant *tenant)
     return cgpu_since(tenant->demand.done_ns, tenant->corunner.before_ns);
 }
 
-/* DONE in NS, as it would be in MEASURE_NS; nobody can do more than all the time. */
+/* DONE in NS, converted to MEASURE_NS. Nobody can do more than NS in NS. */
 static uint64_t
 in_turns(uint64_t done, uint64_t ns)
 {
@@ -110,9 +117,9 @@ has_changed(uint64_t before, uint64_t now)
 }
 
 /*
- * What each does in MEASURE_NS of turns. False: that says little, because it was otherwise in the
- * time before, as for one that has just begun, or somebody had the GPU and has nothing to show for
- * it: its kernels are longer than that, or unknown.
+ * Note what each container does in MEASURE_NS of turns. False: that shows little, because one did
+ * much more or less before, for instance if it has just begun; or because one was charged but has
+ * nothing to show for it, as its kernels are too long or unknown.
  */
 static bool
 note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
@@ -133,7 +140,7 @@ note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
     return certain;
 }
 
-/* What each does together. */
+/* Note what each container does while the gates are open together. */
 static void
 note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
@@ -144,7 +151,10 @@ note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
     }
 }
 
-/* Whether one works that did not, or much more than at first: the comparison was another. */
+/*
+ * Whether a container works that did not work before, or does much more than at first, so that the
+ * comparison no longer holds.
+ */
 static bool
 does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {
@@ -159,7 +169,7 @@ does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return false;
 }
 
-/* Whether everybody has done enough in NS, and all together more than in turns. */
+/* Whether each container has done enough in NS, and all together enough more than in turns. */
 static bool
 is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {
@@ -183,7 +193,7 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return all_done * PERCENT >= all_turns * gain;
 }
 
-/* What was launched together is paid for by all whose work still goes on. */
+/* All containers whose work goes on pay for what was launched together. */
 void
 cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -199,7 +209,7 @@ cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
     measure(arbiter, now);
 }
 
-/* The first turns still follow from what was before. */
+/* The first turns after the change still depend on what was before, so they are not compared. */
 void
 cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now)
 {

@@ -6,10 +6,10 @@
 
 struct cgpu_corun {
     bool on;
-    bool proven;       /* it was compared with turns */
-    uint64_t since_ns; /* what they do is measured since then */
-    uint64_t until_ns; /* then turns return */
-    uint64_t again_ns; /* no attempt before */
+    bool proven;       /* it was compared with turns and was worth it */
+    uint64_t since_ns; /* since when their work is measured */
+    uint64_t until_ns; /* when turns return */
+    uint64_t again_ns; /* no attempt before then */
     uint32_t failures; /* attempts in a row that were not worth it */
 };
 
@@ -24,9 +24,9 @@ struct cgpu_corunner {
 
 /* Whether all gates are open together for now. */
 bool cgpu_corun_step(struct cgpu_arbiter *arbiter, uint64_t now);
-/* If they are, close them. Turns are compared anew. */
+/* Close the gates if they are open together. Turns are compared anew. */
 void cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now);
-/* The same where turns will be others: containers, weights or rules have changed. */
+/* The same after a change of containers, weights or rules, which changes turns. */
 void cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now);
 
 #endif

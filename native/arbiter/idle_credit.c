@@ -1,10 +1,11 @@
 /*
- * Time in which a container had the GPU and did not use it, because its threads woke up late:
+ * The time in which a container had the GPU and did not use it, because its threads woke up late:
  * before the first launch of its turn, and after the end of its last kernel until that is seen.
  *
- * Beside others there is no such time: gates open before the others' work has ended. If a container
- * with a ceiling came to an idle GPU, its report of when its work began and ended is believed, but
- * only up to a small part of all time. So a false report gains no more than that.
+ * A container that runs beside others is charged for it all, because gates open before the others'
+ * work has ended. If a container with a ceiling came to an idle GPU, its report of when its work
+ * began and ended is believed, but only up to a small part of all time. So a false report gains no
+ * more than that.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -30,7 +31,7 @@ cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
     return take_credit(tenant, cgpu_since(begun, from));
 }
 
-/* What it did not need of the free time at the beginning of the turn is offset against this. */
+/* The free time at the beginning of the turn that it did not need is offset against this. */
 uint64_t
 cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 {

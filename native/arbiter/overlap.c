@@ -4,14 +4,13 @@
  * The kernel cannot be cut, but GPUs divide their time between programs: the container is let in
  * beside it, and the two share the charge. That is of no use if the GPU runs kernels in order of
  * arrival, or if the container synchronises each kernel and gets one for each time slice of the
- * other's. So what it needed beside the kernel is compared with what it usually needs. If it
- * was not worth it, the container waits for the ends of kernels in its next turns, in twice as many
- * each time.
+ * other's. So the time that it needed beside the kernel is compared with what it usually needs. If
+ * it was not worth it, the container waits for the ends of kernels in its next turns, in twice as
+ * many each time.
  */
 #include "arbiter/arbiter_state.h"
 
-/* What a time slice of the other's may take besides: without it, short requests are never let in.
- */
+/* The time that a slice of the other's may add. Without it, short requests are never let in. */
 #define SLACK_NS UINT64_C(500000)
 
 enum { LEFT_TIMES = 2, FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
@@ -22,7 +21,7 @@ returns(const struct cgpu_tenant *tenant)
     return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0 && !tenant->several;
 }
 
-/* Work whose end is near, as it says, is waited for. */
+/* UINT64_MAX: NEXT waits for the end, for instance because DRAINING reports that it is near. */
 uint64_t
 cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *draining, int next,
                   uint64_t now)
@@ -87,7 +86,10 @@ cgpu_overlap_any(const struct cgpu_arbiter *arbiter)
     return false;
 }
 
-/* LEFT: it has nothing more to do. If so, three eighths of the time beside were its own. */
+/*
+ * Decide whether it was worth it to begin beside a kernel. LEFT: TENANT has nothing more to do. If
+ * so, three eighths of the time beside the kernel were its own.
+ */
 static void
 evaluate(struct cgpu_tenant *tenant, bool left, uint64_t now)
 {
@@ -103,7 +105,7 @@ evaluate(struct cgpu_tenant *tenant, bool left, uint64_t now)
     }
 }
 
-/* A burst took so long, or longer if it goes on in another turn. */
+/* Note that a burst took so long, or longer if it has not ENDED but goes on in another turn. */
 static void
 note_burst(struct cgpu_tenant *tenant, bool ended, uint64_t took)
 {

@@ -1,4 +1,4 @@
-/* When the next step of turns is due although nobody rang. */
+/* When the next step of turns is due if nobody rings. */
 #include "arbiter/arbiter_state.h"
 
 static uint64_t
@@ -60,7 +60,7 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
     return earlier(at, now + CGPU_RECENT_NS, now);
 }
 
-/* Waits, and may not yet. */
+/* When TENANT, which waits and may not have the GPU yet, may have it. */
 static uint64_t
 for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, uint64_t now)
 {

@@ -4,7 +4,7 @@
 #include "arbiter/arbiter_state.h"
 #include "limits.h"
 
-/* Its part by weight among those that work, not counting high priority. */
+/* The part of TENANT by weight among the containers of its priority that work. */
 static uint32_t
 part_by_weight(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
@@ -30,8 +30,8 @@ offset_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 }
 
 /*
- * It has time slices to fill, because the work of others runs between them, if gates are open
- * together and it has one process, or if it runs beside a kernel.
+ * A container has time slices to fill, because the work of others runs between them, if gates are
+ * open together and it has one process, or if it runs beside a kernel.
  */
 uint32_t
 cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
@@ -55,7 +55,7 @@ cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
     return tenant->gate == CGPU_GATE_FREE ? 0 : arbiter->discipline->report(arbiter, tenant);
 }
 
-/* What INDEX gets while all that it competes with have work. */
+/* The limit of TENANT while all containers that it competes with have work. */
 static uint32_t
 limit_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {

@@ -9,7 +9,10 @@
 #define LATELY_NS (500 * CGPU_MS)
 #define POLL_NS   (10 * CGPU_MS)
 
-/* What each has used lately by its own report: nobody else can tell who used what. */
+/*
+ * Update what each container has used lately, by its own report: nobody else can tell. Returns the
+ * sum over those that work.
+ */
 static uint64_t
 update_rates(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
@@ -50,7 +53,7 @@ charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *dem
     cgpu_charge_nobody(arbiter, now, demands);
 }
 
-/* Its gate is open, and nothing of it has ended for long. */
+/* Whether the gate of TENANT is open and none of its work has ended for long. */
 static bool
 is_silent(const struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -61,7 +64,9 @@ is_silent(const struct cgpu_tenant *tenant, uint64_t now)
            now > cgpu_larger(last, end) + CGPU_SILENCE_NS;
 }
 
-/* The others do not wait until a container that is stopped has caught up. */
+/*
+ * Record which containers are stopped, so that the others do not wait until those have caught up.
+ */
 static void
 note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -70,7 +75,7 @@ note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* High priority goes first here too: the others' gates are closed then. */
+/* Whether high priority works: it goes first here too, and the others' gates are closed then. */
 static bool
 high_priority_works(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -132,9 +137,9 @@ cgpu_soft_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 
 /*
  * A container has time slices to fill, because the work of others runs between them. Not if it has
- * several processes, and so as many slices; if there are containers of high priority, which wait
- * for what is in flight; or if it has several GPUs, because its work on one may wait for its work
- * on another.
+ * several processes, and so as many slices; nor if there are containers of high priority, which
+ * wait for what is in flight; nor if it has several GPUs, because its work on one may wait for its
+ * work on another.
  */
 static uint32_t
 report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
@@ -148,7 +153,10 @@ report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
            (sliced ? CGPU_METERED_SLICED : 0);
 }
 
-/* Some containers get ahead, by more than in any turn: nobody's debt. */
+/*
+ * Drop the leads that some containers have, which are larger than in any turn: they are nobody's
+ * debt.
+ */
 static void
 forget_leads(struct cgpu_arbiter *arbiter)
 {

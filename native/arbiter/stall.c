@@ -1,14 +1,15 @@
 /*
- * Work that did not end for a second stood apart: nobody waited for it, and it was not charged. The
- * time that it had is charged when it ends, if ever. A GPU that divides its time gave it all of the
- * time in which nobody else was charged, and half of the rest. What came unscheduled is not
- * charged.
+ * The charge for work that did not end for a second. Its stream was stalled: nobody waited for it,
+ * and it was not charged. The time that the work had is charged when it ends, if ever. A GPU that
+ * divides its time gave it all of the time in which nobody else was charged, and half of the rest.
+ * What came unscheduled is not charged.
  */
 #include "arbiter/arbiter_state.h"
 
 /*
- * Of NS in which others were charged in full, each side had a half. The others are not paid back:
- * TENANT owes that much more instead. Time that nobody else wanted is no debt.
+ * Make TENANT owe for NS in which others were charged in full although each side had a half. The
+ * others are not paid back: TENANT owes that much more instead. Time that nobody else wanted is no
+ * debt.
  */
 static void
 add_debt(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)

@@ -1,15 +1,15 @@
-/* Where a container is in its turns, and what belongs to each change of that. */
+/* The state of a container in its turns, and all that belongs to each change of it. */
 #include <string.h>
 
 #include "arbiter/arbiter_state.h"
 
 enum { FORGET_PART = 8 };
 
-/* It is let in: record who is still at work beside it, or that nobody is. */
+/* Let TENANT in. Record whether others are still at work beside it. */
 static void
 enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
-    /* who has several GPUs may wait for its own work there */
+    /* a container that has several GPUs may wait for its own work there */
     tenant->quiet = !tenant->several;
     cgpu_each_tenant(other, arbiter) {
         if (other != tenant && other->state > CGPU_STATE_AWAY) {
@@ -25,8 +25,10 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
     tenant->begun_ns = 0;
 }
 
-/* Its work has ended. What one that came unscheduled saved up meanwhile would be more than its
- * share. */
+/*
+ * Note that the work of TENANT has ended. What an unscheduled one saved up meanwhile is more than
+ * its share, and is dropped.
+ */
 static void
 go_away(struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -43,8 +45,8 @@ go_away(struct cgpu_tenant *tenant, uint64_t now)
 }
 
 /*
- * Given up, and later than it expected to be by more than it expected to take: beside the others it
- * gets every second time slice.
+ * Whether TENANT was given up and its work is late by more than the time that it was expected to
+ * take: beside the others it gets every second time slice.
  */
 static bool
 is_too_late(const struct cgpu_tenant *tenant, uint64_t now)
@@ -96,7 +98,10 @@ cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
     case CGPU_STATE_OVERLAPPED:
         break;
     case CGPU_STATE_EXPIRED:
-        /* who waits for a peer on another GPU gives a sign, and who was followed lost nothing */
+        /*
+         * one that waits for a peer on another GPU gives a sign, and one that was followed lost
+         * nothing
+         */
         arbiter->expired +=
             tenant->state == CGPU_STATE_DRAINING && now >= cgpu_turn_patience(tenant);
         break;

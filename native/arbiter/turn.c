@@ -1,4 +1,4 @@
-/* Exclusive turns: they begin, and the holder gives way. turn_rules.c decides who is next. */
+/* Exclusive turns: how they begin and end. turn_rules.c decides whose is next. */
 #include "arbiter/arbiter_state.h"
 
 void
@@ -31,7 +31,10 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     arbiter->turns += 1;
 }
 
-/* Nothing was seen of HOLDER since its gate opened, nor in turns before, which may be short. */
+/*
+ * Whether nothing was seen of HOLDER since its gate opened, nor in its turns before, which may be
+ * short.
+ */
 static bool
 is_absent(const struct cgpu_tenant *holder, uint64_t now)
 {
@@ -39,14 +42,17 @@ is_absent(const struct cgpu_tenant *holder, uint64_t now)
            cgpu_since(now, holder->opened_ns) + holder->unseen_ns >= CGPU_ABSENT_NS;
 }
 
-/* It has worked and has nothing more to do. */
+/* Whether HOLDER has worked and has nothing more to do. */
 static bool
 is_done(const struct cgpu_tenant *holder)
 {
     return holder->shown && !cgpu_tenant_works(holder);
 }
 
-/* The time that it holds counts against a limit, even while nobody else may have the GPU. */
+/*
+ * Whether the time that HOLDER holds counts against a limit, even while nobody else may have the
+ * GPU.
+ */
 static bool
 is_limited(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
@@ -57,7 +63,7 @@ static void
 note_absence(struct cgpu_tenant *holder, uint64_t now)
 {
     if (!holder->demand.waiting) {
-        return; /* it does not want any more, that is all */
+        return; /* it no longer wants the GPU */
     }
     holder->absent_until = now + (2 * CGPU_ABSENT_NS << holder->absences);
     holder->absences += holder->absences < CGPU_ABSENCES;
@@ -130,8 +136,9 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
 }
 
 /*
- * Gates that another policy left open, or one that was free until a lone container got a ceiling.
- * If another container came instead, the first one's queued work delays it, and is charged.
+ * Close the gates that another policy left open, or that were free until a lone container got a
+ * ceiling. If another container came instead, the first one's queued work delays it, and is
+ * charged.
  */
 static void
 close_unscheduled(struct cgpu_arbiter *arbiter, uint64_t now)

@@ -7,7 +7,7 @@
 enum { BURST_PART = 4 };
 #define BURST_NS (8 * CGPU_MS)
 
-/* What a turn adds to the virtual time of one of this priority. */
+/* What a turn adds to the virtual time of a container of this priority. */
 static uint64_t
 quantum_of(const struct cgpu_arbiter *arbiter, bool high)
 {
@@ -25,7 +25,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
     return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
 }
 
-/* Lacking less than this to the end of the round, one has had its turn. */
+/* A container that lacks less than this to the end of the round has had its turn. */
 static uint64_t
 rest_of_turn(uint64_t quantum)
 {
@@ -67,7 +67,10 @@ may_be_next(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
     return tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
-/* The priority of the next one and the least that one of it has been charged; false: nobody. */
+/*
+ * Find the priority of the next container and the least charge of those of that priority that wait.
+ * False: nobody waits.
+ */
 static bool
 find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *high,
            uint64_t *least)
@@ -90,9 +93,9 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 }
 
 /*
- * High priority first. Then in turns: of those not at the end of the round,
- * the one that has waited longest. By
- * the least charge alone, chance would give one of three containers two turns in a row.
+ * High priority goes first. Then, of those not at the end of the round, the one that has waited
+ * longest. If only the least charge counted, one of three containers could have two turns in a row
+ * by chance.
  */
 int
 cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
@@ -138,7 +141,7 @@ real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
     return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
-/* A burst is not cut shortly before its usual end. */
+/* The least length of a turn: a burst is not cut shortly before its usual end. */
 static uint64_t
 least_turn(const struct cgpu_tenant *holder)
 {
@@ -151,9 +154,10 @@ least_turn(const struct cgpu_tenant *holder)
 }
 
 /*
- * Until HOLDER, with what it has in flight, is at the end of the round, and no longer behind OTHER.
- * If OTHER had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits
- * only until both are level, and not so that they change places all the time.
+ * HOLDER goes on until it is at the end of the round with what it has in flight, and no longer
+ * behind OTHER. If OTHER had left its turn because it had nothing to do, HOLDER was let in
+ * meanwhile. Then OTHER waits only until both have the same charge, but not so short that they
+ * change all the time.
  */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
@@ -206,7 +210,7 @@ cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *te
     return true;
 }
 
-/* Nobody waits: the only one there is needs no turn. */
+/* Nobody waits: the only container needs no turn. */
 int
 cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 {
@@ -221,7 +225,7 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
     return only;
 }
 
-/* The GPU's lag is the least that is reported, so nobody gains by reporting more than others. */
+/* The least lag that is reported counts, so nobody gains by reporting more than others. */
 uint64_t
 cgpu_lag_least(const struct cgpu_arbiter *arbiter)
 {

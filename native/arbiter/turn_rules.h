@@ -8,16 +8,16 @@
 struct cgpu_arbiter;
 struct cgpu_tenant;
 
-/* Who of those that wait is next, -1: nobody. */
+/* The index of the next one of those that wait, without EXCEPT; -1: nobody. */
 int cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except);
-/* Whether it would be next if it waited. */
+/* Whether INDEX would be next if it waited. */
 bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now);
-/* May it hold the GPU, if it wants? */
+/* Whether TENANT may hold the GPU, if it wants to. */
 bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                        uint64_t now);
 /* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
 int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
-/* The others have been without work for NS. */
+/* Whether the others have been without work for NS. */
 bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                      uint64_t ns, uint64_t now);
 /*
@@ -29,7 +29,7 @@ uint64_t cgpu_turn_round_end(const struct cgpu_arbiter *arbiter, bool high, uint
 /* How much more HOLDER has before it gives way to OTHER. */
 uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
                         const struct cgpu_tenant *other);
-/* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
+/* Whether TENANT's end is certain, and at most EARLY away (cgpu_turn_early of the next). */
 bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
 /* Until when the end of a draining container is waited for. */
 uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);

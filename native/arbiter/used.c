@@ -1,13 +1,17 @@
 /*
  * The GPU time that is shown for a container: what is charged to it, corrected when it rests by
- * what its markers show. What it was charged beyond that, because the GPU was idle or worked for
- * another one meanwhile, is left out of what it is charged next. Of that, others are shown what
- * they used beyond what they were charged. Only figures follow from what a container reports, no
- * debt. Work that stood apart has no span: meanwhile nothing is corrected.
+ * what its markers show. If it was charged more than that, because the GPU was idle or worked for
+ * another one meanwhile, the difference is left out of what it is shown next. Others that used more
+ * than they were charged are shown the rest as well, up to the sum of such differences. Reports of
+ * a container change only figures, no debt. Work of a stalled stream has no span: meanwhile nothing
+ * is corrected.
  */
 #include "arbiter/arbiter_state.h"
 
-/* No more than this is corrected at a time: who reports nothing is not shown as idle for long. */
+/*
+ * The most that one correction may hold back (`over_ns`). Without it, a container that reports too
+ * little work could be shown as idle for a long time.
+ */
 #define MOST_NS (40 * CGPU_MS)
 #define PART_NS (1000 * CGPU_MS / CGPU_RECENT_PARTS)
 
@@ -29,7 +33,10 @@ cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
     show(arbiter, tenant, ns - less);
 }
 
-/* Processes that meet on several GPUs spin on each until the last one has come. */
+/*
+ * Not if TENANT has several GPUs: its kernels spin on each until the last peer has started, and all
+ * that time counts as use (CGPU_METERED_SPANS).
+ */
 bool
 cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {

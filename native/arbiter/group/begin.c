@@ -1,4 +1,4 @@
-/* Who has which GPUs next: see group.h. */
+/* The next container on each GPU: see group.h. */
 #include <string.h>
 
 #include "arbiter/group/parts.h"
@@ -18,8 +18,8 @@ is_draining(const struct cgpu_group *group, const struct cgpu_member *member, ui
 }
 
 /*
- * Whether others may have GPU. Not while a container whose work here has ended waits for GPU and
- * still has work on another GPU: that work may wait for the launch that waits here.
+ * Whether NEXT may have GPU. Not while another container, whose work on GPU has ended, waits for
+ * GPU and still has work on another GPU: that work may wait for the launch that waits here.
  */
 static bool
 is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next, uint64_t now)
@@ -70,7 +70,7 @@ may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, b
     return !cgpu_tenant_is_draining(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
-/* Whether all that MEMBER needs is free and, if DUE, it is its turn there. */
+/* Whether all GPUs that MEMBER needs are free and, if DUE, it is its turn on each. */
 static bool
 is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bool due,
             uint64_t now)
@@ -92,7 +92,7 @@ is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bo
     return waits;
 }
 
-/* What orders members that could have all they need. */
+/* The order of members that could have all they need. */
 struct rank {
     bool high;
     uint64_t since_ns;
@@ -146,7 +146,7 @@ best_complete(const struct cgpu_group *group, bool due, uint64_t now)
     return best;
 }
 
-/* Where MEMBER wants the GPU: a bit for each. */
+/* The GPUs that MEMBER wants, a bit for each. */
 static uint32_t
 wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
 {
@@ -160,7 +160,7 @@ wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
     return gpus;
 }
 
-/* MEMBER's lead over those charged least becomes the same on each of GPUS. */
+/* Give MEMBER the same lead over those charged least on each of GPUS. */
 static void
 share_lead(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpus)
 {
@@ -185,10 +185,10 @@ share_lead(struct cgpu_group *group, const struct cgpu_member *member, uint32_t 
 }
 
 /*
- * MEMBER is let in on several GPUs at once. Where all those who want one of these want just these,
- * nobody could repay on one GPU without running into debt on another: turns would last until their
- * container is behind nowhere. So what each owes on one is set off against what it is owed on
- * another.
+ * Before MEMBER is let in on several GPUs at once: set off what each container owes on one of them
+ * against what it is owed on another, if all containers that want one of these GPUs want all of
+ * them. Otherwise nobody could repay on one GPU without running into debt on another, and a turn
+ * would last until its container is behind nowhere.
  */
 static void
 set_off(struct cgpu_group *group, const struct cgpu_member *member)
@@ -209,7 +209,7 @@ set_off(struct cgpu_group *group, const struct cgpu_member *member)
     }
 }
 
-/* Open all of MEMBER's gates, or none. True: all. */
+/* Open all of MEMBER's gates, or none. Returns whether they are open. */
 static bool
 open_together(struct cgpu_group *group, const struct cgpu_member *member, uint64_t now)
 {
@@ -233,7 +233,7 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, uint64
     return clear;
 }
 
-/* Open GPU alone for NEXT, if no member gets it with other GPUs. -1: nobody. */
+/* Open GPU alone for NEXT (-1: nobody), if no member gets it with other GPUs. */
 static bool
 open_alone(struct cgpu_group *group, uint32_t gpu, int next, uint64_t now)
 {
@@ -269,8 +269,8 @@ next_alone(const struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 /*
- * Let in those whose turn it is, then those that can have all their GPUs while others cannot. True:
- * somebody was let in.
+ * Let in those whose turn it is, then those that can have all their GPUs while others cannot.
+ * Returns whether any was let in.
  */
 static bool
 begin_some(struct cgpu_group *group, uint64_t now)
@@ -293,7 +293,7 @@ begin_some(struct cgpu_group *group, uint64_t now)
     return opened;
 }
 
-/* Letting one in may make another GPU clear, so this repeats. */
+/* This repeats, because letting one in may make another GPU clear. */
 void
 cgpu_group_begin(struct cgpu_group *group, uint64_t now)
 {

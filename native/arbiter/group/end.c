@@ -1,7 +1,7 @@
 /* When a container gives its GPUs back: see group.h. */
 #include "arbiter/group/parts.h"
 
-/* After so many times the others go on beside what is left. */
+/* How often its turn is extended. After that the others go on beside its work. */
 enum { GO_ON_TIMES = 8 };
 
 static bool
@@ -157,7 +157,10 @@ note_meeting(const struct cgpu_group *group, const struct cgpu_member *member, u
     }
 }
 
-/* The second time for twice as long, and so on, to get out of step with its kernels. */
+/*
+ * Extend MEMBER's turn on its GPUs: the second time for twice as long, and so on, to get out of
+ * step with its kernels.
+ */
 static void
 go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times, uint64_t now)
 {
@@ -174,8 +177,9 @@ go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times
 }
 
 /*
- * MEMBER's gates closed between a launch on GPU and its peer on another one: give it both for a
- * while longer. If that does not help, or others have the other GPU, stop waiting for its work.
+ * Help MEMBER, if its gates closed between a launch on GPU and its peer on another one: give it
+ * both for a while longer. If that does not help, or others have the other GPU, stop waiting for
+ * its work.
  */
 static void
 help(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu, uint64_t now)

@@ -5,7 +5,10 @@
 
 #include "arbiter/group/parts.h"
 
-/* A container should be on GPU once; if it is there twice, each is a member of its own. */
+/*
+ * The member for CONTAINER on GPU, new if need be. A container should be on a GPU once; if it is
+ * there twice, each is a member of its own.
+ */
 static struct cgpu_member *
 member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
 {
@@ -36,7 +39,8 @@ add_members(struct cgpu_group *group, uint32_t gpu)
 }
 
 /*
- * Only GPUs that take turns have members, and may have a holder: the others decide for themselves.
+ * Find the members. Only GPUs that take turns have members, and may have a holder: the others
+ * decide for themselves.
  */
 static void
 begin_step(struct cgpu_group *group, uint64_t now)

@@ -1,6 +1,6 @@
 /*
- * Internals of group.h. Parts: group.c (the members, the step), begin.c (who gets which GPUs
- * next), end.c (when they are given back).
+ * Internals of group.h. Parts: group.c (the members, the step), begin.c (which container gets which
+ * GPUs next), end.c (when they are given back).
  */
 #ifndef CGPU_GROUP_PARTS_H
 #define CGPU_GROUP_PARTS_H
@@ -36,7 +36,10 @@ cgpu_member_needs(const struct cgpu_group *group, const struct cgpu_member *memb
            (tenant->demand.waiting || (tenant->shown && member->gpus > 1));
 }
 
-/* Whether its processes were lately seen to wait for each other: one GPU alone is no use to it. */
+/*
+ * Whether TENANT's processes were lately seen to wait for each other: one GPU alone is no use to
+ * it.
+ */
 static inline bool
 cgpu_tenant_meets(const struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -60,12 +63,15 @@ void cgpu_group_begin(struct cgpu_group *group, uint64_t now);
 
 /* end.c */
 void cgpu_group_end(struct cgpu_group *group, uint64_t now);
-/* Who would have GPU if MEMBER gave it back, -1: nobody. It need not wait for GPU itself. */
+/*
+ * The index of the container that would have GPU if MEMBER gave it back; -1: nobody. It need not
+ * wait for GPU itself.
+ */
 int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
                      uint64_t now);
 /*
  * When MEMBER's work on GPU is overdue: late by half of its expected time and a little more. If a
- * peer waits at a gate then, the work is taken to wait for that peer. UINT64_MAX: it does not
+ * peer waits at a gate then, the work is assumed to wait for that peer. UINT64_MAX: it does not
  * drain there.
  */
 uint64_t cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,

@@ -31,7 +31,7 @@ release(struct cgpu_arbitration *arbitration)
     free(arbitration);
 }
 
-/* Leave its thread, which goes on with its other GPUs or ends. */
+/* Take the GPU from its thread, which goes on with its other GPUs or ends. */
 static void
 leave(struct cgpu_arbitration *arbitration)
 {
@@ -111,7 +111,7 @@ cgpu_arbitration_stop(struct cgpu_arbitration *arbitration)
     }
 }
 
-/* Whether they share one thread, and no other GPU does. */
+/* Whether the GPUs share one thread, and no other GPU does. */
 static bool
 are_together(struct cgpu_arbitration **arbitrations, uint32_t count)
 {

@@ -29,12 +29,16 @@ struct cgpu_arbitration_figures {
 /* CGPU_EINVAL for rules out of range, CGPU_EIO if no thread can be created. */
 int cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
                            struct cgpu_arbitration **out);
-/* Gates stay as they are: processes fall back to their own share until someone else arbitrates. */
+/*
+ * Stop. Gates stay as they are: processes fall back to their own share until someone else
+ * arbitrates.
+ */
 void cgpu_arbitration_stop(struct cgpu_arbitration *arbitration);
 
 /*
- * From now on these GPUs take turns together, and with no other GPU. CGPU_EIO if no thread can be
- * created: then nothing has changed. Must not run at the same time as another call for one of them.
+ * Let these GPUs take turns together from now on, and with no other GPU. CGPU_EIO if no thread can
+ * be created: then nothing has changed. Must not run at the same time as another call for one of
+ * them.
  */
 int cgpu_arbitration_join(struct cgpu_arbitration **arbitrations, uint32_t count);
 
@@ -49,8 +53,8 @@ int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limit
                          const char *ledger, uint32_t number, uint32_t weight,
                          uint32_t high_priority, uint32_t *key);
 /*
- * The containers that run already, which an earlier arbiter may have let in, have been added:
- * decide from now on. Until then gates close as their containers are added, and none opens.
+ * Decide from now on: all containers that run already have been added. Until then gates close as
+ * their containers are added, because an earlier arbiter may have let them in, and none opens.
  */
 void cgpu_arbitration_begin(struct cgpu_arbitration *arbitration);
 int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,

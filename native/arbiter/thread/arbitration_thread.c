@@ -1,5 +1,6 @@
 /*
- * The arbitration thread of one or more GPUs: sample, decide, store the gates, sleep.
+ * The arbitration thread of one or more GPUs: it samples the containers, decides, stores the gates,
+ * and sleeps.
  *
  * Gates are closed first, and all containers are read again before another gate is opened: a
  * process may have been let in just before its gate was closed, and its ledger then shows that.
@@ -22,9 +23,9 @@
 #include "helper_thread.h"
 #include "watch.h"
 
-/* A process that should be done may be dead, which rings no bell. */
+/* How often to check for a dead process, which rings no bell, when its work should have ended. */
 #define DRAIN_NS UINT64_C(5000000)
-/* Without bells, with two containers and with one. */
+/* How often to check if not all bells wake the thread. */
 #define POLL_NS UINT64_C(1000000)
 
 enum { ROUNDS = 6, NICE = -10 };
@@ -81,7 +82,10 @@ store_all(struct cgpu_arbitration_thread *thread, enum cgpu_gate (*gates)[CGPU_M
     return changed;
 }
 
-/* The server was stopped or starved for so long that containers have continued without it. */
+/*
+ * Skip the time for which the server was stopped or starved, so that containers continued without
+ * it.
+ */
 static void
 skip_absence(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -94,7 +98,7 @@ skip_absence(struct cgpu_arbitration_thread *thread, uint64_t now)
     thread->decided_ns = now;
 }
 
-/* Until no gate closes any more; when the next step is due. */
+/* Run steps until no further gate closes. Returns when to run the next. */
 static uint64_t
 decide(struct cgpu_arbitration_thread *thread)
 {
@@ -131,7 +135,9 @@ publish_gpu(struct cgpu_arbitration *arbitration, uint64_t now)
     }
 }
 
-/* Not at every step: processes read the same cache line with every launch. */
+/*
+ * Publish the figures, but not at every step: processes read the same cache line with every launch.
+ */
 static void
 publish(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -161,7 +167,7 @@ somebody_drains(const struct cgpu_arbitration_thread *thread)
     return false;
 }
 
-/* When gates may first open. */
+/* Whether gates may open: all GPUs of the thread have begun. */
 static bool
 has_begun(const struct cgpu_arbitration_thread *thread)
 {
@@ -187,7 +193,7 @@ add_bells(const struct cgpu_arbitration *arbitration, struct cgpu_watch *watch)
     return true;
 }
 
-/* False: the kernel cannot wait for all of them. */
+/* Add the bells of all containers to WATCH. False: the kernel cannot wait for all of them. */
 static bool
 add_all_bells(const struct cgpu_arbitration_thread *thread, struct cgpu_watch *watch)
 {
@@ -200,7 +206,8 @@ add_all_bells(const struct cgpu_arbitration_thread *thread, struct cgpu_watch *w
 }
 
 /*
- * When to wake up if nobody rings. NEXT: the next step that is due; POLLING: not all bells wake us.
+ * When to wake up if nobody rings. NEXT: when the next step is due; POLLING: not all bells wake the
+ * thread.
  */
 static uint64_t
 wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t now, bool polling)
@@ -223,7 +230,7 @@ wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t 
     return next;
 }
 
-/* Called with the mutex, which it gives up while it sleeps. */
+/* Sleep. The caller holds the mutex, which is given up while the thread sleeps. */
 static void
 rest(struct cgpu_arbitration_thread *thread, uint64_t next)
 {
@@ -236,7 +243,7 @@ rest(struct cgpu_arbitration_thread *thread, uint64_t next)
     if (thread->allowed_ns > now) {
         until = thread->allowed_ns; /* a ring before then is seen then */
     } else {
-        /* before all is taken on nobody reads the bells: those that rang before would wake us */
+        /* until all containers are added nobody reads the bells, and old rings would wake us */
         polling = has_begun(thread) && !add_all_bells(thread, &watch);
         until = wake_time(thread, next, now, polling);
     }

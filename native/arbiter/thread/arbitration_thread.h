@@ -19,7 +19,7 @@
 struct cgpu_arbitration {
     struct cgpu_arbitration_thread *thread; /* its mutex protects everything below */
     uint32_t next_key;
-    bool begun; /* what already runs has been added */
+    bool begun; /* all containers that ran already have been added */
     struct cgpu_arbitration_figures figures;
     struct cgpu_arbiter *arbiter;
     struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by index in the arbiter; NULL: none */
@@ -36,17 +36,17 @@ struct cgpu_arbitration_thread {
     uint64_t decided_ns;
     uint64_t accounted_ns; /* CPU time that figures already contain */
     struct cgpu_budget budget;
-    uint64_t allowed_ns; /* no step before, whoever rings */
+    uint64_t allowed_ns; /* no step before then, whoever rings */
     struct cgpu_group group;
     struct cgpu_arbitration *gpus[CGPU_MAX_GPUS]; /* in the group's order */
     struct cgpu_demand demands[CGPU_MAX_GPUS][CGPU_MAX_TENANTS];
 };
 
-/* It has no GPU yet. NULL and errno if no thread can be created. */
+/* Start a thread, which has no GPU yet. NULL and errno if no thread can be created. */
 struct cgpu_arbitration_thread *cgpu_arbitration_thread_start(void);
-/* It must have no GPU any more. */
+/* Stop the thread, which must have no GPU any more. */
 void cgpu_arbitration_thread_stop(struct cgpu_arbitration_thread *thread);
-/* The caller, who holds the mutex, has changed something: make the thread step at once. */
+/* Make the thread run a step at once. The caller holds the mutex and has changed something. */
 void cgpu_arbitration_thread_announce(struct cgpu_arbitration_thread *thread);
 /* Add its CPU time since the last call to the figures of its GPUs. */
 void cgpu_arbitration_thread_account(struct cgpu_arbitration_thread *thread);

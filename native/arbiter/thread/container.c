@@ -22,7 +22,10 @@
 #define ASK_NS      UINT64_C(2000000)
 #define ASK_LATE_NS UINT64_C(200000)
 
-/* And at most this often in one sample: a container may report that all its works are busy. */
+/*
+ * How many processes may be checked in one sample: a container may report that all its works are
+ * busy.
+ */
 enum { ASKS = 16 };
 
 /*
@@ -163,7 +166,10 @@ cgpu_container_close(struct cgpu_container *container)
     errno = saved;
 }
 
-/* A ledger that was truncated once is never trusted again, whatever happens to it later. */
+/*
+ * Read from the ledger. If it was truncated once, it is never trusted again, whatever happens to it
+ * later.
+ */
 static bool
 read_ledger(struct cgpu_container *container, void *out, size_t size, size_t offset)
 {
@@ -226,8 +232,9 @@ ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
 }
 
 /*
- * Whether WORK's process lives. Asking costs two system calls, so the answer is kept for a while: a
- * shorter one if WORK should have ended by now, because somebody may be waiting for a dead process.
+ * Whether WORK's process lives. The check costs two system calls, so its result is kept for a
+ * while; for a shorter while if WORK should have ended by now, because somebody may be waiting for
+ * a dead process.
  */
 static bool
 is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
@@ -257,7 +264,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     known->busy_ns = work->busy_ns;
     container->done_ns += (uint64_t)(work->done_us - known->done_us) * 1000; /* modulo 2^32 */
     known->done_us = work->done_us;
-    /* of one that is quiet it is when its last work ended */
+    /* if it is quiet, this is when its last work ended */
     out->end_ns = work->end_ns > out->end_ns ? work->end_ns : out->end_ns;
     if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
         return;
@@ -281,7 +288,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     out->processes += 1;
 }
 
-/* The bell, before everything else, and what has stood apart since the last sample. */
+/* Read the bell, before everything else, and what has stalled since the last sample. */
 static bool
 read_gpu(struct cgpu_container *container)
 {
@@ -372,7 +379,7 @@ cgpu_container_bell(const struct cgpu_container *container)
     return &((struct cgpu_ledger_file *)container->bells)->gpus[container->number].bell;
 }
 
-/* relaxed, all of them: figures, each by itself */
+/* relaxed, all stores but the last: each is a figure by itself */
 void
 cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenant_report *report,
                        uint64_t now)

@@ -1,10 +1,4 @@
-/*
- * A container under arbitration: its files, and what they say about one GPU.
- *
- * The limits are the host's own and are mapped to be written. The ledger belongs to the container,
- * which may truncate it or write anything into it. So it is read with pread; its page with the bell
- * is mapped only to have an address to sleep on, and is never read.
- */
+/* A container under arbitration: its files, and what they show of one GPU. */
 #ifndef CGPU_CONTAINER_H
 #define CGPU_CONTAINER_H
 
@@ -44,28 +38,28 @@ struct cgpu_container {
 };
 
 /*
- * The container with these files, in which the GPU has NUMBER; its gate is closed if an earlier
- * arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a number beyond its
- * GPUs.
+ * Open the container with these files, in which the GPU has NUMBER. Its gate is closed if an
+ * earlier arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a number beyond
+ * its GPUs.
  */
 int cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
                         struct cgpu_container **out);
 void cgpu_container_close(struct cgpu_container *container);
 
-/* What its living processes report at NOW. A broken container reports nothing. */
+/* Read what its living processes report at NOW. A broken container reports nothing. */
 void cgpu_container_sample(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
-/* The gate as it stands, and how it changes: the waiting threads wake up. */
+/* The gate's word. Then: set it, and wake the threads that wait. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);
 void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
 
-/* What the limits say in `metered`, without a change of the gate. */
+/* Set `metered` in the limits without a change of the gate. */
 void cgpu_container_set_metered(struct cgpu_container *container, uint32_t metered);
 
-/* The futex word that its processes ring; not to be read. */
+/* The futex word by which its processes ring; not to be read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);
 
-/* Show its processes, and tools that display it, that the arbiter was alive at NOW. */
+/* Show its processes, and tools that display it, REPORT and that the arbiter was alive at NOW. */
 void cgpu_container_publish(struct cgpu_container *container,
                             const struct cgpu_tenant_report *report, uint64_t now);
 

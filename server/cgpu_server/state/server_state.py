@@ -181,9 +181,7 @@ class ServerState:
         return True
 
     def _time_of_change(self) -> int | None:
-        """Return when the containers' folder changed; None if just now, which counts as a
-        change.
-        """
+        """Return when the containers' folder changed; None if just now, which counts as one."""
         try:
             changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
         except OSError:

@@ -295,7 +295,7 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 /* charge.c */
 void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
                       const struct cgpu_demand *demands);
-/* For disciplines. Both adopt DEMANDS; the second also charges for turns. */
+/* Adopt DEMANDS; the second function also charges for turns. For disciplines. */
 void cgpu_charge_nobody(struct cgpu_arbiter *arbiter, uint64_t now,
                         const struct cgpu_demand *demands);
 void cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now,
@@ -311,10 +311,10 @@ void cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
 bool cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now);
 
 /* stall.c */
-/* Before SAYS is adopted: charge for work that stalled and has ended. */
+/* Charge for work that stalled and has ended, before SAYS is adopted. */
 void cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
-/* When everything is charged: record the state at which work begins to stall. */
+/* Record the state when work begins to stall, after everything is charged. */
 void cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
 /* overlap.c */

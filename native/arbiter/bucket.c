@@ -23,8 +23,8 @@ enough(const struct cgpu_bucket *bucket)
 }
 
 /*
- * A container that wants the GPU and may not have it saves up. One that does not want it gains only
- * what it needs to run again.
+ * Add the credit for NS. A container that wants the GPU and may not have it saves up. One that does
+ * not want it gains only what it needs to run again.
  */
 void
 cgpu_bucket_refill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)

@@ -193,7 +193,7 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return all_done * PERCENT >= all_turns * gain;
 }
 
-/* All containers whose work goes on pay for what was launched together. */
+/* Close the gates that are open together. All containers whose work goes on pay for it together. */
 void
 cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -209,7 +209,9 @@ cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
     measure(arbiter, now);
 }
 
-/* The first turns after the change still depend on what was before, so they are not compared. */
+/*
+ * Close them, and try again later: the first turns after a change still depend on what was before.
+ */
 void
 cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now)
 {

@@ -31,7 +31,10 @@ cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
     return take_credit(tenant, cgpu_since(begun, from));
 }
 
-/* The free time at the beginning of the turn that it did not need is offset against this. */
+/*
+ * The time after the end of the work that is free. The free time at the beginning of the turn that
+ * was not needed is offset against it.
+ */
 uint64_t
 cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 {

@@ -21,7 +21,10 @@ returns(const struct cgpu_tenant *tenant)
     return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0 && !tenant->several;
 }
 
-/* UINT64_MAX: NEXT waits for the end, for instance because DRAINING reports that it is near. */
+/*
+ * From when on NEXT need not wait for DRAINING. UINT64_MAX: it waits for the end, for instance
+ * because DRAINING reports that it is near.
+ */
 uint64_t
 cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *draining, int next,
                   uint64_t now)

@@ -30,8 +30,8 @@ offset_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 }
 
 /*
- * A container has time slices to fill, because the work of others runs between them, if gates are
- * open together and it has one process, or if it runs beside a kernel.
+ * The flags of TENANT. It has time slices to fill, because the work of others runs between them, if
+ * gates are open together and it has one process, or if it runs beside a kernel.
  */
 uint32_t
 cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -136,10 +136,10 @@ cgpu_soft_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 /*
- * A container has time slices to fill, because the work of others runs between them. Not if it has
- * several processes, and so as many slices; nor if there are containers of high priority, which
- * wait for what is in flight; nor if it has several GPUs, because its work on one may wait for its
- * work on another.
+ * The flags of TENANT. It has time slices to fill, because the work of others runs between them.
+ * Not if it has several processes, and so as many slices; nor if there are containers of high
+ * priority, which wait for what is in flight; nor if it has several GPUs, because its work on one
+ * may wait for its work on another.
  */
 static uint32_t
 report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -93,9 +93,9 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 }
 
 /*
- * High priority goes first. Then, of those not at the end of the round, the one that has waited
- * longest. If only the least charge counted, one of three containers could have two turns in a row
- * by chance.
+ * Choose the next container: high priority first; then, of those not at the end of the round, the
+ * one that has waited longest. If only the least charge counted, one of three containers could have
+ * two turns in a row by chance.
  */
 int
 cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
@@ -154,8 +154,8 @@ least_turn(const struct cgpu_tenant *holder)
 }
 
 /*
- * HOLDER goes on until it is at the end of the round with what it has in flight, and no longer
- * behind OTHER. If OTHER had left its turn because it had nothing to do, HOLDER was let in
+ * How long HOLDER goes on: until it is at the end of the round with what it has in flight, and no
+ * longer behind OTHER. If OTHER had left its turn because it had nothing to do, HOLDER was let in
  * meanwhile. Then OTHER waits only until both have the same charge, but not so short that they
  * change all the time.
  */
@@ -210,7 +210,7 @@ cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *te
     return true;
 }
 
-/* Nobody waits: the only container needs no turn. */
+/* The only container, if it has no ceiling: nobody waits, so it needs no turn. */
 int
 cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 {
@@ -225,7 +225,7 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
     return only;
 }
 
-/* The least lag that is reported counts, so nobody gains by reporting more than others. */
+/* The GPU's lag: the least that is reported, so nobody gains by reporting more than others. */
 uint64_t
 cgpu_lag_least(const struct cgpu_arbiter *arbiter)
 {

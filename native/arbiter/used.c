@@ -34,8 +34,8 @@ cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
 }
 
 /*
- * Not if TENANT has several GPUs: its kernels spin on each until the last peer has started, and all
- * that time counts as use (CGPU_METERED_SPANS).
+ * Whether TENANT's reports correct what is shown. Not if it has several GPUs: its kernels spin on
+ * each until the last peer has started, and all that time counts as use (CGPU_METERED_SPANS).
  */
 bool
 cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -113,8 +113,8 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 }
 
 /*
- * When a launch of NS may be added to BATCH of STREAM, which has its two markers, so that BATCH
- * gets none yet; 0: now. That is so while all work without a marker fits into one batch.
+ * When a launch of NS may be added to BATCH of STREAM, although no marker is free for BATCH; 0:
+ * now, which holds while all work without a marker fits into one batch.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
@@ -153,9 +153,9 @@ room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint6
 }
 
 /*
- * A launch into a stalled stream needs no room, because its work does not run now. It
- * gets no marker: markers would fill the driver's queue, and a thread may wait for ever at a full
- * queue.
+ * When a launch into STREAM may go. One into a stalled stream needs no room, because its work does
+ * not run now. It gets no marker: markers would fill the driver's queue, and a thread may wait for
+ * ever at a full queue.
  */
 uint64_t
 cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now)

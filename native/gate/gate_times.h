@@ -23,8 +23,8 @@
  */
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000)
 /*
- * The same while nobody waits, or with CGPU_METERED_SLICED: a newcomer waits for that work. Halved:
- * threads wake twice as often.
+ * FLIGHT_NS while nobody waits, or with CGPU_METERED_SLICED: a newcomer waits for that work.
+ * Halved: threads wake twice as often.
  */
 #define CGPU_PACE_AHEAD_NS UINT64_C(10000000)
 
@@ -54,9 +54,9 @@
 #define CGPU_PACE_LONE_NS  UINT64_C(12000000)
 #define CGPU_PACE_EDGES_NS UINT64_C(500000)
 /*
- * A chain of batches this long shows that estimates are wrong, as 100 us sooner or later do not
- * matter in it; a short turn shows that they are too long. Halved: window-1s. Without:
- * edge-ceiling.
+ * How long a chain of batches must be to show that an estimate is too short (in so long a chain,
+ * 100 us sooner or later do not matter), and to show that it is too long. Halved: window-1s.
+ * Without: edge-ceiling.
  */
 #define CGPU_PACE_CHAIN_NS       UINT64_C(8000000)
 #define CGPU_PACE_SHORT_CHAIN_NS UINT64_C(1000000)

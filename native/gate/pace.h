@@ -71,13 +71,13 @@ struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
     uint64_t polled_ns; /* when markers were last looked at */
-    uint32_t sharp;     /* that was seen when it came: passed_ns is exact but for blur_ns */
-    uint64_t blur_ns;   /* but it may have been this much earlier */
-    uint32_t stream;    /* whose it was */
-    uint64_t marked_ns; /* and when that one was marked */
+    uint32_t sharp;     /* it was seen when it came: passed_ns is exact but for blur_ns */
+    uint64_t blur_ns;   /* the marker may have passed this much earlier */
+    uint32_t stream;    /* the stream of that marker */
+    uint64_t marked_ns; /* when that marker was put */
     uint64_t busy_ns;   /* GPU time of all batches that have ended: for shares that are shown */
-    uint64_t done_ns;   /* the same, as estimated when they were launched */
-    bool spans;         /* of these, all the time that they took: CGPU_METERED_SPANS */
+    uint64_t done_ns;   /* GPU time of the same batches, as estimated at their launch */
+    bool spans;         /* busy_ns counts all the time that they took: CGPU_METERED_SPANS */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
     uint64_t guessed;   /* and with launches whose duration is guessed */

@@ -23,8 +23,8 @@ note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 }
 
 /*
- * A marker may be younger than BEGUN: a stream that was stalled is charged before it is let in
- * again.
+ * Note what has ended in STREAM. A marker may be younger than BEGUN: a stream that was stalled is
+ * charged before it is let in again.
  */
 void
 cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)

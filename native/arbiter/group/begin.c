@@ -293,7 +293,7 @@ begin_some(struct cgpu_group *group, uint64_t now)
     return opened;
 }
 
-/* This repeats, because letting one in may make another GPU clear. */
+/* Let containers in, repeatedly, because letting one in may make another GPU clear. */
 void
 cgpu_group_begin(struct cgpu_group *group, uint64_t now)
 {

@@ -261,7 +261,8 @@ run(void *argument)
     prctl(PR_SET_NAME, "cgpu-arbiter");
     prctl(PR_SET_TIMERSLACK, 1); /* else every sleep may be 50 us longer */
     /*
-     * of the thread: while it waits for a processor, so does a GPU; without permission, do without
+     * Raise the thread's priority: while it waits for a processor, so does a GPU. Without
+     * permission, do without.
      */
     (void)setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&thread->mutex);

@@ -32,7 +32,7 @@ struct cgpu_arbitration_thread {
     uint32_t control; /* futex word: one more whenever a caller has changed something */
     bool stopping;
     bool cannot_watch;     /* an old kernel: poll the ledgers instead */
-    uint64_t published_ns; /* 0: say all anew */
+    uint64_t published_ns; /* 0: publish everything anew */
     uint64_t decided_ns;
     uint64_t accounted_ns; /* CPU time that figures already contain */
     struct cgpu_budget budget;

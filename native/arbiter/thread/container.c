@@ -364,7 +364,7 @@ cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, 
     cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
 }
 
-/* Only if it differs: processes read the cache line with every launch. */
+/* Set `metered`, but only if it differs: processes read the cache line with every launch. */
 void
 cgpu_container_set_metered(struct cgpu_container *container, uint32_t metered)
 {

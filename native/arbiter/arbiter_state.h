@@ -100,7 +100,7 @@ enum { CGPU_ABSENCES = 5 };
 enum { CGPU_VIRTUAL_UNIT = 16 };
 
 /* Where a container is in its turns. Only cgpu_state_change changes that. */
-enum cgpu_state {
+enum cgpu_tenant_state {
     CGPU_STATE_NONE,       /* nobody has this entry */
     CGPU_STATE_AWAY,       /* gate closed, nothing in flight */
     CGPU_STATE_RUNNING,    /* gate open */
@@ -120,7 +120,7 @@ struct cgpu_bucket {
 };
 
 struct cgpu_tenant {
-    enum cgpu_state state;
+    enum cgpu_tenant_state state;
     bool high;
     bool shown;       /* was seen at work in this turn, or the last one */
     bool asked;       /* its demand was read after its gate had closed */
@@ -303,8 +303,8 @@ void cgpu_charge_turns(struct cgpu_arbiter *arbiter, uint64_t now,
 
 /* transition.c */
 /* Change the state of TENANT, with all that belongs to it. */
-void cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_state to,
-                       uint64_t now);
+void cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                       enum cgpu_tenant_state to, uint64_t now);
 /*
  * Whether TENANT competes. Not if it is stopped and does not use its turns: it earns nothing then.
  */
@@ -312,10 +312,11 @@ bool cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now);
 
 /* stall.c */
 /* Charge for work that stalled and has ended, before SAYS is adopted. */
-void cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
-                    const struct cgpu_demand *says, uint64_t now);
+void cgpu_stall_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                       const struct cgpu_demand *says, uint64_t now);
 /* Record the state when work begins to stall, after everything is charged. */
-void cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
+void cgpu_stall_record(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                       uint64_t now);
 
 /* overlap.c */
 /* From when on NEXT (-1: nobody) need not wait for the end of DRAINING's work. */

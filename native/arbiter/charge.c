@@ -186,7 +186,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         const struct cgpu_demand *says = &demands[cgpu_tenant_index(arbiter, tenant)];
 
         count_waiting(tenant, says->waiting, now - arbiter->now);
-        cgpu_stall_end(arbiter, tenant, says, now);
+        cgpu_stall_charge(arbiter, tenant, says, now);
         if (says->missed != tenant->demand.missed) {
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
@@ -334,6 +334,6 @@ cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_d
     raise_floors(arbiter);
     find_competitors(arbiter, now);
     cgpu_each_tenant(tenant, arbiter) {
-        cgpu_stall_begin(arbiter, tenant, now);
+        cgpu_stall_record(arbiter, tenant, now);
     }
 }

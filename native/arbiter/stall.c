@@ -49,8 +49,8 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
 }
 
 void
-cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
-               const struct cgpu_demand *says, uint64_t now)
+cgpu_stall_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                  const struct cgpu_demand *says, uint64_t now)
 {
     uint64_t before = tenant->demand.stalled_ns;
 
@@ -64,7 +64,7 @@ cgpu_stall_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
 }
 
 void
-cgpu_stall_begin(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+cgpu_stall_record(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     if (!tenant->stall_begins) {
         return;

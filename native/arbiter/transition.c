@@ -66,8 +66,8 @@ cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
 }
 
 void
-cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_state to,
-                  uint64_t now)
+cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                  enum cgpu_tenant_state to, uint64_t now)
 {
     if (tenant->state == to) {
         return;

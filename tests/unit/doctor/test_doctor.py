@@ -23,8 +23,6 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
 GPU = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, (DeviceNode("/dev/null", "/dev/null"),))
-
-
 OF_TWO_RELEASES = {
     "libcuda.so.1": "/x/libcuda.so.535.1",
     "libnvidia-ml.so.1": "/x/libnvidia-ml.so.550.1",

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_install import running
 from cgpu_install.entry import NAME
-from cgpu_node.facts.engines import config_of
+from cgpu_node.facts.engines import ENGINES, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cgpu_install.machine import Machine
 
+_ROW = next(row for row in ENGINES if row.name == "docker")
 FILE = config_of("docker").path
 DEFAULT = ("default-runtime",)  # in that file
-RELOAD, RESTART = "systemctl try-reload-or-restart docker", "systemctl restart docker"
+RELOAD, RESTART = _ROW.commands[0], "systemctl restart docker"
 SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload if systemd does not run
 ENDS = "it ends containers unless live-restore is on"  # a restart does
 _SOCKET, _SECONDS = "/var/run/docker.sock", 10

@@ -1,4 +1,4 @@
-"""What cgpu can be installed into: engines, hooks, systemd. Design: docs/design/cli.md."""
+"""Engines and units that cgpu can be installed into. Design: docs/design/cli.md."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ def _make_entry(config: EngineConfig) -> Entry:
 
     def make_value(_: dict[str, Any], program: str) -> object:
         if config.shipped:
-            return get_value(form.parse(_render_shipped(config.shipped, program)), config.place)
+            return get_value(form.parse(_render_shipped(config.shipped, program)), config.keys)
         value: object = program if config.program else [program]
         for key in reversed(config.program):
             value = {key: value}
         return value
 
     whole = partial(_render_shipped, config.shipped) if config.shipped else None
-    return Entry(form, config.place, config.program, make_value, config.replaces, whole)
+    return Entry(form, config.keys, config.program, make_value, config.replaces, whole)
 
 
 def _list_docker_files(machine: Machine) -> list[File]:

@@ -16,7 +16,7 @@ from cgpu_env.request import (
     Request,
 )
 from cgpu_env.values import MIB
-from cgpu_hook.edit import apply_plan, is_legacy, is_vendor_hook
+from cgpu_hook.edit import is_legacy, is_vendor_hook
 from cgpu_hook.plan import Plan
 from cgpu_hook.pod import (
     MEM_IDX,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_hook.plan import Draft
-    from cgpu_hook.pod import ContainerPod
     from cgpu_node.allocation_annotation import AllocationAnnotation, Grant
     from cgpu_node.facts.node import Node, NodeGpu
 
@@ -61,54 +60,47 @@ def withhold_gpus(draft: Draft) -> None:
         return
     if not pod.is_sandbox:
         check_asked(pod, found, state_path(draft.setting.state_dir))
-    bare = _without_gpus(draft.config)
+    withheld = tuple(DeviceNode(path, path) for path in _list_gpu_paths(draft.config))
+    draft.plan = Plan(withheld=withheld)
+    bare = _without_vendor(draft.config)
     if bare != draft.config:
         draft.config = bare
 
 
-def read_allocation(draft: Draft) -> None:
-    """Find the share that the pod's allocation gives the container, and write its variables.
+def check_allocation(draft: Draft) -> None:
+    """Refuse an allocation that does not fit this node, or gives more than the pod asks for.
 
     Raises:
-        CgpuError: as ``request_of``.
+        CgpuError: it does; the sentence names the field.
     """
     pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
     if pod is None or kubernetes is None or found is None:
         return
     from cgpu_hook.container import load_host
 
-    config = load_host(draft)
-    request = request_of(pod, found, kubernetes.mode, draft.node, draft.host_files.state_dir)
-    given = request.asked.given if request.asked else {}
-    draft.config = _with_variables(config, given)
-    draft.is_capped = kubernetes.mode != SHARE
-    if draft.is_capped or not is_legacy(draft.config):  # else NVIDIA's hook follows the variable
-        draft.request = request
-
-
-def request_of(
-    pod: ContainerPod, found: AllocationAnnotation, mode: str, node: Node, state_dir: str
-) -> Request:
-    """Return the share of a container that its pod's decision names.
-
-    ``asked.given`` of the result are the variables that the container's program is to find.
-
-    Raises:
-        CgpuError: the decision does not fit this node, or gives more than the pod asks for; the
-            sentence names the field.
-    """
-    gpus = {gpu.uuid: gpu for gpu in node.gpus}
+    draft.config = load_host(draft)
+    gpus = {gpu.uuid: gpu for gpu in draft.node.gpus}
     for name, grants in found.containers.items():
         for uuid, grant in grants.items():
             if uuid not in gpus:
-                raise _make_unknown_error(f"containers.{name}.{uuid}", node)
-            _check_grant(f"containers.{name}.{uuid}", grant, gpus[uuid], mode)
-    units = {
-        name: {uuid: _count_grant_units(grant, gpus[uuid]) for uuid, grant in grants.items()}
-        for name, grants in found.containers.items()
-    }
+                raise _make_unknown_error(f"containers.{name}.{uuid}", draft.node)
+            _check_grant(f"containers.{name}.{uuid}", grant, gpus[uuid], kubernetes.mode)
+    units = _count_units(found, gpus)
     check_generations(pod, found, units)
-    check_spec(pod, units, found, state_dir)
+    check_spec(pod, units, found, draft.host_files.state_dir)
+
+
+def read_allocation(draft: Draft) -> None:
+    """Find the share that the pod's allocation gives the container, and write its variables.
+
+    Raises:
+        GpuLostError: a GPU of the share does not answer.
+        CgpuError: the container has different parts of the time of its GPUs.
+    """
+    pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
+    if pod is None or kubernetes is None or found is None:
+        return
+    gpus, mode = {gpu.uuid: gpu for gpu in draft.node.gpus}, kubernetes.mode
     own = found.containers[pod.container]
     for gpu in (gpus[uuid] for uuid in own):
         if gpu.lost:
@@ -119,6 +111,7 @@ def request_of(
     if len(weights) > 1:
         raise _make_error(f"containers.{pod.container}: expected the same core on each GPU")
     [weight] = weights
+    units = _count_units(found, gpus)
     everything = sum(sum(parts.values()) for parts in units.values())
     given = {
         NVIDIA_VISIBLE: ",".join(own),
@@ -133,7 +126,23 @@ def request_of(
         GpuShare(gpus[uuid].index, uuid, min(grant.mem * MIB, gpus[uuid].total_bytes))
         for uuid, grant in own.items()
     )
-    return Request(shares, weight or 1, high_priority=False, asked=Asked(given))
+    draft.config = _with_variables(draft.config, given)
+    draft.is_capped = mode != SHARE
+    if draft.is_capped or not is_legacy(draft.config):  # else NVIDIA's hook follows the variable
+        draft.request = Request(shares, weight or 1, high_priority=False, asked=Asked(given))
+
+
+MODIFIERS = (withhold_gpus, check_allocation, read_allocation)
+
+
+def _count_units(
+    found: AllocationAnnotation, gpus: Mapping[str, NodeGpu]
+) -> dict[str, dict[str, int]]:
+    """The memory of an allocation in whole units, by container and UUID."""
+    return {
+        name: {uuid: _count_grant_units(grant, gpus[uuid]) for uuid, grant in grants.items()}
+        for name, grants in found.containers.items()
+    }
 
 
 def _make_unknown_error(field: str, node: Node) -> CgpuError:
@@ -182,20 +191,18 @@ def _is_replaced(entry: object) -> bool:
     return name in (DISABLE, NVIDIA_VISIBLE) or name.startswith(PREFIX)
 
 
-def _without_gpus(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config`` without all that gives a GPU: device nodes, NVIDIA's hooks and their input.
-
-    If it has nothing of that, ``config`` itself is returned.
-    """
+def _list_gpu_paths(config: dict[str, Any]) -> list[str]:
+    """The paths in the container at which somebody gives it a device node of a GPU."""
     linux = config.get("linux") or {}
     paths = [d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)]
     paths += [mount["destination"] for mount in config.get("mounts") or []]
-    given = {path for path in paths if isinstance(path, str) and path.startswith(_DEVICES)}
-    if given:
-        nodes = tuple(DeviceNode(path, path) for path in sorted(given))
-        config = apply_plan(config, Plan(withheld=nodes))
+    return sorted({path for path in paths if isinstance(path, str) and path.startswith(_DEVICES)})
+
+
+def _without_vendor(config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` without NVIDIA's hooks, and with no GPU in what they read."""
     hooks = config.get("hooks") or {}
-    if any(is_vendor_hook(hook) for hook in hooks.get("prestart") or []):
+    if is_legacy(config):
         others = [hook for hook in hooks["prestart"] if not is_vendor_hook(hook)]
         config = {**config, "hooks": {**hooks, "prestart": others}}
     env = (config.get("process") or {}).get("env") or []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
-from cgpu_hook.modifiers import draft_container
+from cgpu_hook.modifiers import draft_container, edit_config
 from cgpu_hook.plan import rootfs_path
 from cgpu_node.image.rootfs import Rootfs
 
@@ -56,7 +56,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
 
     draft = draft_container(config, creation.id, open_rootfs, setting)
     if draft.plan.request is None:
-        new = draft.edit_config()
+        new = edit_config(draft)
         if new is not config:
             document.write(creation.config_path, new)
         answer("")
@@ -70,7 +70,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
         document.write(creation.config_path, add_prestart_hook(draft))
         answer(draft.host_files.share_directory)
         return
-    new = draft.edit_config()
+    new = edit_config(draft)
     admit_container(draft, creation.pid, creation.runtime_dir)
     try:
         document.write(creation.config_path, new)

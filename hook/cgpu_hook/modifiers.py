@@ -60,6 +60,19 @@ def modify(draft: Draft) -> Draft:
     return draft
 
 
+def edit_config(draft: Draft) -> dict[str, Any]:
+    """The container's new configuration; the given one itself if nothing is to be changed.
+
+    Raises:
+        CgpuError: as ``apply_plan``.
+    """
+    if not any(draft.plan):
+        return draft.config
+    from cgpu_hook.edit import apply_plan
+
+    return apply_plan(draft.config, draft.plan)
+
+
 def _list_modifiers(draft: Draft) -> tuple[Modifier, ...]:
     """Return the modifiers for the container, in order: first what finds its share."""
     kubernetes = draft.settings.kubernetes
@@ -68,9 +81,14 @@ def _list_modifiers(draft: Draft) -> tuple[Modifier, ...]:
 
         draft.pod = pod_of(draft.config)
         if draft.pod is not None and draft.pod.namespace not in kubernetes.pass_through:
-            from cgpu_hook.allocation import read_allocation, withhold_gpus
+            from cgpu_hook import allocation
 
-            return withhold_gpus, read_allocation, *_GIVING
+            return (
+                allocation.withhold_gpus,
+                allocation.check_allocation,
+                allocation.read_allocation,
+                *_GIVING,
+            )
     return read_variables, *_GIVING
 
 

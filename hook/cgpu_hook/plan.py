@@ -172,18 +172,6 @@ class Draft:
         self.is_capped = True
         self.plan = Plan()
 
-    def edit_config(self) -> dict[str, Any]:
-        """Return the container's new configuration; the given one if nothing is to be changed.
-
-        Raises:
-            CgpuError: as ``apply_plan``.
-        """
-        if not any(self.plan):
-            return self.config
-        from cgpu_hook.edit import apply_plan
-
-        return apply_plan(self.config, self.plan)
-
 
 def variables_of(config: dict[str, Any]) -> dict[str, str]:
     """Return the container's own environment, ``process.env`` of its configuration."""

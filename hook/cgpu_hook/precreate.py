@@ -8,7 +8,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import admit_container, announce_container
-from cgpu_hook.modifiers import draft_container
+from cgpu_hook.modifiers import draft_container, edit_config
 from cgpu_hook.plan import rootfs_path
 from cgpu_node.image.rootfs import Rootfs
 
@@ -31,7 +31,7 @@ def edit_stdin(setting: Setting) -> None:
     config = document.parse(data, "config.json")
     name, directory = _identify_container(config)
     draft = draft_container(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
-    new = draft.edit_config()
+    new = edit_config(draft)
     if new is not config:
         data = document.pack_config(new, "config.json")
     if draft.plan.request is not None:

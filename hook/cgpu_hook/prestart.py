@@ -13,7 +13,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import admit_container, announce_container, give_back_share
-from cgpu_hook.modifiers import draft_container
+from cgpu_hook.modifiers import draft_container, edit_config
 from cgpu_hook.plan import SHARE_FILES, rootfs_path
 from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
@@ -38,7 +38,7 @@ def cap_container(setting: Setting) -> None:
         return
     path = rootfs_path(config, bundle)
     draft = draft_container(config, name, lambda: _open_rootfs(pid, path), setting)
-    if draft.plan.request is None and draft.edit_config() is config:
+    if draft.plan.request is None and edit_config(draft) is config:
         return
     if draft.plan.request is None or draft.config.get("process") != config.get("process"):
         raise CgpuError(

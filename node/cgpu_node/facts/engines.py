@@ -26,12 +26,12 @@ class KnownContainer(NamedTuple):
 
 
 class EngineConfig(NamedTuple):
-    """The file in which an engine is told of ``cgpu-runtime``.
+    """The file that names ``cgpu-runtime`` to an engine.
 
     Attributes:
         path: of the file.
         format: json or toml.
-        place: of the entry in it.
+        keys: of the entry in it, from the outermost.
         program: of the program's path in the entry; empty: the entry is a list with that path.
         shipped: the file that is written if there is none, with the whole entry; empty: the entry
             has nothing but the program's path.
@@ -40,7 +40,7 @@ class EngineConfig(NamedTuple):
 
     path: str
     format: str
-    place: tuple[str, ...]
+    keys: tuple[str, ...]
     program: tuple[str, ...]
     shipped: str = ""
     replaces: bool = False
@@ -53,11 +53,11 @@ class ContainerEngine(NamedTuple):
         name: as on the command line of ``cgpu install``.
         programs: a machine with one of them has the engine.
         paths: a machine with one of them has it too.
-        config: where it is told of our runtime; None: nowhere, or in another engine's file.
+        config: the file that names our runtime to it; None: another engine's, or none.
         commands: what makes it read that file.
         scope: what it puts before a container's id in the name of a systemd scope.
-        pod_keys: the annotations by which it tells of a pod's container what kind it is, and the
-            pod's UID, namespace and name, and the container's name.
+        pod_keys: annotations of a pod's container: its kind, the pod's UID, namespace and name,
+            and the container's name.
         name_keys: annotations that make up a container's name.
         find_name: finds a container's name in the engine's files.
         version: the name by which a kubelet reports it.
@@ -131,7 +131,7 @@ ENGINES: tuple[ContainerEngine, ...] = (
     ContainerEngine(
         "containerd",
         paths=("/etc/containerd/config.toml",),
-        config=EngineConfig(  # the place depends on the file: cgpu_install/containerd.py
+        config=EngineConfig(  # its keys depend on the file: cgpu_install/containerd.py
             "/etc/containerd/config.toml", "toml", (), ("options", "BinaryName")
         ),
         commands=("systemctl try-restart containerd",),
@@ -181,5 +181,5 @@ ENGINES: tuple[ContainerEngine, ...] = (
 
 
 def config_of(name: str) -> EngineConfig:
-    """Return where the engine ``name`` is told of our runtime."""
+    """Return which file names our runtime to the engine ``name``."""
     return next(row.config for row in ENGINES if row.config and row.name == name)

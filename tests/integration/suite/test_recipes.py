@@ -178,5 +178,5 @@ def test_a_new_engine_is_one_row_and_one_folder(tmp_path: Path) -> None:
     ]  # fmt: skip
     run(
         tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "hull or engines",
-        "tests/unit/install/test_install_golden.py", "tests/unit/node/test_engines.py",
+        "tests/unit/install/test_install_golden.py", "tests/unit/node/test_names.py",
     )  # fmt: skip

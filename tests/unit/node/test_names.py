@@ -1,14 +1,16 @@
-"""What cgpu-smi and the metrics call a container (CLI-3)."""
+"""What cgpu-smi and the metrics call a container (CLI-3), and the table of engines."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cgpu_node.facts.engines import ENGINES
 from cgpu_node.shares.names import name_of
 from cgpu_node.shares.record import Owner, Record
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Kind
 
 pytestmark = pytest.mark.unit
+LAUNCHER = Path(__file__).parents[3] / "hook/common/document.c"
 
 
 def record(runtime: Path | None, kind: Kind = "container", command: str = "/bin/train") -> Record:
@@ -118,3 +121,17 @@ def test_files_that_make_no_sense_give_no_name(tmp_path: Path, text: str) -> Non
 
 def test_a_session_goes_by_its_program() -> None:
     assert name_of(record(None, "session")) == "train"
+
+
+def test_the_launcher_finds_the_pods_of_all_engines_by_one_word() -> None:
+    """Else it would start a pod's container without asking whether one was allocated to it."""
+    [word] = re.findall(r'has_word\(document, "\\"(io[a-z.]+)"\)', LAUNCHER.read_text())
+    firsts = [row.pod_keys[0] for row in ENGINES if row.pod_keys]
+    assert len(firsts) > 1
+    assert all(key.startswith(word) for key in firsts)
+
+
+def test_the_rows_of_engines_differ() -> None:
+    for column in ("name", "config", "scope", "pod_keys", "name_keys", "version"):
+        values = [value for row in ENGINES if (value := getattr(row, column))]
+        assert len(set(values)) == len(values), column

@@ -63,10 +63,10 @@ def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
 
 
 def refuse_exhausted(error: OSError, what: str, hint: str = _WAIT) -> None:
-    """Refuse if means to look were missing: what exists must not count as missing.
+    """Refuse if an error shows that we could not look: what exists must not count as missing.
 
     Raises:
-        CgpuError: they were; the sentence names ``what`` cannot be seen.
+        CgpuError: it shows that. The sentence is about ``what``, which cannot be seen.
     """
     if error.errno in _EXHAUSTED:
         raise CgpuError(f"cannot see {what}: {error.strerror}", hint=hint) from None

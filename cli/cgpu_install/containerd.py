@@ -156,7 +156,7 @@ def check_default(machine: Machine) -> None:
     """Refuse a default that would overrule ours, in any file that containerd reads.
 
     Raises:
-        CgpuError: there is one.
+        CgpuError: a file has such a default.
     """
     for name, data in _read_files(machine).items():
         for plugin in _PLUGINS.values():

@@ -115,8 +115,8 @@ struct cgpu_bucket {
     uint32_t rate_ppm; /* 0: no limit */
     int64_t credit_ns;
     uint64_t lag_ns;         /* of its owner; of more than one: 0 */
-    uint64_t idle_credit_ns; /* so much its owner may leave unused without being charged */
-    bool dry;                /* until it has filled up to where running again is worth it */
+    uint64_t idle_credit_ns; /* time that its owner may leave unused without being charged */
+    bool dry;                /* until it has filled so far that running again is worth it */
 };
 
 struct cgpu_tenant {
@@ -125,22 +125,22 @@ struct cgpu_tenant {
     bool shown;       /* was seen at work in this turn, or the last one */
     bool asked;       /* its demand was read after its gate had closed */
     bool quiet;       /* nothing of others was in flight when this turn began */
-    bool unscheduled; /* until its work has ended: that came through a gate without turns */
+    bool unscheduled; /* until its work has ended, which came through a gate without turns */
     enum cgpu_gate gate;
     struct cgpu_claim claim;
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
     uint64_t virtual_ns;  /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
     bool competes;        /* at the last step: cgpu_tenant_competes */
-    uint64_t competed_ns; /* when it last did */
+    uint64_t competed_ns; /* when it last competed */
     uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */
     uint64_t turn_ns;     /* of this turn */
     bool yielded;         /* it left its last turn: it had nothing to do */
-    uint32_t apart_turns; /* overlap.c: so many turns begin at the ends of others' kernels */
-    uint32_t failures;    /* so often in a row it was not worth it to be beside a kernel */
-    bool in_overlap;      /* this turn began beside one */
+    uint32_t apart_turns; /* overlap.c: how many turns still begin at the ends of others' kernels */
+    uint32_t failures;    /* how often in a row it was not worth it to run beside a kernel */
+    bool in_overlap;      /* this turn began beside a kernel */
     bool evaluated;       /* its first burst of this turn has ended */
-    uint64_t alone_ns;    /* when that ended; 0: not yet */
+    uint64_t alone_ns;    /* when that kernel ended; 0: not yet */
     uint64_t usual_ns; /* how long it holds the GPU alone until it has nothing to do; 0: unknown */
     struct cgpu_rest rest;
     uint64_t lead_ns;  /* virtual: how far it was ahead when it last stopped competing */

@@ -14,7 +14,7 @@
 
 struct cgpu_guess {
     uint64_t ns;     /* what one takes, rather more than on average */
-    uint32_t fitted; /* so many in a row did not take much longer */
+    uint32_t fitted; /* how many in a row did not take much longer */
     uint32_t turn;   /* of those that are measured nevertheless */
 };
 

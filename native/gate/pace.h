@@ -33,8 +33,8 @@ struct cgpu_pace_batch {
     uint64_t work_ns;  /* as estimated */
     uint64_t start_ns; /* it did not begin before this: its first launch, as far as that is known */
     uint32_t certain;  /* every launch in it was of a known key, or guessed */
-    uint32_t guessed;  /* so many were not measured yet: guess.h */
-    uint64_t guess_ns; /* of work_ns, what those are taken for */
+    uint32_t guessed;  /* how many of them were not measured yet */
+    uint64_t guess_ns; /* the part of work_ns that is assumed for those */
     uint32_t stream;   /* any number, the same for what runs one after the other */
 
     /* Set when it is marked, left alone by everybody else. */

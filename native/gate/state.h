@@ -61,7 +61,7 @@ struct cgpu_stream {
     uint16_t next; /* in its bucket */
     uint16_t index;
     uint32_t unsure;  /* the batch holds a launch of unknown duration */
-    uint32_t guessed; /* and so many whose duration is guessed */
+    uint32_t guessed; /* launches in it whose duration is guessed */
     uint64_t guess_ns;
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
@@ -152,7 +152,7 @@ struct cgpu_gate_ops {
      */
     bool (*poll_host_calls)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
-    void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */
+    void (*ring)(struct cgpu_gate_gpu *gpu); /* wake the arbiter */
     /* Wake the process of the container that has waited longest for a permit. False: none waits. */
     bool (*wake)(struct cgpu_gate_gpu *gpu);
 };

@@ -24,7 +24,7 @@ enum {
 
 struct cgpu_ledger_gpu {
     uint32_t lock;      /* 0: free; else the holder's word, see lock.h */
-    uint32_t bell;      /* futex word: incremented whenever the arbiter should look; see work.h */
+    uint32_t bell;      /* futex word: incremented to wake the arbiter; see work.h */
     uint64_t used;      /* sum over the taken slots; written under the lock */
     uint64_t refused;   /* requests that did not fit */
     uint64_t stays;     /* times that work began to stand apart: no end for a second */

@@ -35,7 +35,7 @@ struct launch {
     CUstream handle;
     CUcontext context; /* current */
     uint64_t key, guess_ns;
-    uint64_t now, until; /* until: FULL, when to look again */
+    uint64_t now, until; /* until: if FULL, when to check again */
     uint32_t word;       /* of the gate */
     uint32_t freed;      /* FULL: see gate/permits.h */
     bool queues;

@@ -10,7 +10,7 @@ CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
 /* Charge BYTES for a program's request of ASKED bytes, which a refusal names. */
 CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged);
 
-/* What did not fit; 0 bytes: all of it did. */
+/* The bytes that did not fit; 0: all did. */
 struct cgpu_lack {
     int32_t gpu;
     uint64_t bytes;

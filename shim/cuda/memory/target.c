@@ -1,5 +1,5 @@
 /*
- * Who pays: from the calling thread's current context to a GPU of the limits.
+ * The payer of an allocation: from the calling thread's current context to a GPU of the limits.
  *
  * The driver is asked for the current context at every call: that is cheap, and contexts change in
  * ways that are not hooked. The thread remembers what belongs to that context.

@@ -131,7 +131,7 @@ def _parse_version(path: str, soname: str) -> str:
 
 
 def check_compute_mode(ground: Ground) -> Iterator[Finding]:
-    """Several processes can use each GPU at once."""
+    """Check that several processes can use each GPU at once."""
     node = _require_node(ground)
     modes = compute_modes(node.driver_dir)
     found = [(gpu, _MODES[mode]) for gpu in node.gpus if (mode := modes.get(gpu.uuid, 0)) in _MODES]
@@ -147,7 +147,7 @@ def check_compute_mode(ground: Ground) -> Iterator[Finding]:
 
 
 def check_entry_points(ground: Ground) -> Iterator[Finding]:
-    """This release knows all entry points of the driver that allocate or launch."""
+    """Check that this release knows all entry points of the driver that allocate or launch."""
     node = _require_node(ground)
     with open(cgpu_shim.library(CUDA), "rb") as file:
         proxy = file.read()

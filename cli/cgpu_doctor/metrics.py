@@ -113,7 +113,7 @@ def _is_local_address(address: str) -> bool:
 
 
 def _explain_silence(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
-    """Report that nobody serves the metrics, unless no server runs: the next one would."""
+    """Report that nobody serves the metrics, unless no server runs: the next one will."""
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{named}: {SOCKET} does not listen there", named, mend)

@@ -80,7 +80,7 @@ def _check_absent(path: str) -> Finding:
 
 
 def check_leftovers(ground: Ground) -> Iterator[Finding]:
-    """Nothing is left of containers that are gone."""
+    """Check that nothing is left of containers that are gone."""
     found = [*_find_dead(ground), *_find_dead_trees(ground)]
     yield from found
     if ground.is_closed:
@@ -118,7 +118,7 @@ def _find_dead_trees(ground: Ground) -> Iterator[Finding]:
 
 
 def check_shares(ground: Ground) -> Iterator[Finding]:
-    """No container has a share other than the one that was meant."""
+    """Check that no container has a share other than the one that was meant."""
     if ground.is_closed:
         yield ground.report_closed()
         return

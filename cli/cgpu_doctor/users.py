@@ -27,7 +27,10 @@ _ELSEWHERE = (
 
 
 def check_access(ground: Ground) -> Iterator[Finding]:
-    """Every user can execute and read what ``cgpu-run`` needs: pip's files follow root's umask."""
+    """Check that every user can execute and read the files of ``cgpu-run``.
+
+    Those that pip installs follow root's umask.
+    """
     yield from _check_shebang()
     closed: dict[str, str] = {}
     if os.geteuid() == 0:  # another user could not have started this
@@ -96,7 +99,7 @@ def _find_closed(path: str) -> str | None:
 
 
 def check_accounts(ground: Ground) -> Iterator[Finding]:
-    """No other account promises the same GPUs."""
+    """Check that no other account promises the same GPUs."""
     config = load_config(ground.machine.resolve_path(CONFIG_PATH))
     folder = driver_folder(ground.driver_dir, config)
     driver.check_driver_dir(folder)  # without a driver nobody knows which GPUs these are

@@ -47,7 +47,7 @@ def check_configuration(ground: Ground) -> Iterator[Finding]:
 
 
 def check_engines(ground: Ground) -> Iterator[Finding]:
-    """Each engine that is found knows cgpu."""
+    """Check that each engine that is found knows cgpu."""
     there = detect_engines(ground.machine)
     if not there:
         yield Finding("note", "no container engine found: only cgpu-run can be used")

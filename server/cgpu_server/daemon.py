@@ -96,7 +96,10 @@ class Daemon:
             await asyncio.to_thread(self._tree.join, _ANSWER_SECONDS)
 
     def restart(self) -> None:
-        """End soon; a server of the installed release follows. Containers go on meanwhile."""
+        """End soon, so that a server of the installed release follows.
+
+        Containers go on meanwhile.
+        """
         self.restarts = True
         self.stop()
 

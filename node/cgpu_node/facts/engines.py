@@ -90,7 +90,10 @@ def _find_docker_name(container: KnownContainer) -> str:
 
 
 def _find_podman_name(container: KnownContainer) -> str:
-    """Podman's bundle is in its storage, STORAGE/ID/userdata; a list of all is in STORAGE."""
+    """Return podman's name of a container by its bundle, which is STORAGE/ID/userdata.
+
+    A list of all is in STORAGE.
+    """
     from cgpu_node.facts.runc_state import read_json, to_table
 
     storage = os.path.dirname(os.path.dirname(container.bundle))

@@ -373,7 +373,7 @@ def _judge_gpu(
 def _list_limits(
     records: Iterable[Record],
 ) -> Iterator[tuple[Tenant, Record, cgpu_native.LimitsGpu]]:
-    """Each container on each of its GPUs, with its limits there."""
+    """Return each container on each of its GPUs, with its limits there."""
     for record in records:
         for number, gpu in enumerate(limits_of(record)):
             yield (record.directory, number), record, gpu

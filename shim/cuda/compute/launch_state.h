@@ -174,7 +174,10 @@ cgpu_batch_slot_of(struct cgpu_batch_slot *first, CUstream stream)
     return NULL;
 }
 
-/* One launch more, of KEY, and now WORK_NS. relaxed: the monitor reads it behind its barrier. */
+/*
+ * Count one more launch, of KEY, and set the sum of work to WORK_NS. relaxed: the monitor reads it
+ * behind its barrier.
+ */
 static inline void
 cgpu_batch_slot_add(struct cgpu_batch_slot *slot, uint64_t key, uint64_t work_ns)
 {

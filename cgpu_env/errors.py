@@ -62,11 +62,11 @@ def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
     return EnvError(f"{given}: {allowed}")
 
 
-def refuse_exhausted(error: OSError, what: str, hint: str = _WAIT) -> None:
+def refuse_exhausted(error: OSError, subject: str, hint: str = _WAIT) -> None:
     """Refuse if an error shows that we could not look: what exists must not count as missing.
 
     Raises:
-        CgpuError: it shows that. The sentence is about ``what``, which cannot be seen.
+        CgpuError: it shows that. The sentence is about ``subject``, which cannot be seen.
     """
     if error.errno in _EXHAUSTED:
-        raise CgpuError(f"cannot see {what}: {error.strerror}", hint=hint) from None
+        raise CgpuError(f"cannot see {subject}: {error.strerror}", hint=hint) from None

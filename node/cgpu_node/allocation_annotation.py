@@ -145,16 +145,16 @@ def _parse_grant(field: str, value: object) -> Grant:
 
 
 def _check_fields(
-    where: str, given: dict[str, Any], known: tuple[str, ...], needed: tuple[str, ...]
+    path: str, given: dict[str, Any], known: tuple[str, ...], needed: tuple[str, ...]
 ) -> None:
     for name in given:
         if name not in known:
             raise _make_error(
-                f"{where}{printable(name)}: no such field: expected {', '.join(known)}"
+                f"{path}{printable(name)}: no such field: expected {', '.join(known)}"
             )
     for name in needed:
         if name not in given:
-            raise _make_error(f"{where}{name} is missing")
+            raise _make_error(f"{path}{name} is missing")
 
 
 def _check_object(field: str, value: object, members: str) -> dict[str, Any]:

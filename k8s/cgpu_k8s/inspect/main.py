@@ -119,14 +119,14 @@ def _make_answer(given: argparse.Namespace) -> str:
     return _format_nodes(given, nodes)
 
 
-def _parse_kind(why: str) -> str:
+def _parse_kind(word: str) -> str:
     """Return the kind of the object that makes pods if --why names one; "" if it names a pod."""
-    kind = why.rpartition("/")[0]
+    kind = word.rpartition("/")[0]
     return "" if kind in {"pod", "pods", "po"} else kind
 
 
-def _parse_name(why: str) -> str:
-    return why.rpartition("/")[2]
+def _parse_name(word: str) -> str:
+    return word.rpartition("/")[2]
 
 
 def _format_nodes(given: argparse.Namespace, nodes: list[NodeView]) -> str:

@@ -85,26 +85,26 @@ def audit_containers(
 
 
 def _compare_container(
-    each: Living, container: str, pod: NodePod, gpus: Mapping[str, Fact]
+    share: Living, container: str, pod: NodePod, gpus: Mapping[str, Fact]
 ) -> Iterator[ContainerMismatch]:
     limit = pod.limits.get(container, Limit(0))
-    known = {uuid: (gpus[uuid], mib) for uuid, mib in each.caps.items() if uuid in gpus}
+    known = {uuid: (gpus[uuid], mib) for uuid, mib in share.caps.items() if uuid in gpus}
     if sum(gpu.units_of(mib) for gpu, mib in known.values()) > limit.mem:
-        part = limit.mem // len(each.caps)
+        part = limit.mem // len(share.caps)
         most = {uuid: gpu.mib_of(part) or 1 for uuid, (gpu, _) in known.items()}
-        caps = tuple((uuid, mib) for uuid, mib in most.items() if mib < each.caps[uuid])
+        caps = tuple((uuid, mib) for uuid, mib in most.items() if mib < share.caps[uuid])
         if caps:
-            has = ", ".join(f"{each.caps[u]} MiB of GPU {gpus[u].index}" for u, _ in caps)
+            has = ", ".join(f"{share.caps[u]} MiB of GPU {gpus[u].index}" for u, _ in caps)
             yield ContainerMismatch(
-                each.id,
+                share.id,
                 f"pod {pod.name}, container {container}: it may hold {has}, and its limit is"
                 f" {MEMORY}={limit.mem}: it is held to that from now on",
                 caps,
             )
-    if pod.shares and each.caps.keys() != pod.gpus:
+    if pod.shares and share.caps.keys() != pod.gpus:
         yield ContainerMismatch(
-            each.id,
-            f"pod {pod.name}, container {container}: it runs on {_join_uuids(each.caps)}, and the"
+            share.id,
+            f"pod {pod.name}, container {container}: it runs on {_join_uuids(share.caps)}, and the"
             f" pod's annotation {ALLOCATION} names {_join_uuids(pod.gpus)}: {_DO}",
         )
 

@@ -38,7 +38,11 @@ def _machine() -> dict[str, str]:
 
 
 def _cost() -> tuple[dict[str, Any], str, bool]:
-    """What cgpu adds to calls and to starting: figures, their table, whether all bars are met."""
+    """Measure what cgpu adds to calls and to starting.
+
+    Returns:
+        The figures, their table, and whether all bars are met.
+    """
     from bench import calls, report, start  # noqa: PLC0415 (the tests' modules are found by then)
 
     called, contained, ran = calls.measure(), start.containers(), start.programs()
@@ -53,7 +57,7 @@ def _cost() -> tuple[dict[str, Any], str, bool]:
 
 
 def _shares() -> tuple[dict[str, Any], str, bool]:
-    """The same for shares of GPU time, and their pictures."""
+    """Measure shares of GPU time in the same way, and draw their pictures."""
     from bench import shares  # noqa: PLC0415
 
     figures = shares.measure()
@@ -65,7 +69,7 @@ def _shares() -> tuple[dict[str, Any], str, bool]:
 
 
 def _ablation() -> tuple[dict[str, Any], str, bool]:
-    """The model's figures when a part of the gate is changed; it has no bar of its own."""
+    """The model's figures when a part of the gate is changed; they have no bar of their own."""
     from bench.ablation.measure import measure, table  # noqa: PLC0415
 
     found = measure()
@@ -74,7 +78,7 @@ def _ablation() -> tuple[dict[str, Any], str, bool]:
 
 
 def _kubernetes() -> tuple[dict[str, Any], str, bool]:
-    """The scheduler's extender, in one process and beside the real Kubernetes."""
+    """Measure the scheduler's extender, in one process and with the real Kubernetes."""
     from bench import cluster, kubernetes, shares  # noqa: PLC0415
 
     figures = kubernetes.measure() | cluster.measure()
@@ -84,7 +88,7 @@ def _kubernetes() -> tuple[dict[str, Any], str, bool]:
 
 
 def _attacks() -> tuple[dict[str, Any], str, bool]:
-    """What users and containers can delay, as root."""
+    """Measure how long users and containers can delay root's work; needs root."""
     from bench import attacks  # noqa: PLC0415
 
     figures = attacks.measure()

@@ -30,13 +30,13 @@ _LEFT = "sleep 600 >&- 2>&- <&- & echo $!"  # what keeps a session that has ende
 
 
 class Times(NamedTuple):
-    """Of one kind of work beside one attack, in seconds."""
+    """The times of one kind of work during one attack, in seconds."""
 
     median_s: float
     worst_s: float
 
     def __str__(self) -> str:
-        """Median, and the worst in brackets."""
+        """Return the median, and the worst in brackets."""
         return f"{self.median_s:.2f} ({self.worst_s:.2f})"
 
 
@@ -55,7 +55,7 @@ class Node:
         (self._id,) = self.root.sessions()
 
     def close(self) -> None:
-        """End all of it."""
+        """End the node's server and sessions."""
         self.root.close()
 
     def check(self) -> None:
@@ -66,7 +66,7 @@ class Node:
 
     @contextlib.contextmanager
     def by_user(self, *words: str) -> Iterator[int]:
-        """A hostile process of the user's; gives the number that it prints."""
+        """Start a hostile process of the user's; return the number that it prints."""
         command = [sys.executable, hostile_users.__file__, *words]
         environment = self.user.environment()
         pipe = subprocess.PIPE
@@ -79,7 +79,7 @@ class Node:
 
     @contextlib.contextmanager
     def ended_session(self) -> Iterator[None]:
-        """A session of the user's that has left a process: only a pass over all finds it."""
+        """Make a session of the user's that has left a process; only a pass over all finds it."""
         done = self.user.run("--mem", "1/15", "--", "sh", "-c", _LEFT)
         try:
             yield
@@ -88,7 +88,7 @@ class Node:
 
     @contextlib.contextmanager
     def container(self) -> Iterator[Path]:
-        """Another session: its directory."""
+        """Start another session; return its directory."""
         before = {*self.root.sessions()}
         with self.root.start("--mem", "1/15", "--", "cat") as process:
             until(lambda: {*self.root.sessions()} - before, "it is admitted")
@@ -99,7 +99,7 @@ class Node:
             process.kill()
 
     def folder(self, name: str) -> str:
-        """A folder that everybody may write."""
+        """Make a folder that everybody may write."""
         path = self.user.folder / name
         path.mkdir(exist_ok=True)
         path.chmod(0o777)
@@ -200,7 +200,7 @@ ATTACKS: dict[str, Callable[[Node], contextlib.AbstractContextManager[None]]] = 
 
 
 def _times(run: Callable[[], float | None], count: int) -> Times:
-    """How long something takes; it may return when it began."""
+    """Return how long ``run`` takes, from its start or from the time that it returns."""
     found = []
     for _ in range(count):
         begun = time.monotonic()
@@ -216,7 +216,7 @@ def _start(node: Node) -> None:
 
 
 def _audit(node: Node) -> float:
-    """Until a process that took memory past cgpu, in a session of its own, is ended."""
+    """Wait until a process that took memory past cgpu, in a session of its own, is ended."""
     program = node.root.program("--mem", "2/15")
     try:
         pid = program.ask("past 1000")
@@ -238,7 +238,7 @@ def _beside(node: Node) -> dict[str, Times]:
 
 
 def measure() -> dict[str, Any]:
-    """By attack and kind of work: median and worst, in seconds."""
+    """Return median and worst, in seconds, by attack and kind of work."""
     node = Node()
     try:
         found = {}
@@ -251,7 +251,7 @@ def measure() -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Markdown table: median and worst."""
+    """Return a Markdown table: median and worst."""
     words = [f"| attack | {' | '.join(BARS_S)} |", f"|---{'|---' * len(BARS_S)}|"]
     for name, times in figures["attacks"].items():
         cells = (str(Times(**times[what])) for what in BARS_S)

@@ -47,7 +47,7 @@ def _lay_out(base: Path, stub: Path) -> Path:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Medians in nanoseconds: plain_ns, proxied_ns and added_ns for each call."""
+    """Return medians in nanoseconds: plain_ns, proxied_ns and added_ns for each call."""
     stub, program = _compile()
     proxy = _lay_out(BUILD / "session", stub)
     run = subprocess.run(

@@ -47,7 +47,7 @@ def _nodes(count: int) -> Iterator[ControlPlane]:
 
 
 def rate(nodes: int, pods: int) -> float:
-    """Pods bound per second, of those that wait when scheduler and extender start."""
+    """Return how many pods are bound per second that wait when scheduler and extender start."""
     sizes = {f"pod-{n:05}": 3 for n in range(pods)}
     with _nodes(nodes) as plane:
         crowd.asked(plane, lambda client: crowd.add_pods(client, sizes))
@@ -63,7 +63,7 @@ def _bound(plane: ControlPlane) -> int:
 
 
 def burst() -> Json:
-    """What becomes of BURST pods that wait, and ask for more than ON nodes have."""
+    """Return how BURST waiting pods end that ask for more than ON nodes have."""
     chance = random.Random(3)
     sizes = {f"pod-{n:05}": chance.choice(SIZES) for n in range(BURST)}
     with _nodes(ON) as plane:
@@ -98,7 +98,7 @@ def _bound_at_rest(plane: ControlPlane) -> int:
 
 
 def kills(count: int) -> Json:
-    """An extender that is killed again and again between a binding and its reply."""
+    """Kill an extender again and again between a binding and its reply; return the figures."""
     with _nodes(ON) as plane, in_use(plane, "alone") as world:
         fates = [*failures.FATES] * count
         took = [failures.kill_while_binding(world.leader, world.proxy, fate)

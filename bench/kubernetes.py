@@ -145,10 +145,10 @@ def filters() -> list[float]:
 
 
 def gpus_used(sampled: int) -> int:
-    """How many GPUs 1,000 pods of 3 GiB use, if the scheduler looks at so many nodes for each.
+    """Return how many GPUs 1,000 pods of 3 GiB use, if the scheduler looks at so many nodes.
 
-    It goes on behind the last node that it looked at. The nodes that it looks at are all alike for
-    its own rules, and it takes our first choice.
+    For each pod it goes on behind the last node that it looked at. The nodes that it looks at are
+    all alike for its own rules, and it takes our first choice.
     """
     cache, count, first = _cluster(), 0, 0
     scheduling, names = Scheduling(cache), sorted(cache.offers)
@@ -168,7 +168,7 @@ def gpus_used(sampled: int) -> int:
 
 
 def _filled() -> tuple[list[Json], list[Json]]:
-    """NODES nodes and PODS pods on them."""
+    """Return the objects of NODES nodes, and of PODS pods on them."""
     cache, chance, pods = _cluster(), random.Random(2), []
     names = sorted(cache.offers)
     for number in range(PODS):
@@ -181,7 +181,7 @@ def _filled() -> tuple[list[Json], list[Json]]:
 
 @contextlib.contextmanager
 def _api_server() -> Iterator[str]:
-    """The address of a server that lists nodes and pods in pages, and whose watches are silent."""
+    """Yield the address of a server that lists nodes and pods in pages; its watches are silent."""
     nodes, pods = _filled()
     pages = {
         kind: [
@@ -265,7 +265,7 @@ async def _ready(port: int) -> None:
 
 
 def restart() -> tuple[float, float]:
-    """Seconds until a new extender answers with PODS pods, and the most memory it had, in MB."""
+    """The seconds until a new extender answers with PODS pods, and its most memory, in MB."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with _kubeconfig() as config:

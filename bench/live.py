@@ -72,7 +72,7 @@ class Change:
         self.done_s = 0.0
 
     def make(self) -> None:
-        """It is in force when this returns."""
+        """Change the weight; the change is in force when this returns."""
         time.sleep(max(0.0, self._start / 1e9 + CHANGE_S - time.monotonic()))
         _cgpu(self._world, "set", self._name, f"weight={NEW_WEIGHT}")
         self.done_s = time.monotonic() - self._start / 1e9

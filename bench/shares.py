@@ -109,7 +109,7 @@ def table(rows: list[Line]) -> str:
 
 
 def draw(figures: dict[str, Any]) -> list[str]:
-    """Names of the pictures drawn; none where Matplotlib is missing."""
+    """Draw the pictures and return their names; none if Matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     model = figures["model"]

@@ -32,7 +32,7 @@ def _wrapped(text: str, first: str, indent: str) -> list[str]:
 
 
 def rewrap(text: str) -> str:
-    """The same document with its prose wrapped."""
+    """Return the same document with its prose wrapped."""
     out: list[str] = []
     block: list[str] = []
     fenced = False

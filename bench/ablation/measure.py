@@ -77,14 +77,14 @@ SAMPLE = {
 
 
 class Built(NamedTuple):
-    """A model, and what it was made of."""
+    """A compiled model, and its sources."""
 
     program: Path
     objects: dict[str, str]  # by source
 
     @property
     def key(self) -> str:
-        """Differs where the program does."""
+        """Return a key that differs if the program differs."""
         return hashlib.sha256("".join(self.objects.values()).encode()).hexdigest()
 
 
@@ -97,7 +97,7 @@ class Found(NamedTuple):
     bar: float
 
     def __str__(self) -> str:
-        """As shown in a cell of the table."""
+        """Return the text for a cell of the table."""
         figure = "endless" if self.figure >= ENDLESS else f"{self.figure:.4g}"
         return f"{self.case}: {self.usual:.4g} to **{figure}**, {self.bar:.4g}"
 
@@ -118,7 +118,7 @@ def _copy(folder: Path) -> None:
 
 
 def _compile(folder: Path, name: str) -> str:
-    """The object of a source; compiled once for each output of the preprocessor."""
+    """Return the object of a source; compile once for each output of the preprocessor."""
     words = ["gcc", *FLAGS, "-P", "-iquote", "native", "-iquote", "tests/model"]
     text = subprocess.run([*words, "-E", name], cwd=folder, check=True, stdout=subprocess.PIPE)
     target = OBJECTS / f"{hashlib.sha256(text.stdout).hexdigest()[:24]}.o"
@@ -130,14 +130,14 @@ def _compile(folder: Path, name: str) -> str:
 
 
 def build(folder: Path) -> Built:
-    """The model as it is, in ``folder``."""
+    """Build the model as it is, in ``folder``."""
     OBJECTS.mkdir(parents=True, exist_ok=True)
     _copy(folder)
     return _link(folder, {str(path.relative_to(folder)): "" for path in _sources(folder)})
 
 
 def rebuild(folder: Path, variant: Variant, usual: Built) -> Built:
-    """The model with one change; a header may change every object."""
+    """Build the model with one change; a header may change every object."""
     _copy(folder)
     path = folder / variant.path
     path.write_text(variant.changed(path.read_text()))
@@ -146,7 +146,7 @@ def rebuild(folder: Path, variant: Variant, usual: Built) -> Built:
 
 
 def _link(folder: Path, objects: dict[str, str]) -> Built:
-    """The program of ``objects``; compiles those that are not known yet."""
+    """Return the program of ``objects``; compile those that are not known yet."""
     program = folder / "program"
     made = {
         name: known or _compile(folder, name)
@@ -158,7 +158,7 @@ def _link(folder: Path, objects: dict[str, str]) -> Built:
 
 
 def cases(program: Path, group: str, every: int) -> list[dict[str, Any]]:
-    """Figures of a group; a scenario that does not end has missed its bar."""
+    """Return the figures of a group; a scenario that does not end has missed its bar."""
     words = ["prlimit", f"--cpu={LONGEST_S}", str(program), "cases", group, str(every)]
     done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True)
     lines = [re.sub(r"-?\bnan\b|\binf\b", str(ENDLESS), line) for line in done.stdout.splitlines()]
@@ -174,7 +174,7 @@ Usual = dict[str, dict[str, dict[str, Any]]]
 
 
 def _once(name: str, run: Callable[[], Any]) -> Any:
-    """What ``run`` returns, or returned under this name in an earlier run."""
+    """Return what ``run`` returns, or returned under this name in an earlier run."""
     known = OBJECTS / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json"
     if not known.exists():
         temporary = known.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
@@ -184,7 +184,7 @@ def _once(name: str, run: Callable[[], Any]) -> Any:
 
 
 def _usual(built: Built) -> Usual:
-    """The figures of the sources as they are."""
+    """Return the figures of the sources as they are."""
 
     def run() -> dict[str, Any]:
         with ThreadPoolExecutor(WORKERS) as pool:
@@ -196,7 +196,7 @@ def _usual(built: Built) -> Usual:
 
 
 def _beyond(case: dict[str, Any]) -> float:
-    """How many times its bar a figure is; a bar may be 0."""
+    """Return how many times its bar a figure is; a bar may be 0."""
     return float(case["value"]) / (case["bar"] or 1)
 
 
@@ -254,7 +254,7 @@ def measure(only: str = "") -> dict[str, Found | None]:
 
 
 def table(found: dict[str, Found | None]) -> str:
-    """Markdown: a line for each thing that was changed."""
+    """Return Markdown: a line for each thing that was changed."""
     rows: dict[str, dict[str, str]] = {}
     for variant in VARIANTS:
         if variant.name in found:

@@ -19,11 +19,11 @@ class Variant(NamedTuple):
 
     @property
     def thing(self) -> str:
-        """What is changed."""
+        """Return the name of the thing that is changed."""
         return self.name.rpartition(" ")[0]
 
     def changed(self, text: str) -> str:
-        """``text`` with the change; ValueError if it does not fit exactly once."""
+        """Return ``text`` with the change; ValueError if it does not fit exactly once."""
         changed, count = self.old.subn(self.new, text)
         if count != 1:
             raise ValueError(f"{self.name}: found {count} times in {self.path}")

@@ -12,7 +12,7 @@ NAMESPACE = "NAMESPACE"  # the chart puts its own there
 
 
 def files() -> dict[Path, str]:
-    """What each file has to contain."""
+    """Return what each file has to contain."""
     account = f"system:serviceaccount:{NAMESPACE}:cgpu-{{}}"
     settings = Settings((account.format("scheduler"),), account.format("agent"))
     return {

@@ -71,13 +71,13 @@ def _python_version() -> str:
 
 
 def _python_range(version: str) -> list[str]:
-    """Compiled modules of libraries are for one release of Python."""
+    """Return the range of Python's releases: compiled modules of libraries are for one release."""
     major, minor = map(int, version.split("."))
     return [f"python3 (>= {version}~)", f"python3 (<< {major}.{minor + 1}~)"]
 
 
 def _glibc_floor(folder: Path) -> str:
-    """The oldest glibc that has all that the binaries ask for."""
+    """Return the oldest glibc that has all that the binaries ask for."""
     found = [(2, 17)]
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":

@@ -63,7 +63,7 @@ def _work() -> int:
 
 
 def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, Any]) -> bool:
-    """Run the pod of a job on the node in ``mode``, and show what it has; whether it has that."""
+    """Run the pod of a job on the node in ``mode``, and show its share; return if that is right."""
     from lab.containers.enclosure import wait_until
     from lab.kubernetes.kubectl import PATIENCE, asking
 
@@ -91,7 +91,7 @@ def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, A
 
 
 def _compete(kubectl: Kubectl, pod: dict[str, Any], gpu: int, percent: int | None) -> bool:
-    """Keep the GPU busy, alone and beside another pod; whether the pod has its percentage."""
+    """Keep the GPU busy, alone and beside another pod; return if the pod has its percentage."""
     from busy import SECONDS, Busy
 
     from lab.kubernetes.kubectl import asking

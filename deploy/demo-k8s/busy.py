@@ -31,15 +31,15 @@ class Busy:
         self._kubectl, self._gpu, self._programs = kubectl, gpu, ExitStack()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
+        """End the programs."""
         self._programs.close()
 
     def start(self, pod: dict[str, Any]) -> None:
-        """Start one in a pod, and return when it uses the GPU."""
+        """Start a program in a pod, and return when it uses the GPU."""
         name, source = pod["metadata"]["name"], Path(tenant.__file__).read_text(encoding="utf-8")
         words = ["env", f"{TAG}={name}", "sh", "-c", _LOOP, source]
         command = self._kubectl.node.executing(pod, "main", *words, called=name)
@@ -55,13 +55,13 @@ class Busy:
         wait_until(lambda: self._times().get(name), f"{name} uses the GPU", _STARTS)
 
     def shares(self) -> dict[str, float]:
-        """Percent of the GPU's time that each has during some seconds, by its pod's name."""
+        """The percent of the GPU's time that each has during some seconds, by its pod's name."""
         before, began = self._times(), time.monotonic()
         time.sleep(SECONDS)
         after, took = self._times(), time.monotonic() - began
         return {name: (after[name] - before[name]) / took / 1e7 for name in before}
 
     def _times(self) -> dict[str, int]:
-        """GPU time in ns that each has had, as the simulated GPU counts it."""
+        """Return the GPU time in ns that each has had, as the simulated GPU counts it."""
         found = gpu_times(self._kubectl.node.installed.node.driver, self._gpu)
         return {each.tag: each.busy_ns for each in found if each.tag}

@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
-    """Run it on the best stage there is, else become ``cgpu demo``; 0 if all went as it must."""
+    """Run the demonstration with Docker, else become ``cgpu demo``; return 0 if all went well."""
     program.undo_when_terminated()
     nvidia_smi = _nvidia_smi()
     reason = _why_no_docker()
@@ -47,7 +47,7 @@ def _work() -> int:
 
 
 def _why_no_docker() -> str:
-    """Install what containers need; what is in the way, or nothing."""
+    """Install what containers need; return what is in the way, or nothing."""
     if os.geteuid() != 0:
         return "Not root, so no container engine can be started"
     if subprocess.run(["sh", SETUP, "demo"], check=False).returncode != 0:
@@ -56,7 +56,7 @@ def _why_no_docker() -> str:
 
 
 def _nvidia_smi() -> Path | None:
-    """The machine's own, else the one of driver 535 from Debian; None where it cannot be had."""
+    """Return the machine's own, else that of driver 535 from Debian; None if it cannot be had."""
     if own := shutil.which("nvidia-smi"):
         return Path(own)
     from step import step

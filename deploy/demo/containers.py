@@ -36,9 +36,12 @@ _SMI = "/usr/bin/nvidia-smi"
 
 
 def _install(folder: Path) -> Path:
-    """Copy what engines start into ``folder``, where root alone can write; the runtime there.
+    """Copy the files that engines start into ``folder``, where root alone can write.
 
     Containers get nothing that another user could change, and the repository may be a user's.
+
+    Returns:
+        The runtime there.
     """
     folder.mkdir(mode=0o755)
     words = ["cp", "-r", *(ROOT / package for package in _PACKAGES), folder]
@@ -85,7 +88,7 @@ class Containers:
             self._volumes.append(Volume(nvidia_smi, _SMI))
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,14 +99,14 @@ class Containers:
             print(f"note: not all of {self._enclosure.base} could be removed: {error}")
 
     def play(self) -> bool:
-        """Run the demonstration; whether all was as it must be."""
+        """Run the demonstration; return whether all was as it must be."""
         good = play_demo(self, self._gpu.total_bytes)
         if not good:
             print(others.describe_holders(self._driver, self._gpu))
         return good
 
     def format_command(self, part: int) -> str:
-        """What a user types."""
+        """Return the command that a user types."""
         variables = " ".join(f"-e {name}={value}" for name, value in self._variables(part).items())
         return f"docker run --runtime=cgpu {variables} IMAGE PROGRAM"
 
@@ -125,23 +128,23 @@ class Containers:
         return Tenant(part, process, lambda: self._docker.docker("kill", name, check=False))
 
     def try_start(self, part: int) -> str:
-        """The sentence with which one more is refused; nothing where it is not."""
+        """Return the sentence with which one more is refused; nothing if it is not."""
         done = self._docker.run(
             _IMAGE, "true", options=["--runtime=cgpu"], env=self._variables(part), check=False
         )
         return done.stderr.partition("\n")[0]
 
     def show_usage(self) -> None:
-        """Print what cgpu-smi prints."""
+        """Print the output of cgpu-smi."""
         smi = [sys.executable, "-m", "cgpu_cli.smi", *self._flags]
         print(self._enclosure.run(*smi).stdout, end="", flush=True)
 
     def count_tenants(self) -> int:
-        """How many cgpu-smi lists."""
+        """Return how many programs cgpu-smi lists."""
         return len(self._usage()["containers"])
 
     def gpu_times(self) -> dict[int, int]:
-        """GPU time in ns that each has had, by its part."""
+        """Return the GPU time in ns that each has had, by its part."""
         return true_times(self._driver)
 
     def _usage(self) -> dict[str, Any]:

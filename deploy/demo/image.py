@@ -36,7 +36,7 @@ def make(root: Path, program: Path, used: Iterable[Path]) -> None:
 
 
 def _libraries(files: Iterable[Path]) -> set[Path]:
-    """What the dynamic loader gives ``files``, and the loader itself."""
+    """Return the libraries that the dynamic loader gives ``files``, and the loader itself."""
     found = (_LIBRARY.findall(_output(Path("/usr/bin/ldd"), file)) for file in files)
     return {Path(path) for paths in found for path in paths}
 

@@ -43,7 +43,7 @@ def _ours() -> dict[str, bytes]:
 
 
 def _libraries() -> dict[str, bytes]:
-    """Their modules in Python, what describes them, and their licences."""
+    """Return the libraries' modules in Python, their descriptions, and their licences."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download"]
@@ -60,7 +60,7 @@ def _libraries() -> dict[str, bytes]:
 
 
 def _pack(files: dict[str, bytes], target: Path) -> None:
-    """The same files give the same bytes."""
+    """Write the archive; the same files give the same bytes."""
     made = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     with target.open("wb") as file:
         file.write(b"#!/usr/bin/env python3\n")

@@ -166,7 +166,7 @@ PARSED = {
 
 
 def pages() -> dict[str, str]:
-    """Every page by its file's name."""
+    """Return every page by its file's name."""
     made = {name: _page(name, _parsed(name, program)) for name, program in PARSED.items()}
     made["cgpu-run.1"] = _page("cgpu-run.1", _run())
     made["cgpu-runtime.8"] = _page("cgpu-runtime.8", _RUNTIME)
@@ -187,7 +187,7 @@ def _page(name: str, body: str) -> str:
 
 
 def _environment(name: str) -> str:
-    """The variables that this program reads; on the overview page, also the policies."""
+    """Return the variables that this program reads; on the overview page, also the policies."""
     own = "".join(entry(each, _VARIABLES[each]) for each in _ENVIRONMENT[name])
     if name != "cgpu.7":
         return f".SH ENVIRONMENT\n{own}.PP\n{_OF_CONTAINERS}"

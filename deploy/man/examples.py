@@ -13,7 +13,7 @@ class Example(NamedTuple):
 
 
 def of_page(name: str) -> list[Example]:
-    """Those of a page, by its file's name."""
+    """Return the examples of a page, by its file's name."""
     return [Example(*each.removeprefix("# ").split("\n", 1)) for each in _TEXT[name].split("\n\n")]
 
 

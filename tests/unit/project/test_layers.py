@@ -279,7 +279,9 @@ def test_files_import_each_other_in_circles_only_where_nothing_can_part_them() -
 def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     imports = modules()
     pure = {name for name in imports if name.startswith("cgpu_k8s.objects")}
-    pure |= {f"cgpu_k8s.scheduler.{name}" for name in ("allocation", "cache", "placing")}
+    pure |= {
+        f"cgpu_k8s.scheduler.{name}" for name in ("allocation", "cache", "placing", "topology")
+    }
     below = set().union(*(reached(name, imports) for name in pure))
     ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}
     assert ours == {"cgpu_node.allocation_annotation", "cgpu_node.jsontext"}

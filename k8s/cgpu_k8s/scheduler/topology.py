@@ -1,0 +1,147 @@
+"""Chooses GPUs of one node by the links between them: pure functions of links and free GPUs.
+
+GPUs are numbers here, the rows of a matrix of scores. The scale is the published one of tools that
+place whole GPUs: 10 across CPUs up to 60 on one board, and 100 for each NVLink.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.objects.links import (
+    HOST_BRIDGE,
+    INTERNAL,
+    MULTIPLE,
+    NODE,
+    SINGLE,
+    SYSTEM,
+    UNKNOWN,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cgpu_k8s.objects.links import GpuLink
+
+    Scores = tuple[tuple[int, ...], ...]
+
+PCIE_SCORES = {
+    UNKNOWN: 0,
+    SYSTEM: 10,
+    NODE: 20,
+    HOST_BRIDGE: 30,
+    MULTIPLE: 40,
+    SINGLE: 50,
+    INTERNAL: 60,
+}
+NVLINK_SCORE = 100
+MOST_EXHAUSTIVE = 16  # free GPUs of which every set is tried: 12,870 sets at most
+
+
+class GpuSet(NamedTuple):
+    """GPUs of one node that go together.
+
+    Attributes:
+        gpus: their numbers, the least first.
+        within: the sum of the scores of all links between them.
+        left: the sum of those between the free GPUs that are left.
+    """
+
+    gpus: tuple[int, ...]
+    within: int
+    left: int
+
+
+def score_links(gpus: int, links: Sequence[GpuLink]) -> Scores:
+    """The matrix of scores of so many GPUs, by the links of their pairs in order."""
+    scores = [[0] * gpus for _ in range(gpus)]
+    pairs = ((one, other) for one in range(gpus) for other in range(one + 1, gpus))
+    for (one, other), link in zip(pairs, links, strict=True):
+        score = PCIE_SCORES[link.kind] + NVLINK_SCORE * link.nvlinks
+        scores[one][other] = scores[other][one] = score
+    return tuple(map(tuple, scores))
+
+
+@lru_cache(maxsize=4096)
+def choose_set(
+    scores: Scores, free: tuple[int, ...], count: int, partitions: tuple[int, ...] = ()
+) -> GpuSet | None:
+    """The ``count`` of the free GPUs with the best links, of those that leave the best links.
+
+    Args:
+        scores: of the links between all GPUs of the node.
+        free: the GPUs to choose from, the least number first; of equal sets the first is taken.
+        count: how many go together, at least 1.
+        partitions: sizes of sets that the node's switches allow, each aligned to its size; none:
+            any set is allowed.
+
+    Returns:
+        None if there is no such set.
+    """
+    if not 0 < count <= len(free):
+        return None
+    if partitions:
+        sets = _list_aligned(free, count) if count in partitions else []
+    elif len(free) <= MOST_EXHAUSTIVE:
+        return _find_best_set(scores, free, count)
+    else:
+        sets = [_grow_set(scores, free, first, count) for first in free]
+    rated = [_rate_set(scores, free, gpus) for gpus in sets]
+    return max(rated, key=lambda each: (each.within, each.left), default=None)
+
+
+def sum_within(scores: Scores, gpus: Sequence[int]) -> int:
+    """The sum of the scores of all links between some GPUs."""
+    return sum(scores[one][other] for one in gpus for other in gpus if one < other)
+
+
+def _rate_set(scores: Scores, free: tuple[int, ...], gpus: tuple[int, ...]) -> GpuSet:
+    left = [each for each in free if each not in gpus]
+    return GpuSet(gpus, sum_within(scores, gpus), sum_within(scores, left))
+
+
+def _list_aligned(free: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
+    """The aligned sets of this size of which every GPU is free."""
+    begins = [each for each in free if each % count == 0]
+    sets = [tuple(range(begin, begin + count)) for begin in begins]
+    return [each for each in sets if set(each) <= set(free)]
+
+
+def _find_best_set(scores: Scores, free: tuple[int, ...], count: int) -> GpuSet:
+    """The best of all sets, by trying each of them once.
+
+    ``gains`` has what each GPU that may come next adds to the sum within, and ``cut`` the sum of
+    all links of the GPUs that are chosen: what is left follows from both.
+    """
+    sums = {gpu: sum(scores[gpu][other] for other in free) for gpu in free}
+    every = sum(sums.values()) // 2
+    best = GpuSet((), -1, 0)
+
+    def extend(
+        chosen: tuple[int, ...], within: int, cut: int, rest: Sequence[int], gains: list[int]
+    ) -> None:
+        nonlocal best
+        missing = count - len(chosen)
+        for at in range(len(rest) - missing + 1):
+            gpu, total = rest[at], within + gains[at]
+            if missing > 1:
+                row, ahead = scores[gpu], rest[at + 1 :]
+                more = [have + row[each] for have, each in zip(gains[at + 1 :], ahead, strict=True)]
+                extend((*chosen, gpu), total, cut + sums[gpu], ahead, more)
+            elif total >= best.within:
+                left = every - cut - sums[gpu] + total
+                if (total, left) > best[1:]:
+                    best = GpuSet((*chosen, gpu), total, left)
+
+    extend((), 0, 0, free, [0] * len(free))
+    return best
+
+
+def _grow_set(scores: Scores, free: tuple[int, ...], first: int, count: int) -> tuple[int, ...]:
+    """A good set with this GPU, where too many exist to try all: the best next one each time."""
+    chosen = [first]
+    while len(chosen) < count:
+        rest = (each for each in free if each not in chosen)
+        chosen.append(max(rest, key=lambda gpu: sum(scores[gpu][each] for each in chosen)))
+    return tuple(sorted(chosen))

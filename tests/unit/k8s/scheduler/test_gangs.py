@@ -1,0 +1,182 @@
+"""Nodes and GPUs for whole groups of pods: as good as by brute force on small clusters."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from cgpu_k8s.objects.links import GpuLink
+from cgpu_k8s.scheduler.gangs import Ask, Member, Room, Spot, place_members
+from cgpu_k8s.scheduler.topology import score_links, sum_within
+
+pytestmark = pytest.mark.unit
+
+
+def room(name: str, chance: random.Random, gpus: int) -> Room:
+    """A node with random links, of which some GPUs are taken."""
+    links = [
+        GpuLink(chance.choice("sy"), chance.choice((0, 0, 2)))
+        for _ in range(gpus * (gpus - 1) // 2)
+    ]
+    free = tuple((8, 100, 20) if chance.random() < 0.8 else (4, 40, 19) for _ in range(gpus))
+    whole = tuple(gpu for gpu, part in enumerate(free) if part[0] == 8)
+    return Room(name, free, whole, score_links(gpus, links))
+
+
+def empty(name: str, gpus: int = 8) -> Room:
+    """A node with two islands of NVLinks."""
+    pairs = itertools.combinations(range(gpus), 2)
+    half = gpus // 2
+    links = [
+        GpuLink("s", 4) if one // half == other // half else GpuLink("y") for one, other in pairs
+    ]
+    free = ((8, 100, 20),) * gpus
+    return Room(name, free, tuple(range(gpus)), score_links(gpus, links))
+
+
+def members(*sizes: int, nodes: str = "abc", part: tuple[int, ...] = ()) -> list[Member]:
+    return [Member(f"u{n}", Ask(size, part), frozenset(nodes)) for n, size in enumerate(sizes)]
+
+
+def cost(rooms: dict[str, Room], spots: dict[str, Spot]) -> tuple[int, int]:
+    """Number of nodes, and the sum of links within each node's part, as less is better."""
+    used: dict[str, list[int]] = {}
+    for spot in spots.values():
+        used.setdefault(spot.node, []).extend(spot.gpus)
+    nodes = sum(not rooms[name].joined for name in used)
+    return nodes, -sum(sum_within(rooms[name].scores, gpus) for name, gpus in used.items())
+
+
+def tried(group: list[Member], rooms: dict[str, Room]) -> tuple[int, int] | None:
+    """The least cost of all ways to give each pod GPUs of its own."""
+    best: tuple[int, int] | None = None
+
+    def go(at: int, spots: dict[str, Spot], taken: set[tuple[str, int]]) -> None:
+        nonlocal best
+        if at == len(group):
+            found = cost(rooms, spots)
+            best = found if best is None else min(best, found)
+            return
+        pod = group[at]
+        for name in sorted(pod.nodes & rooms.keys()):
+            open_to = [gpu for gpu in rooms[name].whole if (name, gpu) not in taken]
+            for gpus in itertools.combinations(open_to, pod.ask.gpus):
+                here = {(name, gpu) for gpu in gpus}
+                go(at + 1, {**spots, pod.uid: Spot(name, gpus)}, taken | here)
+
+    go(0, {}, set())
+    return best
+
+
+def test_a_group_of_whole_gpus_is_placed_as_by_brute_force() -> None:
+    chance = random.Random(7)
+    placed = 0
+    for _ in range(400):
+        rooms = {name: room(name, chance, chance.randint(1, 4)) for name in "abc"}
+        if chance.random() < 0.3:
+            rooms["b"] = rooms["b"]._replace(joined=True)
+        sizes = [chance.choice((1, 1, 2)) for _ in range(chance.randint(1, 4))]
+        group = [
+            each._replace(nodes=frozenset(chance.choice(("abc", "abc", "ab", "c"))))
+            for each in members(*sizes)
+        ]
+        found, expected = place_members(group, rooms.values()), tried(group, rooms)
+        if isinstance(found, str):
+            assert expected is None
+            continue
+        placed += 1
+        assert cost(rooms, found) == expected
+        assert found.keys() == {each.uid for each in group}
+        taken = [(spot.node, gpu) for spot in found.values() for gpu in spot.gpus]
+        assert len(taken) == len(set(taken))
+        for each in group:
+            spot = found[each.uid]
+            assert spot.node in each.nodes
+            assert len(spot.gpus) == each.ask.gpus
+            assert set(spot.gpus) <= set(rooms[spot.node].whole)
+    assert 100 < placed < 390
+
+
+def fits(left: dict[tuple[str, int], list[int]], group: list[Member]) -> bool:
+    """Whether shares have room in some way."""
+    if not group:
+        return True
+    ask = group[0].ask
+    for node in sorted({node for node, _ in left}):
+        able = [key for key in left if key[0] == node and left[key][0] >= ask.part[0]]
+        for keys in itertools.combinations(able, ask.gpus):
+            for key in keys:
+                left[key][0] -= ask.part[0]
+            whole = fits(left, group[1:])
+            for key in keys:
+                left[key][0] += ask.part[0]
+            if whole:
+                return True
+    return False
+
+
+def test_a_group_of_equal_shares_is_refused_only_where_no_way_has_room() -> None:
+    chance = random.Random(8)
+    refused = 0
+    for _ in range(300):
+        rooms = [room(name, chance, chance.randint(1, 3)) for name in "ab"]
+        size, units = chance.choice((1, 1, 2)), chance.choice((2, 3, 4, 5))
+        group = members(*[size] * chance.randint(1, 5), part=(units, 0, 1))
+        left = {(each.node, gpu): [part[0]] for each in rooms for gpu, part in enumerate(each.free)}
+        found = place_members(group, rooms)
+        refused += isinstance(found, str)
+        assert isinstance(found, dict) == fits(left, group)
+        for spot in found.values() if isinstance(found, dict) else ():
+            for gpu in spot.gpus:
+                left[spot.node, gpu][0] -= units
+        assert all(units[0] >= 0 for units in left.values())
+    assert 20 < refused < 280
+
+
+def test_a_group_goes_to_the_fewest_nodes_and_into_islands() -> None:
+    spots = place_members(members(2, 2, 2, 2), [empty("a", 4), empty("b"), empty("c")])
+    assert isinstance(spots, dict)
+    assert {spot.node for spot in spots.values()} == {"b"}
+    assert all(len({gpu // 4 for gpu in spot.gpus}) == 1 for spot in spots.values())
+
+
+def test_a_group_goes_where_some_of_it_is_already() -> None:
+    rooms = [empty("a"), empty("b")._replace(joined=True)]
+    spots = place_members(members(4), rooms)
+    assert isinstance(spots, dict)
+    assert spots["u0"].node == "b"
+
+
+def test_of_equal_nodes_the_one_with_the_least_left_is_taken() -> None:
+    less = empty("b")._replace(free=((8, 100, 20),) * 4 + ((),) * 4, whole=(0, 1, 2, 3))
+    spots = place_members(members(2, part=(4, 0, 1)), [empty("a"), less])
+    assert isinstance(spots, dict)
+    assert spots["u0"].node == "b"
+
+
+def test_whole_gpus_and_shares_of_one_group_do_not_meet_on_a_gpu() -> None:
+    group = [*members(3), Member("share", Ask(1, (4, 0, 1)), frozenset("abc"))]
+    spots = place_members(group, [empty("a", 4)])
+    assert isinstance(spots, dict)
+    assert not set(spots["share"].gpus) & set(spots["u0"].gpus)
+    assert isinstance(place_members([*group, *members(1)[:0]], [empty("a", 2)]), str)
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        (members(8, 8, 8), "its 3 pods ask for 24 GPUs, and their nodes have 16 in all"),
+        (members(5, 5, 5), "its nodes have room for 2 of its 3 pods that wait"),
+        (members(1, nodes="z"), "its 1 pods ask for 1 GPUs, and their nodes have 0 in all"),
+    ],
+)
+def test_a_group_without_room_gets_a_sentence(group: list[Member], sentence: str) -> None:
+    assert place_members(group, [empty("a"), empty("b")]) == sentence
+
+
+def test_a_group_of_too_many_kinds_gets_a_sentence() -> None:
+    group = [Member(f"u{n}", Ask(1, (n + 1, 0, 1)), frozenset("a")) for n in range(11)]
+    found = place_members(group, [empty("a")])
+    assert found == "its 11 pods ask for 11 different things: expected fewer"

@@ -1,0 +1,289 @@
+"""Groups of pods: whole or not at all, whatever the order in which their pods ask."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_k8s.objects.links import GpuLink
+from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.groups import (
+    HOLD_SECONDS,
+    GroupError,
+    GroupName,
+    GroupPod,
+    Groups,
+    read_group,
+)
+from cgpu_k8s.scheduler.topology import score_links
+
+pytestmark = pytest.mark.unit
+
+GPUS = 8
+SCORES = score_links(GPUS, [GpuLink("s", 4)] * 28)
+
+
+class Nodes:
+    """Nodes of eight GPUs, and who has which of them: bound or reserved."""
+
+    def __init__(self, *names: str) -> None:
+        self.taken: dict[str, dict[int, str]] = {name: {} for name in names}
+        self.groups = Groups(self.rooms, self.reserve, self.release)
+        self.bound: dict[str, Spot] = {}
+
+    def rooms(self) -> list[Room]:
+        found = []
+        for name, taken in self.taken.items():
+            whole = tuple(gpu for gpu in range(GPUS) if gpu not in taken)
+            found.append(Room(name, ((8, 100, 20),) * GPUS, whole, SCORES))
+        return found
+
+    def reserve(self, uid: str, spot: Spot) -> None:
+        for gpu in spot.gpus:
+            assert self.taken[spot.node].setdefault(gpu, uid) == uid, "two pods on one GPU"
+
+    def release(self, uid: str) -> None:
+        for taken in self.taken.values():
+            for gpu in [gpu for gpu, owner in taken.items() if owner == uid]:
+                del taken[gpu]
+
+    def ask(self, pod: GroupPod, now: float = 0.0, nodes: str = "") -> Spot | str:
+        return self.groups.find_spot(pod.uid, nodes or [*self.taken], now)
+
+    def bind(self, pod: GroupPod, spot: Spot) -> None:
+        self.bound[pod.uid] = spot
+        self.groups.update_pod(pod._replace(node=spot.node))
+
+    def delete(self, pod: GroupPod) -> None:
+        self.groups.remove_pod(pod.uid)
+        self.release(pod.uid)
+        self.bound.pop(pod.uid, None)
+
+    def count(self) -> int:
+        return sum(map(len, self.taken.values()))
+
+
+def group(name: str, size: int, gpus: int = 2, first: int = 0) -> list[GroupPod]:
+    made = GroupName("ml", name, size)
+    return [GroupPod(f"{name}-{n}", made, f"{first + n:06}", Ask(gpus)) for n in range(size)]
+
+
+def known(nodes: Nodes, *pods: GroupPod) -> None:
+    for pod in pods:
+        nodes.groups.update_pod(pod)
+
+
+def test_no_pod_has_anything_until_the_last_has_asked_and_then_all_have() -> None:
+    nodes, pods = Nodes("a"), group("job", 4)
+    known(nodes, *pods)
+    for pod in pods[:3]:
+        assert isinstance(nodes.ask(pod), str)
+        assert nodes.count() == 0
+    assert isinstance(nodes.ask(pods[3]), Spot)
+    assert nodes.count() == 8
+    assert sorted(nodes.groups.list_waiting()) == [pod.uid for pod in pods]
+    assert all(isinstance(nodes.ask(pod), Spot) for pod in pods)
+
+
+def test_who_waits_is_shown_how_many_of_the_group_are_there() -> None:
+    nodes, pods = Nodes("a"), group("job", 4)
+    known(nodes, *pods[:2])
+    assert nodes.ask(pods[0]) == (
+        "group job: 2 of its 4 pods are there, 1 of them ask for a node: all or none are placed"
+    )
+
+
+def test_a_group_that_does_not_fit_holds_nothing_and_stops_no_later_one() -> None:
+    nodes = Nodes("a")
+    large, small = group("large", 5), group("small", 2, first=9)
+    known(nodes, *large, *small)
+    answers = [nodes.ask(pod) for pod in (*large, *small)]
+    assert answers[4] == "group large: its 5 pods ask for 10 GPUs, and their nodes have 8 in all"
+    assert isinstance(answers[6], Spot)
+    assert nodes.count() == 4
+
+
+def test_the_group_whose_first_pod_is_older_has_room_first() -> None:
+    nodes = Nodes("a")
+    older, newer = group("older", 3), group("newer", 3, first=5)
+    filler = group("filler", 4, first=9)
+    known(nodes, *filler)
+    for pod in filler:
+        nodes.ask(pod)
+    known(nodes, *older, *newer)
+    for pod in (*older, *newer):
+        assert isinstance(nodes.ask(pod), str)
+    for pod in filler:
+        nodes.delete(pod)
+    answer = nodes.ask(newer[0])
+    assert answer == "group newer: its nodes have room for 1 of its 3 pods that wait"
+    assert sorted(nodes.groups.list_waiting()) == [pod.uid for pod in older]
+
+
+def test_what_is_reserved_for_too_long_is_free_again_unless_a_pod_is_bound() -> None:
+    nodes, pods = Nodes("a"), group("job", 2)
+    known(nodes, *pods)
+    nodes.ask(pods[0])
+    nodes.ask(pods[1])
+    nodes.groups.expire(HOLD_SECONDS)
+    assert nodes.count() == 4
+    nodes.groups.expire(HOLD_SECONDS + 1)
+    assert nodes.count() == 0
+    assert isinstance(nodes.ask(pods[0]), str)
+    spot = nodes.ask(pods[1])
+    assert isinstance(spot, Spot)
+    nodes.bind(pods[1], spot)
+    nodes.groups.expire(10 * HOLD_SECONDS)
+    assert nodes.count() == 4
+    assert isinstance(nodes.ask(pods[0]), Spot)
+
+
+def test_a_pod_whose_scheduler_no_longer_allows_its_node_moves_with_its_group() -> None:
+    nodes, pods = Nodes("a", "b"), group("job", 2)
+    known(nodes, *pods)
+    nodes.ask(pods[0])
+    nodes.ask(pods[1])
+    spot = nodes.ask(pods[0], nodes="b")
+    assert isinstance(spot, Spot)
+    assert spot.node == "b"
+    assert nodes.count() == 4
+
+
+def test_a_pod_that_replaces_one_of_a_bound_group_goes_beside_the_others() -> None:
+    nodes, pods = Nodes("a", "b", "c"), group("job", 3)
+    known(nodes, *pods)
+    for pod in pods:
+        nodes.ask(pod)
+    for pod in pods:
+        spot = nodes.ask(pod)
+        assert isinstance(spot, Spot)
+        nodes.bind(pod, spot)
+    [node] = {spot.node for spot in nodes.bound.values()}
+    nodes.delete(pods[0])
+    again = pods[0]._replace(uid="again", created="9")
+    known(nodes, again)
+    spot = nodes.ask(again)
+    assert isinstance(spot, Spot)
+    assert spot.node == node
+
+
+def test_pods_beyond_the_least_number_are_placed_where_there_is_room() -> None:
+    nodes = Nodes("a")
+    pods = [pod._replace(group=pod.group._replace(size=3)) for pod in group("job", 5)]
+    known(nodes, *pods)
+    answers = [nodes.ask(pod) for pod in pods]
+    assert [isinstance(each, Spot) for each in answers] == [False, False, True, True, False]
+    assert nodes.count() == 8
+
+
+@given(
+    st.randoms(use_true_random=False),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=6),
+)
+def test_groups_whose_pods_ask_in_any_order_are_whole_or_nothing_and_lose_no_gpu(
+    chance: random.Random, sizes: list[tuple[int, int]]
+) -> None:
+    nodes = Nodes("a", "b")
+    jobs = [group(f"g{n}", size, gpus, first=10 * n) for n, (size, gpus) in enumerate(sizes)]
+    ahead = [pod for job in jobs for pod in job]
+    chance.shuffle(ahead)
+    waiting: list[GroupPod] = []
+    for now in range(4 * len(ahead)):
+        if ahead:
+            pod = ahead.pop()
+            known(nodes, pod)
+            waiting.append(pod)
+        for pod in chance.sample(waiting, len(waiting)):
+            spot = nodes.ask(pod, float(now))
+            if isinstance(spot, Spot) and chance.random() < 0.7:
+                nodes.bind(pod, spot)
+                waiting.remove(pod)
+        if chance.random() < 0.1:
+            nodes.groups.expire(1e6)
+        assert all(_held(nodes, job) in (0, len(job)) for job in jobs)
+    unplaced = [job for job in jobs if job[0].uid not in nodes.bound]
+    assert all(_parted(nodes, job) for job in unplaced)
+    for job in jobs:
+        for pod in job:
+            nodes.delete(pod)
+    assert nodes.count() == 0
+
+
+def _held(nodes: Nodes, job: list[GroupPod]) -> int:
+    """How many pods of a group have GPUs."""
+    owners = {owner for taken in nodes.taken.values() for owner in taken.values()}
+    return len(owners & {pod.uid for pod in job})
+
+
+def _parted(nodes: Nodes, job: list[GroupPod]) -> bool:
+    """Whether the nodes have too few GPUs beside each other for the pods of a group."""
+    each = job[0].ask.gpus
+    return sum(len(room.whole) // each for room in nodes.rooms()) < len(job)
+
+
+def test_100_groups_of_4_pods_in_any_order_fill_60_nodes_to_the_last_gpu() -> None:
+    chance = random.Random(3)
+    nodes = Nodes(*(f"n{n:02}" for n in range(60)))
+    jobs = [group(f"g{n}", 4, gpus=1 + (n % 5 == 0), first=4 * n) for n in range(100)]
+    pods = [pod for job in jobs for pod in job]
+    known(nodes, *pods)
+    chance.shuffle(pods)
+    for pod in pods * 2:
+        spot = nodes.ask(pod)
+        if isinstance(spot, Spot) and pod.uid not in nodes.bound:
+            nodes.bind(pod, spot)
+    assert len(nodes.bound) == 400
+    assert nodes.count() == 480
+
+
+NAME, SIZE = (
+    "pod-group.scheduling.sigs.k8s.io/name",
+    "pod-group.scheduling.sigs.k8s.io/min-available",
+)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"gpu-topology": "job", "gpu-topology-replica": "4"},
+        {NAME: "job", SIZE: "4"},
+        {NAME: "job", SIZE: "4", "gpu-topology": "job", "gpu-topology-replica": "4", "app": "x"},
+    ],
+)
+def test_labels_make_a_group(labels: dict[str, str]) -> None:
+    assert read_group("ml", labels) == GroupName("ml", "job", 4)
+
+
+def test_a_pod_without_such_labels_is_in_no_group() -> None:
+    assert read_group("ml", {"app": "x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ({"gpu-topology": "job"}, "label gpu-topology without gpu-topology-replica: expected both"),
+        ({SIZE: "3"}, f"label {SIZE} without {NAME}: expected both"),
+        (
+            {"gpu-topology": "job", "gpu-topology-replica": "0"},
+            "label gpu-topology-replica=0: expected a whole number from 1 to 9999",
+        ),
+        (
+            {"gpu-topology": "a", "gpu-topology-replica": "2", NAME: "b", SIZE: "2"},
+            "labels gpu-topology and pod-group.scheduling.sigs.k8s.io/name: expected one group",
+        ),
+    ],
+)
+def test_labels_that_make_no_group_get_a_sentence(labels: dict[str, str], sentence: str) -> None:
+    with pytest.raises(GroupError) as error:
+        read_group("ml", labels)
+    assert str(error.value) == sentence
+
+
+def test_pods_of_a_group_that_disagree_about_its_size_get_a_sentence() -> None:
+    nodes, pods = Nodes("a"), group("job", 2)
+    known(nodes, pods[0], pods[1]._replace(group=GroupName("ml", "job", 3)))
+    sentence = "group job: its pods name 2 and 3 as its size: expected one number"
+    assert [nodes.ask(pod) for pod in pods] == [sentence] * 2

@@ -280,7 +280,8 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     imports = modules()
     pure = {name for name in imports if name.startswith("cgpu_k8s.objects")}
     pure |= {
-        f"cgpu_k8s.scheduler.{name}" for name in ("allocation", "cache", "placing", "topology", "gangs", "groups")
+        f"cgpu_k8s.scheduler.{name}"
+        for name in ("allocation", "cache", "placing", "topology", "gangs", "groups", "units")
     }
     below = set().union(*(reached(name, imports) for name in pure))
     ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}

@@ -1,0 +1,317 @@
+"""Leads the pods of a ResourcePolicy to its units of nodes: pure functions of counts and nodes.
+
+A pod counts in the first unit that takes it: its node is of the unit, it has the unit's labels and
+annotations, and pods that came before it leave room by ``max``. So two units may have nodes in
+common, and what is counted does not depend on the order of events.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.objects.policies import (
+    BEFORE_NEXT,
+    ECS,
+    LACK_AND_NO_TERMINATING,
+    MAX_ONLY,
+    PREFER,
+    TIMEOUT_OR_MAX,
+    match_labels,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cgpu_k8s.objects.policies import NodeUnit, ResourcePolicy
+
+    Labels = Mapping[str, str]
+    Key = tuple[str, ...]  # values of the labels by which a policy counts apart
+
+VIRTUAL_NODE = ("type", "virtual-kubelet")  # a label that virtual nodes have
+COST_STEP = 100  # between the deletion costs of two units
+_PODS = "pods"
+
+
+class PolicyPod(NamedTuple):
+    """A pod as policies see it.
+
+    Attributes:
+        uid: its UID.
+        namespace: where it is.
+        labels: its labels, also those that a unit gives it at its binding.
+        annotations: likewise.
+        requests: what it requests, by resource.
+        created: when, as text that sorts by time.
+        terminating: whether it is being deleted.
+    """
+
+    uid: str
+    namespace: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str] = {}
+    requests: Mapping[str, Decimal] = {}
+    created: str = ""
+    terminating: bool = False
+
+
+class UnitCount(NamedTuple):
+    """The pods of one unit: how many count, what they request, and how many are being deleted."""
+
+    pods: int = 0
+    resources: Mapping[str, Decimal] = {}
+    terminating: int = 0
+
+
+class UnitChoice(NamedTuple):
+    """The unit in force for a pod.
+
+    Attributes:
+        unit: its number in the policy, from 0; one more than the last: the nodes outside all.
+        nodes: those of it that have room; (): the pod waits.
+        reason: why units before this one, or all, were passed over; one sentence.
+        waits: since when the pod has lacked room in units, by their numbers.
+        again: when it has to be tried again, if nothing else happens; None: only after a change.
+    """
+
+    unit: int
+    nodes: tuple[str, ...]
+    reason: str
+    waits: Mapping[int, float]
+    again: float | None = None
+
+
+class Attempt(NamedTuple):
+    """A try to find a node for a pod.
+
+    Attributes:
+        pod: as it is before its binding.
+        now: the time, by a clock in seconds that never goes back.
+        waits: since when it has lacked room in units, from the choice before; {}: none was.
+    """
+
+    pod: PolicyPod
+    now: float = 0.0
+    waits: Mapping[int, float] = {}
+
+
+class _Counted(NamedTuple):
+    pod: PolicyPod
+    units: tuple[int, ...]  # that its node and its labels allow
+    counts: bool  # False: it is only known to be terminating
+
+
+def has_node(unit: NodeUnit, labels: Labels) -> bool:
+    """Return whether a node with these labels is of a unit."""
+    name, value = VIRTUAL_NODE
+    virtual = labels.get(name) == value
+    return virtual == (unit.resource != ECS) and unit.nodes.items() <= labels.items()
+
+
+def find_policy(
+    policies: Iterable[ResourcePolicy], pod: PolicyPod
+) -> tuple[ResourcePolicy | None, str]:
+    """Return the policy of a pod, the oldest that selects it, and a sentence if others do, too."""
+    found = [
+        each
+        for each in sorted(policies, key=lambda policy: (policy.created, policy.name))
+        if each.namespace == pod.namespace and match_labels(each.selector, pod.labels)
+    ]
+    if len(found) < 2:  # noqa: PLR2004 (one, or none)
+        return (found[0] if found else None), ""
+    others = ", ".join(each.name for each in found[1:])
+    return found[0], f"ResourcePolicy {found[0].name} counts, and {others} select the same pod"
+
+
+def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:
+    """Return by which values a pod is counted, or None and a sentence if it lacks a label."""
+    missing = [each for each in policy.keys if each not in labels]
+    if missing:
+        return None, (
+            f"ResourcePolicy {policy.name}: matchLabelKeys has {missing[0]}, and the pod has no"
+            " such label"
+        )
+    return tuple(labels[each] for each in policy.keys), ""
+
+
+class UnitCounts:
+    """The pods of one policy that are on nodes, or will be."""
+
+    def __init__(self, policy: ResourcePolicy) -> None:
+        self.policy = policy
+        self._pods: dict[Key, dict[str, _Counted]] = {}
+        self._keys: dict[str, Key] = {}
+
+    def update_pod(self, pod: PolicyPod, node: Labels) -> None:
+        """Count a pod on a node with these labels, in place of what was known of it."""
+        self.remove_pod(pod.uid)
+        policy = self.policy
+        key, _ = read_key(policy, pod.labels)
+        if (
+            key is None
+            or pod.namespace != policy.namespace
+            or not match_labels(policy.selector, pod.labels)
+            or (policy.ignores_previous and pod.created < policy.created)
+        ):
+            return
+        units = tuple(
+            number
+            for number, unit in enumerate(policy.units)
+            if has_node(unit, node)
+            and unit.labels.items() <= pod.labels.items()
+            and unit.annotations.items() <= pod.annotations.items()
+        )
+        counts = not (pod.terminating and policy.ignores_terminating)
+        self._keys[pod.uid] = key
+        self._pods.setdefault(key, {})[pod.uid] = _Counted(pod, units, counts)
+
+    def remove_pod(self, uid: str) -> None:
+        """A pod is gone; one that is not counted is no error."""
+        key = self._keys.pop(uid, None)
+        if key is not None:
+            del self._pods[key][uid]
+            if not self._pods[key]:
+                del self._pods[key]
+
+    def assign_units(self, key: Key) -> dict[str, int]:
+        """The unit of each pod of a key, by UID; one more than the last: it is in none."""
+        return self._assign(key)[0]
+
+    def count_units(self, key: Key, without: str = "") -> tuple[UnitCount, ...]:
+        """The counts of all units, for pods of a key, without one pod."""
+        return self._assign(key, without)[1]
+
+    def list_costs(self) -> dict[str, int]:
+        """The deletion cost of each pod: a pod of the last unit costs least but for those in none.
+
+        A controller that scales in deletes the pods that cost least.
+        """
+        last = len(self.policy.units)
+        return {
+            uid: COST_STEP * (last - unit)
+            for key in self._pods
+            for uid, unit in self.assign_units(key).items()
+        }
+
+    def _assign(self, key: Key, without: str = "") -> tuple[dict[str, int], tuple[UnitCount, ...]]:
+        units = self.policy.units
+        counts = [UnitCount() for _ in units]
+        found = {}
+        pods = [each for uid, each in self._pods.get(key, {}).items() if uid != without]
+        for each in sorted(pods, key=lambda counted: (counted.pod.created, counted.pod.uid)):
+            open_to = (
+                unit
+                for unit in each.units
+                if not _find_limit(units[unit], counts[unit], each.pod.requests)
+            )
+            first = each.units[0] if each.units else len(units)
+            unit = next(open_to, first) if each.counts else first
+            found[each.pod.uid] = unit
+            if unit < len(units):
+                counts[unit] = _add_pod(counts[unit], each)
+        return found, tuple(counts)
+
+
+def _add_pod(count: UnitCount, counted: _Counted) -> UnitCount:
+    gone = count.terminating + counted.pod.terminating
+    if not counted.counts:
+        return count._replace(terminating=gone)
+    requests = counted.pod.requests
+    names = {*count.resources, *requests}
+    zero = Decimal(0)
+    sums = {name: count.resources.get(name, zero) + requests.get(name, zero) for name in names}
+    return UnitCount(count.pods + 1, sums, gone)
+
+
+def _find_limit(unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal]) -> str:
+    """The resource of which a unit has no more for one more pod; "": it has room for it."""
+    if unit.most is not None and count.pods >= unit.most:
+        return _PODS
+    for name, most in sorted(unit.most_resources.items()):
+        if name in requests and count.resources.get(name, Decimal(0)) + requests[name] > most:
+            return name
+    return ""
+
+
+def choose_unit(
+    policy: ResourcePolicy,
+    counts: Sequence[UnitCount],
+    attempt: Attempt,
+    fitting: Mapping[str, Labels],
+) -> UnitChoice:
+    """Choose the unit that a pod goes to, or in which it waits.
+
+    Args:
+        policy: that selects the pod.
+        counts: of its units, for the pod's key and without the pod.
+        attempt: for which pod, and when.
+        fitting: the labels of the nodes that have room for it, by name.
+    """
+    (pod, now, before), reasons = attempt, list[str]()
+    waits = dict(before)
+    for number, unit in enumerate(policy.units):
+        limit = _find_limit(unit, counts[number], pod.requests)
+        if limit:
+            reasons.append(_describe_limit(number, unit, counts[number], limit))
+            continue
+        nodes = tuple(name for name, labels in fitting.items() if has_node(unit, labels))
+        if nodes:
+            return UnitChoice(number, nodes, _join_reasons(policy, reasons), waits)
+        is_first = number not in waits
+        since = waits.setdefault(number, now)
+        held = _explain_hold(policy, unit, counts[number], now - since, is_first=is_first)
+        reasons.append(f"unit {number + 1} has no node with room" + held)
+        if held:
+            timed = policy.next_policy == TIMEOUT_OR_MAX
+            again = since + policy.timeout if timed else None
+            return UnitChoice(number, (), _join_reasons(policy, reasons), waits, again)
+    rest = tuple(
+        name
+        for name, labels in fitting.items()
+        if policy.strategy == PREFER and not any(has_node(unit, labels) for unit in policy.units)
+    )
+    if not rest:
+        outside = "no node outside has room" if policy.strategy == PREFER else "no other node may"
+        reasons.append(outside)
+    return UnitChoice(len(policy.units), rest, _join_reasons(policy, reasons), waits)
+
+
+def _explain_hold(
+    policy: ResourcePolicy, unit: NodeUnit, count: UnitCount, waited: float, *, is_first: bool
+) -> str:
+    """Return why a pod that lacks room in a unit waits for it; "": the next unit is tried."""
+    if policy.next_policy == MAX_ONLY and unit.is_limited:
+        return ", and only its max leads on"
+    if policy.next_policy == TIMEOUT_OR_MAX and waited < policy.timeout:
+        return f", and the pod waits up to {policy.timeout:g} s for one"
+    if policy.next_policy == LACK_AND_NO_TERMINATING and count.terminating:
+        return f", and {count.terminating} of its pods are ending"
+    if policy.preempt == BEFORE_NEXT and is_first:
+        return ", and pods of lower priority are evicted first"
+    return ""
+
+
+def _describe_limit(number: int, unit: NodeUnit, count: UnitCount, limit: str) -> str:
+    if limit == _PODS:
+        return f"unit {number + 1} has {count.pods} of its {unit.most} pods"
+    have, most = count.resources.get(limit, Decimal(0)), unit.most_resources[limit]
+    return f"unit {number + 1} has {have:f} of its {most:f} of {limit}"
+
+
+def _join_reasons(policy: ResourcePolicy, reasons: Sequence[str]) -> str:
+    return f"ResourcePolicy {policy.name}: {'; '.join(reasons)}" if reasons else ""
+
+
+def describe_unused(
+    policy: ResourcePolicy, nodes: Iterable[Labels], pods: Iterable[Labels]
+) -> list[str]:
+    """One sentence for each part of a policy that leads to nothing in the cluster as it is."""
+    known = list(nodes)
+    found = [
+        f"spec.units[{number}]: no node matches it"
+        for number, unit in enumerate(policy.units)
+        if not any(has_node(unit, labels) for labels in known)
+    ]
+    if not any(match_labels(policy.selector, labels) for labels in pods):
+        found.append("spec.selector: it selects no pod of the namespace")
+    return found

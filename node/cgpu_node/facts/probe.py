@@ -5,8 +5,8 @@
 only way to know what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings``
 prints which process holds how much of each GPU, once for each line that it reads; for the GPUs
 whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints the same as
-``facts``, once for each line. It needs the standard library and ``cgpu_node.jsontext`` only, so
-that it can run isolated; ``json`` would be a tenth of its memory.
+``facts`` and the links, once for each line. It needs the standard library, ``links.py`` and
+``cgpu_node.jsontext`` only, so that it can run isolated; ``json`` would be a tenth of its memory.
 """
 
 from __future__ import annotations
@@ -374,17 +374,17 @@ def main(question: str, driver_dir: str) -> None:
 
 
 def _print_answer(question: str, driver_dir: str) -> None:
+    from cgpu_node.facts.links import LinkReader
     from cgpu_node.jsontext import dumps
 
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
-    if question == "holdings":
+    if question in {"holdings", "gpus"}:
+        reader, holdings = LinkReader(nvml), question == "holdings"
         for line in sys.stdin:
-            print(dumps(_read_holdings(nvml, line.split())), flush=True)  # noqa: T201
-        return
-    if question == "gpus":
-        for _line in sys.stdin:
-            print(dumps(_read_facts(nvml)), flush=True)  # noqa: T201
+            asked = _read_holdings(nvml, line.split()) if holdings else _read_facts(nvml)
+            more = {} if holdings else {"links": reader.read_links(asked)}
+            print(dumps({**asked, **more}), flush=True)  # noqa: T201
         return
     if question == "facts":
         answer = _read_facts(nvml)

@@ -14,7 +14,11 @@ LIBRARIES = Path(__file__).resolve().parent / "_lib"
 
 
 class Gpu(NamedTuple):
-    """One GPU. What is not given is that of a Tesla T4."""
+    """One GPU. What is not given is that of a Tesla T4.
+
+    GPUs of one ``island`` above 0 have ``nvlinks`` NVLinks: to each other one of it, or all to its
+    switch if it is ``switched``.
+    """
 
     name: str = "Tesla T4"
     mib: int = 15109
@@ -23,6 +27,9 @@ class Gpu(NamedTuple):
     reserved_mib: int = 0
     capability: tuple[int, int] = (7, 5)
     sm_count: int = 40
+    island: int = 0
+    nvlinks: int = 0
+    switched: bool = False
 
 
 TESLA_T4 = Gpu()
@@ -51,7 +58,8 @@ def _describe(gpu: Gpu, unique: str) -> str:
     return (
         f"gpu\nname {gpu.name}\nuuid {unique}\nmib {gpu.mib}\ncontext_mib {gpu.context_mib}\n"
         f"reserved_mib {gpu.reserved_mib}\ncapability_major {major}\ncapability_minor {minor}\n"
-        f"sm_count {gpu.sm_count}\n"
+        f"sm_count {gpu.sm_count}\nisland {gpu.island}\nnvlinks {gpu.nvlinks}\n"
+        f"switched {int(gpu.switched)}\n"
     )
 
 

@@ -84,6 +84,9 @@ static const struct field fields[] = {
     FIELD("capability_major", capability_major, 0),
     FIELD("capability_minor", capability_minor, 0),
     FIELD("sm_count", sm_count, 0),
+    FIELD("island", island, 0),
+    FIELD("nvlinks", nvlinks, 0),
+    FIELD("switched", switched, 0),
 };
 
 static int

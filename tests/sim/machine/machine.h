@@ -41,7 +41,10 @@ struct cgpu_machine_gpu {
     uint32_t sm_count;
     uint32_t threads_per_sm;
     uint32_t sm_clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes;
-    uint32_t reserved[8];
+    uint32_t island;   /* of the GPUs with NVLinks between them; 0: none */
+    uint32_t nvlinks;  /* to each other GPU of the island, or to its switch */
+    uint32_t switched; /* the island has an NVSwitch */
+    uint32_t reserved[5];
 };
 
 /* A process that uses a GPU. */

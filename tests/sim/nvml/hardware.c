@@ -234,13 +234,6 @@ NVML_DEFINE(nvmlDeviceGetP2PStatus, struct nvml_device *device, struct nvml_devi
     ANSWER(device, out, 1 /* chipset not supported */);
 }
 
-NVML_DEFINE(nvmlDeviceGetTopologyCommonAncestor, struct nvml_device *device,
-            struct nvml_device *peer, uint32_t *out)
-{
-    (void)peer;
-    ANSWER(device, out, 30 /* host bridge */);
-}
-
 NVML_DEFINE(nvmlDeviceOnSameBoard, struct nvml_device *device, struct nvml_device *peer, int *out)
 {
     ANSWER(device, out, device == peer);

@@ -80,6 +80,10 @@ struct nvml_device *sim_device(uint32_t index);
 enum nvml_return sim_list_processes(const char *call, struct nvml_device *device, uint32_t *count,
                                     void *out, size_t stride);
 
+/* How a GPU is addressed on PCI; also of the one at the other end of an NVLink. */
+SIM_EXPORT enum nvml_return nvmlDeviceGetPciInfo_v3(struct nvml_device *device,
+                                                    struct nvml_pci_v3 *out);
+
 enum nvml_return sim_copy_text(char *out, uint32_t size, const char *text);
 void sim_format_uuid(const struct cgpu_machine_gpu *gpu, char out[SIM_NAME_SIZE]);
 

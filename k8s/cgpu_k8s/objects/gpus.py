@@ -1,8 +1,9 @@
 """The annotation ``cgpu/gpus`` of a node: its GPUs, as its agent finds them.
 
 ``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,"cores":100,"slots":20,
-"healthy":true,"held":0,"held_slots":0}]}``, and ``"withheld":"why"`` while no more pods are to
-come. Further members are for later versions to add, and are ignored.
+"healthy":true,"held":0,"held_slots":0}]}``, ``"withheld":"why"`` while no more pods are to come,
+and ``"links"`` as ``links.py`` writes them, where they are known. Further members are for later
+versions to add, and are ignored.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError, printable
+from cgpu_k8s.objects.links import GpuLink, read_links, write_links
 from cgpu_k8s.objects.pod_request import Part
 
 if TYPE_CHECKING:
@@ -118,13 +120,17 @@ class Facts(NamedTuple):
     mode: str
     gpus: tuple[Fact, ...]
     withheld: str = ""
+    links: tuple[GpuLink, ...] = ()
 
 
-def write_facts(mode: str, gpus: Iterable[Fact], withheld: str = "") -> str:
+def write_facts(
+    mode: str, gpus: Iterable[Fact], withheld: str = "", links: Iterable[GpuLink] = ()
+) -> str:
     """Return the annotation; equal facts give equal text. The links are in the order of indices."""
     listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
-    why = {"withheld": withheld} if withheld else {}
-    return json.dumps({"v": VERSION, "mode": mode, "gpus": listed, **why}, separators=(",", ":"))
+    more = {"withheld": withheld, "links": write_links(links)}
+    known = {name: text for name, text in more.items() if text}
+    return json.dumps({"v": VERSION, "mode": mode, "gpus": listed, **known}, separators=(",", ":"))
 
 
 def read_facts(text: str) -> Facts:
@@ -157,7 +163,9 @@ def read_facts(text: str) -> Facts:
     withheld = found.get("withheld", "")
     if not isinstance(withheld, str):
         raise FactsError(f"withheld: expected a sentence, got {type(withheld).__name__}")
-    return Facts(mode, gpus, printable(withheld, 400))
+    links = found.get("links")
+    known = read_links(links, len(gpus)) if isinstance(links, str) else None
+    return Facts(mode, gpus, printable(withheld, 400), known or ())
 
 
 def _read_fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)

@@ -68,7 +68,7 @@ def read_node(node: Json) -> Offer:
     gpus: tuple[Fact, ...] = ()
     if FACTS in notes:
         try:
-            known, gpus, why = read_facts(notes[FACTS])
+            known, gpus, why, _ = read_facts(notes[FACTS])
         except FactsError as error:
             withheld = withheld or f"annotation {FACTS}: {error}"
         else:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, OfferedGpu, read_facts, write_facts
+from cgpu_k8s.objects.links import GpuLink, arrange_links
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.scheduler.cache import make_node_info
 
@@ -86,9 +87,26 @@ def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[Fact]) -> N
 
 def test_members_that_a_later_version_adds_are_ignored() -> None:
     facts = json.loads(write_facts("cgpu", GPUS))
-    facts["links"] = [[0, 1]]
+    facts["temperatures"] = [[0, 1]]
     facts["gpus"][0]["name"] = "V100"
     assert read_facts(json.dumps(facts)) == Facts("cgpu", GPUS)
+
+
+def test_links_are_read_as_they_were_written_and_those_of_another_form_are_not_known() -> None:
+    links = (GpuLink("s", 4),)
+    text = write_facts("cgpu", GPUS, "", links)
+    assert text.endswith(',"links":"s4"}')
+    assert read_facts(text) == Facts("cgpu", GPUS, "", links)
+    for wrong in (None, [[0, 1]], "", "s4y", "x"):
+        facts = {**json.loads(text), "links": wrong}
+        assert read_facts(json.dumps(facts)) == Facts("cgpu", GPUS)
+
+
+def test_links_of_gpus_that_are_not_known_stay_so() -> None:
+    known = {(0, 2): GpuLink("s", 4), (2, 5): GpuLink("y")}
+    assert arrange_links((5, 0, 2), known) == (GpuLink("s", 4), GpuLink(), GpuLink("y"))
+    assert arrange_links((3, 4), known) == ()
+    assert arrange_links((), known) == ()
 
 
 @given(st.integers(1024, 1 << 20))

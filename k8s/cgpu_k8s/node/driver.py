@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.node.node_resources import DriverGpu
+from cgpu_k8s.objects.links import LEVELS, UNKNOWN, GpuLink
 from cgpu_node.facts.discovery import start_probe
 from cgpu_node.facts.node import check_release
 
@@ -96,7 +97,13 @@ class Driver:
         check_release(found["driver_version"], self._asked)
         return (
             *(
-                DriverGpu(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
+                DriverGpu(
+                    gpu["uuid"],
+                    gpu["index"],
+                    gpu["name"],
+                    gpu["memory_bytes"] >> 20,
+                    links=_read_links(gpu["index"], found["links"]),
+                )
                 for gpu in found["gpus"]
             ),
             *(DriverGpu(gpu["uuid"], gpu["index"], "", 0, gpu["lost"]) for gpu in found["lost"]),
@@ -109,6 +116,15 @@ class Driver:
                 each.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             raise OSError(f"process {each.pid}, which asked it, does not even die") from None
+
+
+def _read_links(gpu: int, links: list[list[int]]) -> dict[int, GpuLink]:
+    """The links of a GPU to those behind it, of all pairs as the probe has them."""
+    return {
+        other: GpuLink(LEVELS.get(level, UNKNOWN), nvlinks)
+        for one, other, level, nvlinks in links
+        if one == gpu
+    }
 
 
 def _read_last_line(child: subprocess.Popen[bytes]) -> str:

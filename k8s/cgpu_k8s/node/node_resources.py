@@ -18,6 +18,7 @@ from cgpu_k8s.names import (
 from cgpu_k8s.node.non_pod_usage import NonPodUsage
 from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.gpus import CORE_MEM, UNIT_MIB, Fact, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.links import arrange_links
 from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.settings.kubernetes import RULES
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.links import GpuLink
 
 SLOTS = 20  # containers on a GPU in a mode that sets no limit of its own
 _LONGEST_LABEL = 63
@@ -40,6 +42,7 @@ class DriverGpu(NamedTuple):
         name: the product's; empty if it does not answer.
         mib: its memory in MiB; 0 if it does not answer.
         lost: why it does not answer, and what to do; empty: it answers.
+        links: to the GPUs behind it, by the driver's numbers of them.
     """
 
     uuid: str
@@ -47,6 +50,7 @@ class DriverGpu(NamedTuple):
     name: str
     mib: int
     lost: str = ""
+    links: Mapping[int, GpuLink] = {}
 
 
 class NodeResources(NamedTuple):
@@ -120,7 +124,7 @@ def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
 
 
 def compute_node_resources(
-    mode: str, gpus: Collection[Fact], names: Mapping[str, str]
+    mode: str, gpus: Collection[Fact], names: Mapping[str, str], seen: Iterable[DriverGpu] = ()
 ) -> NodeResources:
     """Return the entries in the object of a node with these GPUs.
 
@@ -132,6 +136,7 @@ def compute_node_resources(
         mode: in force on the node.
         gpus: of the node, at least one.
         names: of GPUs, by UUID.
+        seen: the GPUs that answer, with the links between them.
     """
     first = min(gpus, key=lambda gpu: (gpu.mib, gpu.index))  # no pod gets less than it hopes for
     labels = {GPU_MEMORY: f"{first.mib}MiB", GPU_COUNT: str(len(gpus))}
@@ -141,7 +146,15 @@ def compute_node_resources(
     resources = {MEMORY: sum(gpu.units for gpu in gpus)}
     if mode == CORE_MEM:
         resources[CORES] = sum(gpu.cores for gpu in gpus)
-    return NodeResources({FACTS: write_facts(mode, gpus)}, labels, resources)
+    answering = {gpu.index for gpu in gpus if gpu.healthy}
+    links = {
+        (gpu.index, other): link
+        for gpu in seen
+        for other, link in gpu.links.items()
+        if {gpu.index, other} <= answering
+    }
+    facts = write_facts(mode, gpus, links=arrange_links([gpu.index for gpu in gpus], links))
+    return NodeResources({FACTS: facts}, labels, resources)
 
 
 def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:

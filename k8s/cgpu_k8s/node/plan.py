@@ -189,7 +189,9 @@ def plan_offer(
         steps += [PutSetting(wanted), WriteLog("mode_in_force", {"mode": wanted.mode})]
     if not state.is_registered:
         return NodePlan(tuple(steps))
-    resources = node_resources.compute_node_resources(wanted.mode, facts, gpus.names)
+    resources = node_resources.compute_node_resources(
+        wanted.mode, facts, gpus.names, gpus.seen or ()
+    )
     steps += _plan_resources(state, resources, ours=True)
     return NodePlan(tuple(steps), plan_health_events(known, facts, gpus, unsent))
 

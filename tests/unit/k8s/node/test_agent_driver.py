@@ -14,6 +14,7 @@ import pytest
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.node import driver
 from cgpu_k8s.node.driver import Driver
+from cgpu_k8s.objects.links import GpuLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,3 +122,31 @@ def test_a_driver_that_the_node_refuses_is_not_offered_and_let_go(
             asked.close()
 
     asyncio.run(ask())
+
+
+def test_a_gpu_has_the_links_to_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [
+        {"uuid": f"GPU-{index}", "index": index, "name": "V100", "memory_bytes": 16 << 30}
+        for index in range(3)
+    ]
+    links = [[0, 1, 10, 4], [0, 2, None, 0], [1, 2, 50, 0]]
+    facts = {"driver_version": "550.163.01", "gpus": gpus, "lost": [], "links": links}
+
+    def start_probe(_what: str, _folder: str, stdin: int) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", f"input(); print({json.dumps(facts)!r}, flush=True)"]
+        return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe)
+
+    monkeypatch.setattr(driver, "start_probe", start_probe)
+
+    async def ask() -> list[dict[int, GpuLink]]:
+        asked = Driver(lambda: "/driver")
+        found = None
+        while found is None:
+            found = await asked.list_gpus()
+        asked.close()
+        return [dict(gpu.links) for gpu in found]
+
+    first, second, third = asyncio.run(ask())
+    assert first == {1: GpuLink("s", 4), 2: GpuLink("-")}
+    assert (second, third) == ({2: GpuLink("y")}, {})

@@ -18,6 +18,7 @@ from cgpu_k8s.node.node_resources import (
 )
 from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_non_pod_usage
 from cgpu_k8s.objects.gpus import Fact, read_facts
+from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pod_request import Part
 from cgpu_k8s.scheduler.cache import make_node_info
@@ -43,6 +44,19 @@ def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
     resources = {name: str(value) for name, value in wanted.resources.items()}
     item["status"] = {"capacity": {"cpu": "4"} | resources, "allocatable": {"cpu": "4"} | resources}
     return item
+
+
+def test_the_annotation_has_the_links_of_gpus_that_answer() -> None:
+    links: dict[int, dict[int, GpuLink]] = {0: {1: GpuLink("s", 4), 2: GpuLink("y")}, 1: {}}
+    three = [gpu._replace(links=links.get(gpu.index, {})) for gpu in seen(0, 1, 2)]
+    facts = compute_facts("cgpu", three, (), (), {})
+    wanted = compute_node_resources("cgpu", facts, NAMES, three)
+    found = read_facts(wanted.annotations["cgpu/gpus"])
+    assert found.links == (GpuLink("s", 4), GpuLink("y"), GpuLink())
+    lost = (*facts[:2], facts[2]._replace(healthy=False))
+    wanted = compute_node_resources("cgpu", lost, NAMES, three)
+    found = read_facts(wanted.annotations["cgpu/gpus"])
+    assert found.links == (GpuLink("s", 4), GpuLink(), GpuLink())
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class NodeFacts(NamedTuple):
     gpus: int
 
 
-class Claim(NamedTuple):
+class GpuPod(NamedTuple):
     """The facts of a pod that asks for a share of a GPU.
 
     Attributes:
@@ -126,7 +126,7 @@ class NodeView(NamedTuple):
         return sum_shares([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
 
 
-def read_machine(node: Json) -> NodeFacts:
+def read_node_facts(node: Json) -> NodeFacts:
     """Read a node's object.
 
     Raises:
@@ -142,7 +142,7 @@ def read_machine(node: Json) -> NodeFacts:
     )
 
 
-def read_claim(pod: Json) -> Claim | None:
+def read_gpu_pod(pod: Json) -> GpuPod | None:
     """Read a pod's object; None if it asks for no share of a GPU.
 
     Raises:
@@ -151,23 +151,25 @@ def read_claim(pod: Json) -> Claim | None:
     found = read_pod(pod)
     if not found.asks_for_gpu:
         return None
-    return Claim(found, read_asked_share(pod, found), published_notes(pod))
+    return GpuPod(found, read_asked_share(pod, found), published_notes(pod))
 
 
-def make_views(machines: Iterable[NodeFacts], claims: Iterable[Claim]) -> list[NodeView]:
+def make_views(machines: Iterable[NodeFacts], gpu_pods: Iterable[GpuPod]) -> list[NodeView]:
     """Return the nodes that publish memory of GPUs, by name, each with its pods."""
-    on: dict[str, list[Claim]] = {}
-    for claim in claims:
-        if not claim.pod.final:
-            on.setdefault(claim.pod.node, []).append(claim)
+    on: dict[str, list[GpuPod]] = {}
+    for gpu_pod in gpu_pods:
+        if not gpu_pod.pod.final:
+            on.setdefault(gpu_pod.pod.node, []).append(gpu_pod)
     shown = [each for each in machines if each.capacity.units > 0]
     shown.sort(key=lambda machine: machine.offer.name)
     return [_make_node_view(each, on.get(each.offer.name, [])) for each in shown]
 
 
-def _make_node_view(machine: NodeFacts, claims: list[Claim]) -> NodeView:
+def _make_node_view(machine: NodeFacts, gpu_pods: list[GpuPod]) -> NodeView:
     gpus = _make_gpu_views(machine)
-    pods = sorted((_make_pod_view(claim, machine.offer, gpus) for claim in claims), key=_sort_key)
+    pods = sorted(
+        (_make_pod_view(gpu_pod, machine.offer, gpus) for gpu_pod in gpu_pods), key=_sort_key
+    )
     used = {index: sum_shares(pod.shares.get(index, Share()) for pod in pods) for index in gpus}
     described = bool(machine.offer.gpus)
     return NodeView(
@@ -196,20 +198,20 @@ def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
     return {index: GpuView(total=each) for index in range(machine.gpus)}
 
 
-def _make_pod_view(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
-    allocation, problem = claim.find_allocation()
+def _make_pod_view(gpu_pod: GpuPod, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
+    allocation, problem = gpu_pod.find_allocation()
     given: dict[int, Share] = {}
     if allocation and offer.gpus:
         share = Share(allocation.part.units, allocation.part.cores)
         known = [offer.gpus[uuid].index for uuid in allocation.gpus if uuid in offer.gpus]
         given = dict.fromkeys(known, share)
     elif not problem:
-        given = {index: share for index, share in claim.published_shares.items() if index in gpus}
-    rest = Share() if given else claim.asked
+        given = {index: share for index, share in gpu_pod.published_shares.items() if index in gpus}
+    rest = Share() if given else gpu_pod.asked
     if allocation and 0 < len(given) < len(allocation.gpus):  # a GPU is gone
         gone = len(allocation.gpus) - len(given)
         rest = Share(allocation.part.units * gone, allocation.part.cores * gone)
-    return PodView(claim.pod.namespace, claim.pod.name, claim.pod.uid, given, rest, problem)
+    return PodView(gpu_pod.pod.namespace, gpu_pod.pod.name, gpu_pod.pod.uid, given, rest, problem)
 
 
 def _sort_key(pod: PodView) -> tuple[int, str, str]:

@@ -9,7 +9,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.client import Client, open_client
 from cgpu_k8s.apiserver.errors import ApiError, GoneError, NotFoundError
 from cgpu_k8s.apiserver.resources import EVENTS, MAKERS, NODES, PODS, Resource
-from cgpu_k8s.inspect.cluster import Claim, NodeFacts, read_claim, read_machine
+from cgpu_k8s.inspect.cluster import GpuPod, NodeFacts, read_gpu_pod, read_node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +25,14 @@ class Fetched(NamedTuple):
     """Nodes, and the pods on them that ask for a part of a GPU."""
 
     machines: list[NodeFacts]
-    claims: list[Claim]
+    gpu_pods: list[GpuPod]
 
 
 class FetchedPod(NamedTuple):
-    """A pod: its object, its claim, and its events."""
+    """A pod: its object, what it asks of GPUs, and its events."""
 
     raw: dict[str, Any]
-    claim: Claim | None
+    gpu_pod: GpuPod | None
     events: list[dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ async def fetch_nodes(cluster: Cluster, node: str = "") -> Fetched:
     """
     async with open_client(cluster, timeout=_PATIENCE) as client:
         machines = _get_machine(client, node) if node else _list_machines(client)
-        return Fetched(*await asyncio.gather(machines, _list_claims(client, node)))
+        return Fetched(*await asyncio.gather(machines, _list_gpu_pods(client, node)))
 
 
 async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[FetchedPod, Fetched]:
@@ -54,10 +54,10 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Fetche
         CgpuError: the API server cannot be asked, refuses, or has no such pod.
     """
     async with open_client(cluster, timeout=_PATIENCE) as client:
-        asked, machines, claims = await asyncio.gather(
-            _get_pod(client, name, namespace), _list_machines(client), _list_claims(client)
+        asked, machines, gpu_pods = await asyncio.gather(
+            _get_pod(client, name, namespace), _list_machines(client), _list_gpu_pods(client)
         )
-        return asked, Fetched(machines, claims)
+        return asked, Fetched(machines, gpu_pods)
 
 
 async def fetch_maker(
@@ -73,23 +73,23 @@ async def fetch_maker(
 
 
 async def _list_machines(client: Client) -> list[NodeFacts]:
-    return await _list_objects(client, NODES.path(), {}, read_machine)
+    return await _list_objects(client, NODES.path(), {}, read_node_facts)
 
 
 async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
     try:
-        return [read_machine(await client.get(NODES.path(name)))]
+        return [read_node_facts(await client.get(NODES.path(name)))]
     except NotFoundError:
         raise CgpuError(f"node {name}: the cluster has no node of this name") from None
 
 
-async def _list_claims(client: Client, node: str = "") -> list[Claim]:
-    """Return the claims of pods on one node or on any; pods that have no node are left out."""
+async def _list_gpu_pods(client: Client, node: str = "") -> list[GpuPod]:
+    """Return the pods with GPUs on one node or on any; pods without a node are left out."""
     where = f"spec.nodeName={node}" if node else "spec.nodeName!="
     found = await _list_objects(
-        client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_claim
+        client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_gpu_pod
     )
-    return [claim for claim in found if claim is not None]
+    return [gpu_pod for gpu_pod in found if gpu_pod is not None]
 
 
 async def _list_objects(
@@ -106,7 +106,7 @@ async def _list_objects(
 
 async def _get_pod(client: Client, name: str, namespace: str) -> FetchedPod:
     raw, events = await _get_with_events(client, PODS, "pod", name, namespace)
-    return FetchedPod(raw, read_claim(raw), events)
+    return FetchedPod(raw, read_gpu_pod(raw), events)
 
 
 async def _get_with_events(

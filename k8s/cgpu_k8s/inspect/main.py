@@ -108,7 +108,7 @@ def _make_answer(given: argparse.Namespace) -> str:
             made = run_coroutine(fetch_maker(cluster, kind, name, namespace))
             return explain_maker(kind, *made) + "\n"
         pod, found = run_coroutine(fetch_pod(cluster, name, namespace))
-        return explain_pod(pod.raw, pod.claim, *found, pod.events) + "\n"
+        return explain_pod(pod.raw, pod.gpu_pod, *found, pod.events) + "\n"
     found = run_coroutine(fetch_nodes(cluster, given.node))
     nodes = make_views(*found)
     if given.node and not nodes:

@@ -21,7 +21,7 @@ from cgpu_k8s.scheduler.cache import SchedulerCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from cgpu_k8s.inspect.cluster import Claim, NodeFacts
+    from cgpu_k8s.inspect.cluster import GpuPod, NodeFacts
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
 
@@ -41,17 +41,17 @@ class Case(NamedTuple):
     Attributes:
         raw: its object.
         pod: the facts in it.
-        claim: the same if it asks for a part of a GPU, else None.
+        gpu_pod: the same if it asks for a part of a GPU, else None.
         machines: all nodes.
-        claims: all pods that ask for a part of a GPU.
+        gpu_pods: all pods that ask for a part of a GPU.
         events: the pod's events.
     """
 
     raw: Json
     pod: Pod
-    claim: Claim | None
+    gpu_pod: GpuPod | None
     machines: Sequence[NodeFacts]
-    claims: Sequence[Claim]
+    gpu_pods: Sequence[GpuPod]
     events: Sequence[Json]
 
     @property
@@ -67,13 +67,13 @@ class Case(NamedTuple):
 
 def explain_pod(
     pod: Json,
-    claim: Claim | None,
+    gpu_pod: GpuPod | None,
     machines: Sequence[NodeFacts],
-    claims: Sequence[Claim],
+    gpu_pods: Sequence[GpuPod],
     events: Sequence[Json],
 ) -> str:
     """Return one sentence on why a pod waits or failed, or that it does neither."""
-    case = Case(pod, read_pod(pod), claim, machines, claims, events)
+    case = Case(pod, read_pod(pod), gpu_pod, machines, gpu_pods, events)
     found = next(filter(None, (rule(case) for rule in _RULES)))
     return f"pod {case.pod.namespace}/{case.pod.name} {found}"
 
@@ -118,7 +118,7 @@ def _explain_misspelt(case: Case) -> str:
 
 
 def _explain_not_asking(case: Case) -> str:
-    if case.claim is not None:
+    if case.gpu_pod is not None:
         return ""
     none = f"asks for no part of a GPU: no container has {MEMORY} in its limits"
     return _explain_misspelt(case) or none
@@ -134,15 +134,15 @@ def _explain_leaving(case: Case) -> str:
 
 def _explain_bound(case: Case) -> str:
     node = case.pod.node
-    if not node or case.claim is None:
+    if not node or case.gpu_pod is None:
         return ""
-    allocation, problem = case.claim.find_allocation()
+    allocation, problem = case.gpu_pod.find_allocation()
     if problem:
         return f"is bound to {node} and gets no GPU there: {problem}"
     waiting = _find_container_reason(case, "waiting")
     if waiting:
         return f"waits on {node}: {waiting}"
-    if allocation is None and not case.claim.published_shares:
+    if allocation is None and not case.gpu_pod.published_shares:
         return (
             f"is bound to {node} and gets no GPU there: nothing was decided for it; let a"
             " scheduler that asks cgpu bind it"
@@ -189,7 +189,7 @@ def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
     part = compute_pod_part(request)
     cache = SchedulerCache()
     cache.replace_nodes(each.offer for each in case.machines if each.shares)
-    cache.replace_pods(claim.pod for claim in case.claims)
+    cache.replace_pods(gpu_pod.pod for gpu_pod in case.gpu_pods)
     fitting, refused = [], {}
     for name, offer in sorted(cache.offers.items()):
         why_not = offer.withheld

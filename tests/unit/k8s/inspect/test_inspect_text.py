@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cgpu_k8s.inspect.cluster import NodeView, make_views, read_claim, read_machine
+from cgpu_k8s.inspect.cluster import NodeView, make_views, read_gpu_pod, read_node_facts
 from cgpu_k8s.inspect.columns import align_columns
 from cgpu_k8s.inspect.document import FORMATS, make_document
 from cgpu_k8s.inspect.text import CORES, MEMORY, choose_unit, format_details, format_summary
@@ -30,8 +30,8 @@ B0, B1 = B
 
 def shown(nodes: list[Any], pods: list[Any]) -> list[NodeView]:
     """What the program has of these objects."""
-    claims = filter(None, map(read_claim, pods))
-    return make_views(map(read_machine, nodes), claims)
+    gpu_pods = filter(None, map(read_gpu_pod, pods))
+    return make_views(map(read_node_facts, nodes), gpu_pods)
 
 
 def one(name: str, index: int, to: str, units: int, **more: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.inspect.cluster import read_claim, read_machine
+from cgpu_k8s.inspect.cluster import read_gpu_pod, read_node_facts
 from cgpu_k8s.inspect.why import explain_maker, explain_pod
 from lab.kubernetes.manifests import (
     CONTROLLERS,
@@ -31,9 +31,9 @@ def reason(
     given: Any, nodes: list[Any] = CLUSTER, pods: list[Any] | None = None, events: Any = ()
 ) -> str:
     """The sentence, without the pod's name at its beginning."""
-    claims = [claim for claim in map(read_claim, pods or []) if claim]
-    machines = [read_machine(each) for each in nodes]
-    sentence = explain_pod(given, read_claim(given), machines, claims, events)
+    gpu_pods = [gpu_pod for gpu_pod in map(read_gpu_pod, pods or []) if gpu_pod]
+    machines = [read_node_facts(each) for each in nodes]
+    sentence = explain_pod(given, read_gpu_pod(given), machines, gpu_pods, events)
     start = f"pod default/{given['metadata']['name']} "
     assert sentence.startswith(start)
     assert "\n" not in sentence

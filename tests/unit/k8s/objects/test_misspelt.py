@@ -8,7 +8,7 @@ import pytest
 
 from cgpu_k8s.admission.rules import Review
 from cgpu_k8s.admission.webhooks import CONDITIONS, POLICIES
-from cgpu_k8s.inspect.cluster import read_claim
+from cgpu_k8s.inspect.cluster import read_gpu_pod
 from cgpu_k8s.inspect.why import explain_maker, explain_pod
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from lab.kubernetes.cel import asked, both, created
@@ -145,4 +145,4 @@ def test_a_pod_that_asks_for_nothing_else_says_so_of_its_resources_alone() -> No
 
 def sentence(item: Any) -> str:
     """What --why answers about a pod."""
-    return explain_pod(item, read_claim(item), [], [], [])
+    return explain_pod(item, read_gpu_pod(item), [], [], [])

@@ -14,6 +14,7 @@ from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_install.machine import BOOTED, Machine
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
+from cgpu_node.settings.config import Config
 from cgpu_upgrade.environment import Environment
 
 if TYPE_CHECKING:
@@ -177,9 +178,9 @@ def test_a_driver_that_is_not_whole_is_an_error(
 def test_a_gpu_of_the_configuration_that_is_not_there_is_a_warning(
     ground: Ground, node: Callable[..., None]
 ) -> None:
-    node(gpu={str(GPU.index): {"policy": 3}, GPU.uuid.lower(): {"policy": 3}})
+    node(config=Config(gpu={str(GPU.index): {"policy": 3}, GPU.uuid.lower(): {"policy": 3}}))
     assert wrong(driver.check_driver(ground)) == []
-    node(gpu={"7": {"policy": 3}})
+    node(config=Config(gpu={"7": {"policy": 3}}))
     mend = "mend /etc/cgpu/config.toml; cgpu-smi -L lists the GPUs"
     assert wrong(driver.check_driver(ground)) == [("warning", "7", mend)]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def change_default(registry: Registry, wanted: object) -> None:
     """``cgpu set node``."""
-    with registry.lock(make=True):
+    with registry.lock(create=True):
         change.change_default(registry, wanted)
 
 

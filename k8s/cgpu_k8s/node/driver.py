@@ -119,7 +119,7 @@ class Driver:
 
 
 def _read_links(gpu: int, links: list[list[int]]) -> dict[int, GpuLink]:
-    """The links of a GPU to those behind it, of all pairs as the probe has them."""
+    """Return the links of a GPU to those behind it, from all pairs as the probe lists them."""
     return {
         other: GpuLink(LEVELS.get(level, UNKNOWN), nvlinks)
         for one, other, level, nvlinks in links

@@ -31,7 +31,7 @@ class GpuLink(NamedTuple):
 def arrange_links(
     gpus: Sequence[int], links: Mapping[tuple[int, int], GpuLink]
 ) -> tuple[GpuLink, ...]:
-    """The links of all pairs of GPUs in order, of those that are known by two indices.
+    """Return the links of all pairs of GPUs in order, given the known ones by two indices.
 
     Returns:
         () if nothing is known of any pair.

@@ -74,7 +74,7 @@ class NodeUnit(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether it takes only so many pods, or so much of what they request."""
+        """Return whether the number of its pods, or the sum of their requests, is limited."""
         return self.most is not None or bool(self.most_resources)
 
 
@@ -82,9 +82,9 @@ class ResourcePolicy(NamedTuple):
     """A ResourcePolicy as its object has it.
 
     Attributes:
-        namespace: whose pods it is for.
+        namespace: the namespace of its pods.
         name: its name there.
-        created: when, as text that sorts by time.
+        created: the time of its creation, as text that sorts by time.
         selector: conditions on the labels of its pods; (): all pods.
         units: in order.
         strategy: PREFER or REQUIRED.
@@ -122,7 +122,7 @@ def _match_label(condition: Requirement, value: str | None) -> bool:
 
 
 def read_policy(item: Json) -> ResourcePolicy:
-    """A ResourcePolicy's object.
+    """Read a ResourcePolicy's object.
 
     Raises:
         PolicyError: a member is unknown or wrong.
@@ -168,7 +168,7 @@ def _check_fields(found: Json, known: tuple[str, ...], where: str) -> None:
 
 
 def _read_choice(found: Json, name: str, known: tuple[str, ...], where: str) -> str:
-    """The value of a member of which the first known one is the default."""
+    """Return the value of a member whose default is the first known one."""
     value = get_member(found, name, str) or known[0]
     if value not in known:
         meant = format_suggestion(value, known)
@@ -178,7 +178,7 @@ def _read_choice(found: Json, name: str, known: tuple[str, ...], where: str) -> 
 
 
 def _read_selector(found: Json) -> tuple[Requirement, ...]:
-    """Labels as they are, or as ``matchLabels`` and ``matchExpressions``."""
+    """Return the conditions of a selector: labels, or ``matchLabels`` and ``matchExpressions``."""
     if not isinstance(found.get("matchExpressions", found.get("matchLabels", "")), str):
         _check_fields(found, ("matchLabels", "matchExpressions"), "spec.selector")
         expressions = get_objects(found, "matchExpressions")
@@ -261,7 +261,7 @@ def read_amount(value: object) -> Decimal | None:
 
 
 def _read_duration(text: str) -> float:
-    """Seconds of a duration such as 15m or 1h30m."""
+    """Return the seconds of a duration such as 15m or 1h30m."""
     if not text:
         return DEFAULT_TIMEOUT
     found = _DURATION.fullmatch(text)

@@ -1,9 +1,9 @@
 """Finds nodes and GPUs for a whole group of pods at once: pure functions of rooms and pods.
 
-The fewest nodes come first, then the greatest sum of links within what the group has of each node,
-then the least that is left free there. Pods that ask for the same count as one kind, and the search
-goes over how many of each kind have found room, node by node; so it is exact, but for shares of
-different sizes on one node, which are put there from the largest on.
+The fewest nodes come first, then the greatest sum of links between the group's GPUs on each node,
+then the least that is left free there. Pods with equal requests count as one kind. The search goes
+node by node over the numbers of pods of each kind that have found room. So it is exact, except for
+shares of different sizes on one node, which get room from the largest on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ask(NamedTuple):
     """The GPUs that one pod of a group asks for.
 
     Attributes:
-        gpus: on how many GPUs of one node.
+        gpus: the number of GPUs, all of one node.
         part: units, cores and slots of each of them; (): the whole GPU.
     """
 
@@ -49,7 +49,7 @@ class Room(NamedTuple):
     Attributes:
         node: its name.
         free: units, cores and slots that are left of each GPU; (): it takes no pod.
-        whole: the numbers of the GPUs of which nobody has any part, the least first.
+        whole: the numbers of the GPUs that are free as a whole, the least first.
         scores: of the links between its GPUs.
         joined: whether pods of the group are there already.
     """
@@ -76,7 +76,7 @@ class _Option(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """The best way found to some numbers of pods: the last node of it, and the way before that."""
+    """The best way found to some numbers of pods: its last node, and the way before that."""
 
     cost: tuple[int, int, int]
     room: Room | None = None
@@ -122,13 +122,13 @@ def place_members(members: Sequence[Member], rooms: Iterable[Room]) -> dict[str,
 
 
 def _order_kind(kind: tuple[Ask, frozenset[str]]) -> tuple[object, ...]:
-    """Whole GPUs before shares, the largest first."""
+    """Return the key that sorts whole GPUs before shares, the largest first."""
     (gpus, part), nodes = kind
     return (bool(part), [-each for each in part], -gpus, sorted(nodes))
 
 
 def _list_options(room: Room, asks: Sequence[Ask], limits: Sequence[int]) -> list[_Option]:
-    """All choices of pods of each kind that fit on a node together, and their costs."""
+    """Return all numbers of pods of each kind that fit on a node together, and their costs."""
     found = []
     ahead = [(tuple(0 for _ in asks), 0)]
     while ahead:
@@ -152,7 +152,7 @@ def _rate_spots(
 
 
 def _fill_room(room: Room, asks: Sequence[Ask], vector: Vector) -> list[tuple[int, ...]] | None:
-    """The GPUs of each of so many pods of each kind on one node; None if it has not enough."""
+    """Return the GPUs of each of so many pods of each kind on one node; None if they do not fit."""
     pods = [ask for ask, count in zip(asks, vector, strict=True) for _ in range(count)]
     every = sum(ask.gpus for ask in pods if not ask.part)
     union = choose_set(room.scores, room.whole, every) if every else None
@@ -176,7 +176,7 @@ def _take_whole(scores: Scores, rest: tuple[int, ...], count: int) -> tuple[int,
 
 
 def _take_share(left: dict[int, tuple[int, ...]], ask: Ask) -> tuple[int, ...] | None:
-    """The fullest GPU that has room for a share, or the emptiest ones for one of several GPUs."""
+    """Take the fullest GPU with room for a share, or the emptiest ones for one of several GPUs."""
     order = 1 if ask.gpus == 1 else -1
     able = sorted(
         (order * part[0], gpu)
@@ -198,7 +198,7 @@ def _add_room(
     wanted: Vector,
     most: int,
 ) -> dict[Vector, _Step]:
-    """The best ways when this node may be used, too; one node takes ``most`` pods at most."""
+    """Return the best ways if this node may be used, too; it takes ``most`` pods at most."""
     found, every = dict(ways), sum(wanted)
     fewest = ways[wanted].cost[0] if wanted in ways else every
     for state, way in ways.items():

@@ -1,9 +1,9 @@
-"""Groups of pods that are placed whole or not at all, as their labels make them.
+"""Groups of pods, by their labels, that all get room or none does.
 
-A group waits until all of its pods have asked; then it has room for all of them reserved at once,
-or for none. Groups that have all their pods get room in the order of their first pods; one that
-does not fit holds nothing, and so stops no other. What is reserved is free again after
-``HOLD_SECONDS``, unless a pod of the group was bound by then.
+A group waits until all of its pods have asked; then room for all of them is reserved at once, or
+for none. Groups that have all their pods get room in the order of their first pods. A group that
+does not fit reserves nothing, and so stops no other. Reservations end after ``HOLD_SECONDS``,
+unless a pod of the group was bound by then.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class GroupPod(NamedTuple):
     Attributes:
         uid: its UID.
         group: its group.
-        created: when, as text that sorts by time.
-        ask: what it asks for.
-        node: where it is bound, or its binding was sent to; "": nowhere.
+        created: the time of its creation, as text that sorts by time.
+        ask: the GPUs that it asks for.
+        node: the node that it is bound to, or its binding was sent for; "": none.
     """
 
     uid: str
@@ -93,7 +93,7 @@ class _Group:
         return [pod for pod in self.pods.values() if pod.node]
 
     def list_unplaced(self) -> list[GroupPod]:
-        """The pods that have asked and have nothing reserved, the first one first."""
+        """Return the pods that have asked and have nothing reserved, the first one first."""
         found = [self.pods[uid] for uid in self.asked if uid not in self.spots]
         return sorted(found, key=lambda pod: (pod.created, pod.uid))
 
@@ -114,11 +114,11 @@ class _Group:
 
 
 class Groups:
-    """All groups of a cluster; what they reserve is counted by whoever owns the nodes.
+    """All groups of a cluster; the owner of the nodes counts their reservations.
 
     Args:
-        find_rooms: the nodes with what is free on them now, without what is reserved.
-        reserve: counts what a pod will have.
+        find_rooms: returns the nodes with what is free on them now, without reservations.
+        reserve: counts the share that a pod will have.
         release: counts it no longer.
     """
 
@@ -135,7 +135,7 @@ class Groups:
         self._keys: dict[str, tuple[str, str]] = {}
 
     def update_pod(self, pod: GroupPod) -> None:
-        """A pod of a group was added or modified, or bound."""
+        """Take over a pod of a group that was added, modified or bound."""
         key = self._keys.setdefault(pod.uid, pod.group[:2])
         group = self._groups.setdefault(key, _Group())
         group.pods[pod.uid] = pod
@@ -144,7 +144,7 @@ class Groups:
             group.spots.pop(pod.uid, None)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod has ended or was deleted; a group with none bound gives back what is reserved."""
+        """Remove a pod that is gone; a group without bound pods then loses its reservations."""
         key = self._keys.pop(uid, None)
         if key is None:
             return
@@ -162,7 +162,8 @@ class Groups:
         """Find the node and the GPUs of a pod whose scheduler allows these nodes.
 
         Returns:
-            What it has reserved, with all other pods of its group, or why nothing; one sentence.
+            The spot reserved for it, as for all pods of its group; or why there is none, in one
+                sentence.
         """
         group = self._groups[self._keys[uid]]
         group.asked[uid] = frozenset(nodes)
@@ -180,18 +181,18 @@ class Groups:
         return group.spots.get(uid) or reason
 
     def expire(self, now: float) -> None:
-        """Release what was reserved too long ago for groups of which no pod is bound."""
+        """Release reservations that are too old, of groups of which no pod is bound."""
         for group in self._groups.values():
             if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
                 self._release_group(group)
                 group.asked.clear()
 
     def list_waiting(self) -> list[str]:
-        """The pods that have room reserved, and whose schedulers have to ask again."""
+        """Return the pods that have room reserved, and whose schedulers have to ask again."""
         return [uid for group in self._groups.values() for uid in group.spots]
 
     def _list_ready(self, until: _Group) -> list[_Group]:
-        """The groups that can be placed and are not, in order, up to this one."""
+        """Return the groups that can get room and have none, in order, up to this one."""
         found = [
             group
             for group in self._groups.values()

@@ -1,7 +1,7 @@
 """Chooses GPUs of one node by the links between them: pure functions of links and free GPUs.
 
-GPUs are numbers here, the rows of a matrix of scores. The scale is the published one of tools that
-place whole GPUs: 10 across CPUs up to 60 on one board, and 100 for each NVLink.
+GPUs are numbers here, the rows of a matrix of scores. The scale of scores is that of published
+tools for whole GPUs: 10 across CPUs up to 60 on one board, and 100 for each NVLink.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GpuSet(NamedTuple):
     Attributes:
         gpus: their numbers, the least first.
         within: the sum of the scores of all links between them.
-        left: the sum of those between the free GPUs that are left.
+        left: the sum of the scores of the links between the free GPUs that are left.
     """
 
     gpus: tuple[int, ...]
@@ -54,7 +54,7 @@ class GpuSet(NamedTuple):
 
 
 def score_links(gpus: int, links: Sequence[GpuLink]) -> Scores:
-    """The matrix of scores of so many GPUs, by the links of their pairs in order."""
+    """Return the matrix of scores of so many GPUs, by the links of their pairs in order."""
     scores = [[0] * gpus for _ in range(gpus)]
     pairs = ((one, other) for one in range(gpus) for other in range(one + 1, gpus))
     for (one, other), link in zip(pairs, links, strict=True):
@@ -67,7 +67,7 @@ def score_links(gpus: int, links: Sequence[GpuLink]) -> Scores:
 def choose_set(
     scores: Scores, free: tuple[int, ...], count: int, partitions: tuple[int, ...] = ()
 ) -> GpuSet | None:
-    """The ``count`` of the free GPUs with the best links, of those that leave the best links.
+    """Return the ``count`` free GPUs with the best links; if equal, those that leave the best ones.
 
     Args:
         scores: of the links between all GPUs of the node.
@@ -92,7 +92,7 @@ def choose_set(
 
 
 def sum_within(scores: Scores, gpus: Sequence[int]) -> int:
-    """The sum of the scores of all links between some GPUs."""
+    """Return the sum of the scores of all links between some GPUs."""
     return sum(scores[one][other] for one in gpus for other in gpus if one < other)
 
 
@@ -102,14 +102,14 @@ def _rate_set(scores: Scores, free: tuple[int, ...], gpus: tuple[int, ...]) -> G
 
 
 def _list_aligned(free: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """The aligned sets of this size of which every GPU is free."""
+    """Return the aligned sets of this size of which every GPU is free."""
     begins = [each for each in free if each % count == 0]
     sets = [tuple(range(begin, begin + count)) for begin in begins]
     return [each for each in sets if set(each) <= set(free)]
 
 
 def _find_best_set(scores: Scores, free: tuple[int, ...], count: int) -> GpuSet:
-    """The best of all sets, by trying each of them once.
+    """Find the best of all sets, by trying each of them once.
 
     ``gains`` has what each GPU that may come next adds to the sum within, and ``cut`` the sum of
     all links of the GPUs that are chosen: what is left follows from both.
@@ -139,7 +139,7 @@ def _find_best_set(scores: Scores, free: tuple[int, ...], count: int) -> GpuSet:
 
 
 def _grow_set(scores: Scores, free: tuple[int, ...], first: int, count: int) -> tuple[int, ...]:
-    """A good set with this GPU, where too many exist to try all: the best next one each time."""
+    """A good set with this GPU, if there are too many to try all: add the best one each time."""
     chosen = [first]
     while len(chosen) < count:
         rest = (each for each in free if each not in chosen)

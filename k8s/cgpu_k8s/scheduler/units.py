@@ -1,8 +1,8 @@
 """Leads the pods of a ResourcePolicy to its units of nodes: pure functions of counts and nodes.
 
-A pod counts in the first unit that takes it: its node is of the unit, it has the unit's labels and
-annotations, and pods that came before it leave room by ``max``. So two units may have nodes in
-common, and what is counted does not depend on the order of events.
+A pod counts in the first unit that takes it. A unit takes a pod if the pod's node is of the unit,
+the pod has the unit's labels and annotations, and the pods before it leave room by ``max``. So two
+units may have nodes in common, and the counts do not depend on the order of events.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class UnitChoice(NamedTuple):
     """The unit in force for a pod.
 
     Attributes:
-        unit: its number in the policy, from 0; one more than the last: the nodes outside all.
-        nodes: those of it that have room; (): the pod waits.
-        reason: why units before this one, or all, were passed over; one sentence.
+        unit: its number in the policy, from 0; one more than the last: the nodes outside all units.
+        nodes: those of its nodes that have room; (): the pod waits.
+        reason: why units before this one, or all, were skipped; one sentence.
         waits: since when the pod has lacked room in units, by their numbers.
         again: when it has to be tried again, if nothing else happens; None: only after a change.
     """
@@ -166,7 +166,7 @@ class UnitCounts:
         self._pods.setdefault(key, {})[pod.uid] = _Counted(pod, units, counts)
 
     def remove_pod(self, uid: str) -> None:
-        """A pod is gone; one that is not counted is no error."""
+        """Remove a pod that is gone; one that is not counted is no error."""
         key = self._keys.pop(uid, None)
         if key is not None:
             del self._pods[key][uid]
@@ -174,15 +174,15 @@ class UnitCounts:
                 del self._pods[key]
 
     def assign_units(self, key: Key) -> dict[str, int]:
-        """The unit of each pod of a key, by UID; one more than the last: it is in none."""
+        """Return the unit of each pod of a key, by UID; one more than the last: it is in none."""
         return self._assign(key)[0]
 
     def count_units(self, key: Key, without: str = "") -> tuple[UnitCount, ...]:
-        """The counts of all units, for pods of a key, without one pod."""
+        """Return the counts of all units, for pods of a key, without one pod."""
         return self._assign(key, without)[1]
 
     def list_costs(self) -> dict[str, int]:
-        """The deletion cost of each pod: a pod of the last unit costs least but for those in none.
+        """The deletion cost of each pod, which falls with each unit and is least outside all.
 
         A controller that scales in deletes the pods that cost least.
         """
@@ -224,7 +224,7 @@ def _add_pod(count: UnitCount, counted: _Counted) -> UnitCount:
 
 
 def _find_limit(unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal]) -> str:
-    """The resource of which a unit has no more for one more pod; "": it has room for it."""
+    """Return the resource of which a unit has too little for one more pod; "": it has room."""
     if unit.most is not None and count.pods >= unit.most:
         return _PODS
     for name, most in sorted(unit.most_resources.items()):
@@ -305,7 +305,7 @@ def _join_reasons(policy: ResourcePolicy, reasons: Sequence[str]) -> str:
 def describe_unused(
     policy: ResourcePolicy, nodes: Iterable[Labels], pods: Iterable[Labels]
 ) -> list[str]:
-    """One sentence for each part of a policy that leads to nothing in the cluster as it is."""
+    """Return one sentence for each part of a policy that leads to nothing in this cluster."""
     known = list(nodes)
     found = [
         f"spec.units[{number}]: no node matches it"

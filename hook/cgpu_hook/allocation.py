@@ -21,10 +21,10 @@ from cgpu_hook.plan import Plan
 from cgpu_hook.pod import (
     MEM_IDX,
     MEM_POD,
-    check_asked,
     check_generations,
     check_spec,
-    decision_of,
+    find_allocation,
+    refuse_unallocated,
 )
 from cgpu_node.allocation_annotation import ANNOTATION, CORE_STEP
 from cgpu_node.facts.node import DeviceNode
@@ -54,12 +54,12 @@ def withhold_gpus(draft: Draft) -> None:
     pod, kubernetes = draft.pod, draft.settings.kubernetes
     if pod is None or kubernetes is None:
         return
-    found = None if pod.is_sandbox else decision_of(pod, kubernetes.node)
+    found = None if pod.is_sandbox else find_allocation(pod, kubernetes.node)
     if found is not None and pod.container in found.containers:
         draft.allocation = found
         return
     if not pod.is_sandbox:
-        check_asked(pod, found, state_path(draft.setting.state_dir))
+        refuse_unallocated(pod, found, state_path(draft.setting.state_dir))
     withheld = tuple(DeviceNode(path, path) for path in _list_gpu_paths(draft.config))
     draft.plan = Plan(withheld=withheld)
     bare = _without_vendor(draft.config)

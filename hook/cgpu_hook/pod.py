@@ -81,7 +81,7 @@ def pod_of(config: dict[str, Any]) -> ContainerPod | None:
     return ContainerPod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
 
 
-def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
+def find_allocation(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
     """Return what the pod was given on this node; None if it was given nothing.
 
     Raises:
@@ -102,7 +102,9 @@ def decision_of(pod: ContainerPod, node: str) -> AllocationAnnotation | None:
     return found
 
 
-def check_asked(pod: ContainerPod, found: AllocationAnnotation | None, state_dir: str) -> None:
+def refuse_unallocated(
+    pod: ContainerPod, found: AllocationAnnotation | None, state_dir: str
+) -> None:
     """Refuse a container that asks for a part of a GPU without a decision.
 
     An agent's file about the pod is read, but not waited for: without a decision the container gets

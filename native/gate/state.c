@@ -137,7 +137,7 @@ void
 cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now)
 {
     stream->uncharged_ns = now;
-    cgpu_work_stays(stream->gpu->sums);
+    cgpu_work_add_stall(stream->gpu->sums);
 }
 
 /*
@@ -153,7 +153,7 @@ cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now)
     stream->progress_ns = now;
     if (stream->uncharged_ns != 0 && ns > 0) {
         gpu->reported_ns = now;
-        cgpu_work_stayed(gpu->sums, ns);
+        cgpu_work_add_stalled_ns(gpu->sums, ns);
     }
     stream->uncharged_ns = 0;
 }

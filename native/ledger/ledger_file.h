@@ -23,12 +23,12 @@ enum {
 };
 
 struct cgpu_ledger_gpu {
-    uint32_t lock;      /* 0: free; else the holder's word, see lock.h */
-    uint32_t bell;      /* futex word: incremented to wake the arbiter; see work.h */
-    uint64_t used;      /* sum over the taken slots; written under the lock */
-    uint64_t refused;   /* requests that did not fit */
-    uint64_t stays;     /* times that work began to stand apart: no end for a second */
-    uint64_t stayed_ns; /* ns for which such work stood apart, of what has ended */
+    uint32_t lock;       /* 0: free; else the holder's word, see lock.h */
+    uint32_t bell;       /* futex word: incremented to wake the arbiter; see work.h */
+    uint64_t used;       /* sum over the taken slots; written under the lock */
+    uint64_t refused;    /* requests that did not fit */
+    uint64_t stalls;     /* times that work stalled: no end for a second */
+    uint64_t stalled_ns; /* ns for which such work was stalled, of what has ended */
     uint64_t permits[CGPU_LEDGER_PERMITS]; /* until when each is taken, see gate/permits.h */
     uint64_t queued_ns; /* when a process last found no permit free; 0: none queues */
     uint32_t freed;     /* futex word: incremented when a permit is given back */

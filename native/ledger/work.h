@@ -80,20 +80,20 @@ cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
- * Count work of this process on GPU that does not end and stands apart; add NS for which such work
- * stood apart and which were not reported yet. Both relaxed: these are sums over all processes, and
+ * Count work of this process on GPU that does not end and is stalled; add NS for which such work
+ * was stalled and which were not reported yet. Both relaxed: these are sums over all processes, and
  * nothing else depends on them.
  */
 static inline void
-cgpu_work_stays(struct cgpu_ledger_gpu *gpu)
+cgpu_work_add_stall(struct cgpu_ledger_gpu *gpu)
 {
-    __atomic_add_fetch(&gpu->stays, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&gpu->stalls, 1, __ATOMIC_RELAXED);
 }
 
 static inline void
-cgpu_work_stayed(struct cgpu_ledger_gpu *gpu, uint64_t ns)
+cgpu_work_add_stalled_ns(struct cgpu_ledger_gpu *gpu, uint64_t ns)
 {
-    __atomic_add_fetch(&gpu->stayed_ns, ns, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&gpu->stalled_ns, ns, __ATOMIC_RELAXED);
 }
 
 /* An upper bound of the works that were ever claimed, whatever the file contains. */

@@ -43,8 +43,8 @@ read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
             uint64_t reported = world->scenario->tenants[process->tenant].lag_ns;
 
             add_demand(&demands[index], process, reported != 0 ? reported : process->work.lag_ns);
-            demands[index].stalls = sums->stays;
-            demands[index].stalled_ns = sums->stayed_ns;
+            demands[index].stalls = sums->stalls;
+            demands[index].stalled_ns = sums->stalled_ns;
             if (world->scenario->tenants[process->tenant].late != 0) {
                 demands[index].begun_ns = world->now;
                 demands[index].end_ns = process->work.active != 0 ? demands[index].end_ns : 0;

@@ -301,9 +301,9 @@ read_gpu(struct cgpu_container *container)
     }
     container->bell = gpu->bell;
     if (container->sampled) {
-        container->stalls += gpu->stays != before.stays;
+        container->stalls += gpu->stalls != before.stalls;
         container->stalled_ns +=
-            gpu->stayed_ns > before.stayed_ns ? gpu->stayed_ns - before.stayed_ns : 0;
+            gpu->stalled_ns > before.stalled_ns ? gpu->stalled_ns - before.stalled_ns : 0;
     }
     container->sampled = true;
     return true;

@@ -206,7 +206,7 @@ TEST(who_shares_time_slices_under_the_soft_policy_may_fill_them)
     }
 }
 
-/* It had stood apart, as a host function held it up; the gate is closed by then. */
+/* It had been stalled, as a host function held it up; the gate is closed by then. */
 TEST(work_that_comes_up_behind_a_closed_gate_is_paid_for)
 {
     struct cgpu_tenant_report before, after;

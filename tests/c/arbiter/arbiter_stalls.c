@@ -1,4 +1,4 @@
-/* Work that stood apart: charged when it ends, if ever. */
+/* Work that was stalled: charged when it ends, if ever. */
 #include "arbiter_world.h"
 
 static void

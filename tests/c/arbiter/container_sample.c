@@ -128,18 +128,18 @@ TEST(of_what_stood_apart_only_that_since_the_first_look_counts_and_nothing_is_ta
     struct cgpu_container *container = open_container(guest);
     struct cgpu_ledger *ledger = check_attach(guest->ledger);
 
-    cgpu_work_stays(cgpu_work_sums(ledger, 0));
-    cgpu_work_stayed(cgpu_work_sums(ledger, 0), 70);
+    cgpu_work_add_stall(cgpu_work_sums(ledger, 0));
+    cgpu_work_add_stalled_ns(cgpu_work_sums(ledger, 0), 70);
     CHECK(sample(container, MS).stalls == 0 && sample(container, MS).stalled_ns == 0);
-    cgpu_work_stays(cgpu_work_sums(ledger, 0));
-    cgpu_work_stays(cgpu_work_sums(ledger, 1)); /* another GPU's */
+    cgpu_work_add_stall(cgpu_work_sums(ledger, 0));
+    cgpu_work_add_stall(cgpu_work_sums(ledger, 1)); /* another GPU's */
     CHECK(sample(container, MS).stalls == 1 && sample(container, MS).stalled_ns == 0);
-    cgpu_work_stayed(cgpu_work_sums(ledger, 0), 30);
-    cgpu_work_stayed(cgpu_work_sums(ledger, 1), 5);
+    cgpu_work_add_stalled_ns(cgpu_work_sums(ledger, 0), 30);
+    cgpu_work_add_stalled_ns(cgpu_work_sums(ledger, 1), 5);
     CHECK(sample(container, MS).stalls == 1 && sample(container, MS).stalled_ns == 30);
-    guest->file->gpus[0].stayed_ns = 1;
+    guest->file->gpus[0].stalled_ns = 1;
     CHECK(sample(container, MS).stalled_ns == 30);
-    cgpu_work_stayed(cgpu_work_sums(ledger, 0), 4);
+    cgpu_work_add_stalled_ns(cgpu_work_sums(ledger, 0), 4);
     CHECK(sample(container, MS).stalled_ns == 34);
     cgpu_ledger_detach(ledger);
     cgpu_container_close(container);

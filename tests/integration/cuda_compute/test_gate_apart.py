@@ -1,4 +1,4 @@
-"""Work that waits for the program, or that never ends, stands apart behind the gate."""
+"""Work that waits for the program, or that never ends, is stalled behind the gate."""
 
 from __future__ import annotations
 

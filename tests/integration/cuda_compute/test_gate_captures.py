@@ -149,7 +149,7 @@ show(done(stream))
     with proxied.start(START + program) as process:
         assert read(process) == "held"
         gate.set(PRESSED)
-        gate.wait(lambda: gate.work.idle)  # the stream stands apart
+        gate.wait(lambda: gate.work.idle)  # the stream is stalled
         assert ask(process, "") == "captures"
         gate.set(CLOSED)
         gate.wait_for_quiet()

@@ -111,11 +111,11 @@ def test_the_time_that_a_kernel_was_not_waited_for_is_told_when_it_ends(
         assert read(process) == "launched"
         gate.set(CLOSED)
         gate.wait_for_quiet()
-        assert gate.stays == (shown, 0)
+        assert gate.stalls == (shown, 0)
         time.sleep(0.1)
         status, begun = ask(process, "").split()
         assert status == "0"
-        times, stayed = gate.stays
+        times, stayed = gate.stalls
         assert times == shown
         assert stayed <= time.monotonic_ns() - int(begun) - SECOND
         assert (stayed > 50_000_000) == bool(shown)

@@ -68,10 +68,10 @@ class Gate:
         return int(self._ledger.gpus[self._gpu].bell)
 
     @property
-    def stays(self) -> tuple[int, int]:
-        """How often work began to stand apart, and for how long it did that has ended."""
+    def stalls(self) -> tuple[int, int]:
+        """How often work stalled, and for how long the work did that has ended."""
         gpu = self._ledger.gpus[self._gpu]
-        return int(gpu.stays), int(gpu.stayed_ns)
+        return int(gpu.stalls), int(gpu.stalled_ns)
 
     def set(self, state: int) -> int:
         """A new gate word; whoever waits for it is woken."""

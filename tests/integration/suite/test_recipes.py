@@ -22,7 +22,7 @@ POLICY = """/* Each container gets weight/8 of the GPU, and never more. */
 static void
 entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 {
-    uint64_t whole = cgpu_policy_larger(8, cgpu_policy_weights(claims, count));
+    uint64_t whole = cgpu_larger(8, cgpu_policy_weights(claims, count));
 
     (void)max_inst;
     for (size_t i = 0; i < count; i++) {

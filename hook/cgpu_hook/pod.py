@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _MANAGER, _PODMAN = "io.container.manager", "libpod"  # whose pods are not Kubernetes'
 _SANDBOX = "sandbox"
-# Two generations of published tools read these: by container's and GPU's index, and by GPU's index.
+# Annotations that published tools read, each of another generation: an amount by the index of the
+# container and then of the GPU.
 UNITS, CORES = (
     "scheduler.framework.gpushare.allocation",
     "gpushare.alibabacloud.com/core-percentage",

@@ -1,4 +1,4 @@
-"""Lines for the system's log, the only log where containers start."""
+"""Writes to the system's log: the hook has no other log while a container starts."""
 
 from __future__ import annotations
 

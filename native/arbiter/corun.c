@@ -169,7 +169,10 @@ does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return false;
 }
 
-/* Whether each container has done enough in NS, and all together enough more than in turns. */
+/*
+ * Whether it was worth it to open gates together for the last NS: each rival has done LEAST percent
+ * of what it does in turns, and all rivals together GAIN percent of what they do in turns.
+ */
 static bool
 is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 {

@@ -97,8 +97,8 @@
 #define CGPU_DRAIN_WATCH_NS      (CGPU_PACE_IDLE_NS / 2)
 #define CGPU_DRAIN_WATCH_MOST_NS UINT64_C(1000000)
 /*
- * A program that usually rests reports its rest this long before its work ends: the next one needs
- * as long to begin. Without: bursts, the GPU is idle for 0.1 ms at the end of each burst.
+ * A program that usually rests reports its rest this long before its work ends: the next container
+ * needs as long to begin. Without (bursts): the GPU is idle for 0.1 ms at the end of each burst.
  */
 #define CGPU_REST_EARLY_NS UINT64_C(120000)
 

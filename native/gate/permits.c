@@ -22,7 +22,8 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * The time until which a permit is taken at NOW. What is in flight may run behind another's work.
+ * When a permit that is taken or renewed at NOW expires: after the lease, and the time of the work
+ * in flight once for each permit, because the work of another permit's process may run first.
  */
 static uint64_t
 lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)

@@ -21,11 +21,11 @@
 
 enum {
     CGPU_MAX_STREAMS = 8192,
-    /* one for each stream that nobody waits for, and those of the others */
+    /* markers in flight: the last of each stream that nobody waits for, and all of the others */
     CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
     CGPU_GUESSES = 16,       /* launches of unknown kernels in a batch */
-    CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
+    CGPU_STREAM_MARKERS = 2, /* that a stream has not passed; a drain may add one */
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
 };
 

@@ -50,7 +50,10 @@ def is_served(state_dir: str | None) -> bool:
 
 
 def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
-    """Return the notes on other accounts, for a session in an account of its own, ``state_dir``."""
+    """Return notes for a session with a server of its own, whose files are in ``state_dir``.
+
+    They say that root's server does not answer, and who else has promised parts of these GPUs.
+    """
     from cgpu_node import accounts
 
     notes = (APART,) if given.namespaces and node_state(given.state_dir) else ()

@@ -107,12 +107,12 @@ class NodeState(NamedTuple):
     Attributes:
         node: its object.
         sharing: the names of the pods that have shares, sorted.
-        named: UUIDs of GPUs that pods have.
+        named: UUIDs of the GPUs of all pods.
         gpus: of the node.
         held: the memory and weights that others than pods hold, by the GPU's UUID.
-        has_setting: whether there is a setting.
+        has_setting: whether ``kubernetes.json`` exists, so that what is published is ours.
         has_units: whether resources are published by plugins, and not in the node's status.
-        is_registered: whether a kubelet knows the devices.
+        is_registered: whether a kubelet has registered the device plugin.
     """
 
     node: Json

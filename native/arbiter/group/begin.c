@@ -233,7 +233,11 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, uint64
     return clear;
 }
 
-/* Open GPU alone for NEXT (-1: nobody), if no member gets it with other GPUs. */
+/*
+ * Open NEXT's gate (-1: nobody's) on GPU only, if what runs there allows it. GPU counts as taken
+ * even if not. No container may have got GPU together with others. Returns whether the gate was
+ * opened.
+ */
 static bool
 open_alone(struct cgpu_group *group, uint32_t gpu, int next, uint64_t now)
 {

@@ -47,7 +47,7 @@ def _find_name(id_: str, runtime_dir: str | None, _: int) -> str:
 
 
 def _list_names(container: KnownContainer) -> Iterator[str]:
-    """Yield the names that its engine may have given it; annotations cost no file."""
+    """Yield names that an engine may have given the container; first those that need no file."""
     for engine in ENGINES:
         parts = [container.annotations.get(key) for key in engine.name_keys]
         if parts and parts[-1]:

@@ -41,7 +41,7 @@ class ContainerWarnings:
         self._seen: set[str] = set()
 
     def log(self, records: Iterable[Record]) -> None:
-        """Log the ``records`` that were not logged yet."""
+        """Log what is wrong with containers, each finding once, and cut large ledgers."""
         records = tuple(records)
         for entry in records:
             if entry.directory not in self._seen:

@@ -7,7 +7,10 @@
 
 #include <stdint.h>
 
-/* Each takes the lock of its kind and drops it again; NULL: there is nothing to do. */
+/*
+ * A kind of memory, and the functions that get memory of it back. Each takes the kind's lock and
+ * drops it again. NULL instead of a function: this kind has nothing to do.
+ */
 struct cgpu_memory_kind {
     const char *name;            /* NULL: the table ends */
     void (*finish)(int32_t gpu); /* wait for frees whose work is done already */

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import without_size
 from cgpu_hook import document
-from cgpu_hook.modifiers import draft_container
+from cgpu_hook.modifiers import draft_container, edit_config
 from cgpu_hook.plan import Plan, Setting, rootfs_path, variables_of
 from cgpu_node.client import send_request
 from cgpu_node.image.rootfs import Rootfs
@@ -55,6 +55,7 @@ def preview_plan(
     )
     notes = (_UNKNOWN,) if root and not node_status else ()
     if draft.plan.request is None:
+        edit_config(draft)  # raises what would refuse a pod's container that has whole GPUs
         warning = without_size(variables_of(config))
         return Plan(notes=(warning, *notes) if warning else notes)
     if not notes:

@@ -80,3 +80,18 @@ def test_a_configuration_without_its_root_file_system_can_be_planned(world: Worl
     plan = preview_plan(str(world.config), str(world.state), str(world.driver))
     assert plan.gpus
     assert "/dev/cgpu/limits" in [mount.destination for mount in plan.mounts]
+
+
+def test_the_plan_of_a_container_without_a_cap_is_refused_as_its_creation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-7: a pod that has whole GPUs has no cap, but its configuration is edited too."""
+    error = CgpuError("device /dev/nvidia0: No such file or directory")
+
+    def refuse(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cgpu_hook.preview.edit_config", refuse)
+    world.write_config([])
+    with pytest.raises(CgpuError, match=str(error)):
+        preview_plan(str(world.config), str(world.state), str(world.driver))

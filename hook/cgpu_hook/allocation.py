@@ -29,7 +29,7 @@ from cgpu_hook.pod import (
 from cgpu_node.allocation_annotation import ANNOTATION, CORE_STEP
 from cgpu_node.facts.node import DeviceNode
 from cgpu_node.paths import state_path
-from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
+from cgpu_node.settings.kubernetes import CORE_MEM, TOPOLOGY, UNLIMITED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def check_allocation(draft: Draft) -> None:
             _check_grant(f"containers.{name}.{uuid}", grant, gpus[uuid], kubernetes.mode)
     units = _count_units(found, gpus)
     check_generations(pod, found, units)
-    check_spec(pod, units, found, draft.host_files.state_dir)
+    check_spec(pod, units, found, kubernetes.mode, draft.host_files.state_dir)
 
 
 def read_allocation(draft: Draft) -> None:
@@ -120,14 +120,14 @@ def read_allocation(draft: Draft) -> None:
         MEM_CONTAINER: _join_numbers(units[pod.container][uuid] for uuid in own),
         MEM_DEV: _join_numbers(_count_gpu_units(gpus[uuid]) for uuid in own),
         **({WEIGHT: str(weight)} if mode == CORE_MEM else {}),
-        **({DISABLE: "true"} if mode == SHARE else {}),
+        **({DISABLE: "true"} if mode in UNLIMITED else {}),
     }
     shares = tuple(
         GpuShare(gpus[uuid].index, uuid, min(grant.mem * MIB, gpus[uuid].total_bytes))
         for uuid, grant in own.items()
     )
     draft.config = _with_variables(draft.config, given)
-    draft.is_capped = mode != SHARE
+    draft.is_capped = mode not in UNLIMITED
     if draft.is_capped or not is_legacy(draft.config):  # else NVIDIA's hook follows the variable
         draft.request = Request(shares, weight or 1, high_priority=False, asked=Asked(given))
 
@@ -159,6 +159,11 @@ def _check_grant(field: str, grant: Grant, gpu: NodeGpu, mode: str) -> None:
     if grant.mem > most:
         raise _make_error(
             f"{field}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}"
+        )
+    if mode == TOPOLOGY and grant.mem < most:
+        raise _make_error(
+            f"{field}.mem={grant.mem}: expected {most}, all of GPU {gpu.index}, on a node in mode"
+            f" {mode}"
         )
     if (grant.core > 0) != (mode == CORE_MEM):
         allowed = f"at least {CORE_STEP}" if mode == CORE_MEM else "0 or no core"

@@ -13,6 +13,7 @@ from cgpu_env.values import MAX_GIB, parse_integer
 from cgpu_node import allocation_annotation, jsontext
 from cgpu_node.facts.engines import CRIO_KEYS, ENGINES
 from cgpu_node.podspecs import read_spec, wait_for_spec
+from cgpu_node.settings.kubernetes import TOPOLOGY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ UNITS, CORES = (
     "gpushare.alibabacloud.com/core-percentage",
 )
 _MEMORY, _CORES = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+_WHOLE_GPU = "aliyun.com/gpu"
 MEM_IDX, MEM_POD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 
 
@@ -122,7 +124,8 @@ def refuse_unallocated(
     spec = read_spec(state_dir, pod.uid)
     if spec is None or pod.container not in spec.containers:
         return
-    asked = f"{_MEMORY}={spec.containers[pod.container].mem}"
+    limit = spec.containers[pod.container]
+    asked = f"{_WHOLE_GPU}={limit.gpu}" if limit.gpu else f"{_MEMORY}={limit.mem}"
     if found is not None:
         raise _make_error(f"containers: {pod.container} is missing, whose limit is {asked}")
     raise CgpuError(
@@ -137,6 +140,7 @@ def check_spec(
     pod: ContainerPod,
     units: Mapping[str, Mapping[str, int]],
     found: AllocationAnnotation,
+    mode: str,
     state: str,
 ) -> None:
     """Refuse a decision that gives more than the pod's own specification asks for.
@@ -147,25 +151,28 @@ def check_spec(
         pod: the pod.
         units: the decision's memory in whole units, by container and UUID.
         found: the decision.
+        mode: of the node.
         state: the state directory.
 
     Raises:
         CgpuError: it gives more; the sentence names the container.
     """
+    asked = _WHOLE_GPU if mode == TOPOLOGY else _MEMORY
     spec, current = wait_for_spec(state, pod.uid)
     if spec is None:
         if current:
             raise _make_error(
-                f"pod={pod.uid}: expected the UID of a pod that asks for {_MEMORY}; the agent of"
+                f"pod={pod.uid}: expected the UID of a pod that asks for {asked}; the agent of"
                 " this node knows none of this UID"
             )
         return
     for name, grants in found.containers.items():
         limit = spec.containers.get(name)
         if limit is None:
-            raise _make_error(
-                f"containers.{name}: expected a container with {_MEMORY} in its limits"
-            )
+            raise _make_error(f"containers.{name}: expected a container with {asked} in its limits")
+        if mode == TOPOLOGY:
+            _check_limit(f"containers.{name}", _WHOLE_GPU, len(grants), limit.gpu)
+            continue
         _check_limit(f"containers.{name}", _MEMORY, sum(units[name].values()), limit.mem)
         _check_limit(
             f"containers.{name}", _CORES, sum(grant.core for grant in grants.values()), limit.core

@@ -5,7 +5,9 @@ from __future__ import annotations
 # Resources, as nodes publish and containers ask for them.
 MEMORY = "aliyun.com/gpu-mem"  # GiB
 CORES = "aliyun.com/gpu-core.percentage"  # hundredths of a GPU's time
+WHOLE_GPU = "aliyun.com/gpu"  # GPUs that nobody shares
 COUNT = "aliyun.com/gpu-count"  # GPUs; of a pod, as a label: over how many its share is divided
+ASKED = f"{MEMORY} or {WHOLE_GPU}"  # what a pod of ours asks for
 OTHERS_GPU = "nvidia.com/gpu"  # whole GPUs, published by NVIDIA's device plugin
 
 # Labels of a node that its administrator sets.
@@ -19,8 +21,8 @@ GPU_MEMORY = "aliyun.accelerator/nvidia_mem"
 GPU_COUNT = "aliyun.accelerator/nvidia_count"
 NODE_LABELS = (GPU_NAME, GPU_MEMORY, GPU_COUNT)
 
-# Resources that the agent writes into a node's status; a device plugin publishes the third.
-NODE_RESOURCES = (MEMORY, CORES)
+# Resources that the agent writes into a node's status; a device plugin publishes COUNT.
+NODE_RESOURCES = (MEMORY, CORES, WHOLE_GPU)
 
 # Annotation of a node: its GPUs, by UUID.
 FACTS = "cgpu/gpus"
@@ -37,6 +39,7 @@ MEM_DEV = "ALIYUN_COM_GPU_MEM_DEV"
 MEM_POD = "ALIYUN_COM_GPU_MEM_POD"
 MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # of whole GPUs: their indices
 
 # Schedulers that have the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")

@@ -1,13 +1,14 @@
 """The limits of this node's pods, which its agent writes for the creation of containers.
 
-``<state>/pods/<uid>`` is there for each pod that asks for a part of a GPU::
+``<state>/pods/<uid>`` is there for each pod that asks for GPUs::
 
-    {"v": 1, "name": "ml/train", "containers": {"main": {"mem": 6, "core": 30}}}
+    {"v": 1, "name": "ml/train", "containers": {"main": {"mem": 6, "core": 30, "gpu": 0}}}
 
 ``mem`` is in units of ``aliyun.com/gpu-mem`` and ``core`` in hundredths of a GPU's time, each of
-all GPUs of the pod together. A user can write a pod's annotations, but not its specification later
-than at its creation: so a decision is held to it. ``<state>/pods.lock`` is locked for as long as
-the agent is up to date. Nobody asks it anything.
+all GPUs of the pod together; ``gpu`` is the number of whole GPUs (``aliyun.com/gpu``). A user can
+write a pod's annotations, but not its specification later than at its creation: so a decision is
+held to it. ``<state>/pods.lock`` is locked for as long as the agent is up to date. Nobody asks it
+anything.
 """
 
 from __future__ import annotations
@@ -35,10 +36,17 @@ _LONGEST_UID = 128
 
 
 class Limit(NamedTuple):
-    """The limits of a container: ``mem`` in units, ``core`` in hundredths of a GPU's time."""
+    """The limits of a container.
+
+    Attributes:
+        mem: of memory, in units.
+        core: of time, in hundredths of a GPU's.
+        gpu: whole GPUs.
+    """
 
     mem: int
     core: int = 0
+    gpu: int = 0
 
 
 class PodSpec(NamedTuple):
@@ -76,7 +84,8 @@ def _parse_spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
     if content["v"] != VERSION:
         raise ValueError(f"version {content['v']}")
     limits = {
-        name: Limit(int(given["mem"]), int(given["core"]))
+        # release 0.1 wrote no gpu
+        name: Limit(int(given["mem"]), int(given["core"]), int(given.get("gpu", 0)))
         for name, given in content["containers"].items()
     }
     return PodSpec(str(content["name"]), limits)

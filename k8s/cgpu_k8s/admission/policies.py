@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpu_k8s.admission import cel
+from cgpu_k8s.admission import cel, cel_requests
 from cgpu_k8s.admission.rules import (
     BOUND,
     CHANGED,
@@ -54,7 +54,11 @@ def _make_policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
             "failurePolicy": "Ignore" if event == TEMPLATES else "Fail",
             "matchConstraints": {"resourceRules": [make_resource_rule(event)]},
             **({"matchConditions": conditions} if conditions else {}),
-            **({"variables": _name_expressions(cel.define_variables(item))} if used else {}),
+            **(
+                {"variables": _name_expressions(cel_requests.define_variables(item))}
+                if used
+                else {}
+            ),
             "validations": [
                 {"expression": check.expression, "messageExpression": check.sentence}
                 for check in checks

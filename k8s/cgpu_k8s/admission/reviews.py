@@ -126,7 +126,7 @@ def validate(
         and read_pod(pod).asks_for_gpu
     ):
         sentence = (
-            f"pod {asked.namespace}/{asked.name} asks for {names.MEMORY}: only cgpu's scheduler"
+            f"pod {asked.namespace}/{asked.name} asks for {names.ASKED}: only cgpu's scheduler"
             f" may bind it, not {printable(asked.review.user)}"
         )
     return _make_response(asked, sentence)

@@ -2,7 +2,7 @@
 
 A decision counts because nobody but the scheduler can write it. An agent has the right to change
 all nodes; the rules restrict it to what it offers on its own node. The rules do not restrict who
-may bind a pod that asks for a part of a GPU, because a Binding does not contain the pod. That is up
+may bind a pod that asks for GPUs, because a Binding does not contain the pod. That is up
 to the right to create ``pods/binding``, and a pod that is bound without a decision gets no GPU.
 Design: docs/design/kubernetes.md.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import printable
 from cgpu_k8s import names
-from cgpu_k8s.admission import cel, nodes
+from cgpu_k8s.admission import cel, cel_requests, nodes
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.apiserver.resources import MAKERS
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
@@ -183,14 +183,14 @@ def _refuse_other_scheduler(review: Review, settings: Settings) -> str:
     if not read_pod(review.item).asks_for_gpu or name in {*settings.schedulers, *free}:
         return ""
     allowed = " or ".join(settings.schedulers)
-    return f"schedulerName={printable(name)}: a pod that asks for {names.MEMORY} needs {allowed}"
+    return f"schedulerName={printable(name)}: a pod that asks for {names.ASKED} needs {allowed}"
 
 
 def _refuse_chosen_node(review: Review, _: Settings) -> str:
     name = get_member(_read_spec(review), "nodeName", str)
     if not read_pod(review.item).asks_for_gpu or not name:
         return ""
-    return f"nodeName={printable(name)}: expected none for a pod that asks for {names.MEMORY}"
+    return f"nodeName={printable(name)}: expected none for a pod that asks for {names.ASKED}"
 
 
 def _refuse_foreign_node(review: Review, _: Settings) -> str:
@@ -236,7 +236,7 @@ RULES = (
         for forms in (
             (_refuse_annotations, cel.check_annotations),
             (_refuse_misspelt_names, cel.check_misspelt_names),
-            (_refuse_impossible_shares, cel.check_impossible_shares),
+            (_refuse_impossible_shares, cel_requests.check_impossible_shares),
             (_refuse_miscounted_names, cel.check_miscounted_names),
             (_refuse_other_scheduler, cel.check_other_scheduler),
             (_refuse_chosen_node, cel.check_chosen_node),

@@ -28,7 +28,7 @@ from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.kubelet import device_plugin_api as api
 from cgpu_k8s.kubelet.protobuf import EMPTY
 from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
-from cgpu_k8s.names import CORES, COUNT, MEMORY
+from cgpu_k8s.names import CORES, COUNT, MEMORY, WHOLE_GPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from grpclib.server import Stream
 
 SOCKET = "cgpu.sock"
-UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
+UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock", WHOLE_GPU: "cgpu-gpu.sock"}
 PERIOD = 1.0  # seconds between two checks of the kubelet's socket
 CALL = 15.0  # in which a kubelet has to call a plugin that it accepted; it tries for 10
 _UNHEARD = "the kubelet took the plugin, and does not listen to it"

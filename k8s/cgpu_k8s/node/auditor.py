@@ -9,7 +9,7 @@ from cgpu_k8s.node.audit import ContainerMismatch, audit_containers
 from cgpu_k8s.node.node_resources import read_known_gpus
 from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_non_pod_usage
 from cgpu_node.settings import kubernetes
-from cgpu_node.settings.kubernetes import SHARE
+from cgpu_node.settings.kubernetes import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class ShareAuditor:
         if setting is None:
             self.findings = ()
             return
-        limited = setting.mode != SHARE
+        limited = setting.mode not in UNLIMITED
         found = audit_containers(living, pods, gpus, setting.pass_through, limited=limited)
         # The kubelet's report is a moment old, so a mismatch is reported only if it is found twice.
         self.findings = tuple(each for each in found if each.caps or each in self._suspected)

@@ -14,10 +14,19 @@ from cgpu_k8s.names import (
     MEMORY,
     NODE_LABELS,
     NODE_RESOURCES,
+    WHOLE_GPU,
 )
 from cgpu_k8s.node.non_pod_usage import NonPodUsage
 from cgpu_k8s.objects.fields import get_member, get_strings
-from cgpu_k8s.objects.gpus import CORE_MEM, UNIT_MIB, Fact, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.gpus import (
+    CORE_MEM,
+    TOPOLOGY,
+    UNIT_MIB,
+    Fact,
+    FactsError,
+    read_facts,
+    write_facts,
+)
 from cgpu_k8s.objects.links import arrange_links
 from cgpu_k8s.objects.quantities import parse_quantity
 from cgpu_node.settings.kubernetes import RULES
@@ -146,6 +155,8 @@ def compute_node_resources(
     resources = {MEMORY: sum(gpu.units for gpu in gpus)}
     if mode == CORE_MEM:
         resources[CORES] = sum(gpu.cores for gpu in gpus)
+    elif mode == TOPOLOGY:
+        resources = {WHOLE_GPU: len(gpus)}
     answering = {gpu.index for gpu in gpus if gpu.healthy}
     links = {
         (gpu.index, other): link

@@ -24,7 +24,7 @@ class NodePod(NamedTuple):
     Attributes:
         uid: its UID.
         name: ``NAMESPACE/NAME``.
-        shares: whether it asks for a part of a GPU, and has not ended for good.
+        shares: whether it asks for GPUs or a part of one, and has not ended for good.
         gpus: UUIDs of the GPUs that its annotation names.
         limits: the requests of its containers, by name.
         running: the names of its containers that run.
@@ -62,7 +62,7 @@ def read_node_pod(item: Json) -> NodePod:
         f"{pod.namespace}/{pod.name}",
         shares,
         _read_gpus(pod.allocation_annotation) if shares else frozenset(),
-        {each.name: Limit(each.units, each.cores) for each in pod.containers},
+        {each.name: Limit(each.units, each.cores, each.gpus) for each in pod.containers},
         frozenset(running),
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s import names
 from cgpu_k8s.objects.pod_request import (
+    WHOLE,
     Part,
     PodRequest,
     PodRequestError,
@@ -60,8 +61,12 @@ def write_annotations(
         gpus: the GPUs of the node, by UUID.
         now: nanoseconds since 1970.
     """
+    decided = {names.ALLOCATION: _write_allocation(allocation, gpus)}
+    if allocation.part == WHOLE:
+        numbers = sorted(gpus[uuid].index for uuid in allocation.gpus)
+        return {**decided, names.GPU_VISIBLE: ",".join(map(str, numbers))}
     return {
-        names.ALLOCATION: _write_allocation(allocation, gpus),
+        **decided,
         **_write_framework(allocation, pod, gpus, now),
         **_write_device(allocation, gpus, now),
     }
@@ -73,14 +78,16 @@ def _write_allocation(allocation: Allocation, gpus: Mapping[str, Fact]) -> str:
             allocation.pod,
             allocation.node,
             {
-                name: {
-                    uuid: allocation_annotation.Grant(gpus[uuid].mib_of(part.units), part.cores)
-                    for uuid in allocation.gpus
-                }
+                name: {uuid: _grant_part(gpus[uuid], part) for uuid in allocation.gpus}
                 for name, part in allocation.containers.items()
             },
         )
     )
+
+
+def _grant_part(gpu: Fact, part: Part) -> allocation_annotation.Grant:
+    mib = gpu.mib if part == WHOLE else gpu.mib_of(part.units)
+    return allocation_annotation.Grant(mib, part.cores)
 
 
 def _write_framework(
@@ -142,6 +149,9 @@ def read_allocation(pod: Pod) -> Allocation | None:
         raise _make_error(f"containers: expected {', '.join(sorted(asking))}")
     gpus = tuple(next(iter(found.containers.values())))
     request = PodRequest(pod.uid, pod.owner, len(gpus), pod.containers)
+    asked = pod.containers[0].gpus  # else a label says how many, which can have changed
+    if asked and asked != len(gpus):
+        raise _make_error(f"{len(gpus)} GPUs: expected {asked}, the pod's {names.WHOLE_GPU}")
     try:
         part = compute_pod_part(request)
     except PodRequestError as error:

@@ -23,7 +23,8 @@ VERSION = 1
 UNIT_MIB = 1024
 LONGEST = 64 << 10  # bytes of the annotation
 SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"  # how a node isolates containers
-MODES = (SHARE, CGPU, CORE_MEM)
+TOPOLOGY = "topology"  # it gives whole GPUs, by the links between them
+MODES = (SHARE, CGPU, CORE_MEM, TOPOLOGY)
 _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,128}")
 _MOST = 1 << 40
 

@@ -1,7 +1,7 @@
 """Names on pods that are misspelt names of ours: nothing follows them, and nothing reports them.
 
-Only names near to one of ours count. Names that published schedulers and plugins use are not near:
-``aliyun.com/gpu``, ``aliyun.com/ppu``, ``aliyun.com/gpu0-util`` and the like.
+Only names near to one of ours count. Names that others use are not near: ``aliyun.com/ppu``,
+``aliyun.com/gpu0-util`` and the like.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.names import CORES, COUNT, MEMORY
+from cgpu_k8s.names import CORES, COUNT, MEMORY, WHOLE_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.pods import read_pod
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
 PREFIX = "aliyun.com/"
-OURS = (MEMORY, CORES, COUNT)
+OURS = (MEMORY, CORES, COUNT, WHOLE_GPU)
 _START = r"(?i)^aliyun[.]com/[cv]?(gpus?|gup|pgu|gp)[-_.]*"
 _CORE, _PERCENT = "(cores?|croe|coer|ocre|cor|cre)", "(p(er|re)c[entag]*|pct)"
 # Patterns of names near to ours, with the name that is meant: spelt out, in the syntax of RE2 too.
@@ -31,6 +31,7 @@ NEAR = {
     ),
     f"{_START}({_CORE}|({_CORE}[-_.]*)?{_PERCENT})$": f"{CORES} in a container's limits",
     COUNTED: f"the pod's label {COUNT}",
+    r"(?i)^aliyun[.]com/(gpus?|gup|pgu)$": f"{WHOLE_GPU} in a container's limits",
 }
 
 

@@ -1,4 +1,4 @@
-"""The GPUs that a node offers for sharing, read from its object."""
+"""The GPUs that a node offers, read from its object."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import find_nearest, printable
 from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
-from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
+from cgpu_k8s.objects.gpus import MODES, Fact, Facts, FactsError, read_facts
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.links import GpuLink
 
 # Values of the label that leave a node's GPUs to others.
 LEFT_ALONE = {
     "": "the node is not labelled for sharing GPUs",
     "default": "the node gives whole GPUs to pods",
     "disabled": "the node gives no GPU to pods",
-    "topology": "cgpu does not place pods by topology, and leaves the node's GPUs to others",
     "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
     "mps": "cgpu does not share GPUs by MPS, and leaves the node's GPUs to others",
 }
 # Labels of those for which a node waits in vain: cgpu does not do that.
-UNSERVED = ("topology", "mig", "mps")
+UNSERVED = ("mig", "mps")
 BINPACK, SPREAD = "binpack", "spread"  # how a node places pods on its GPUs
 PLACEMENTS = (BINPACK, SPREAD)
 # Resources of NVIDIA's plugin for GPUs: whole, shared or divided. Not all of ``nvidia.com``:
@@ -44,6 +44,7 @@ class Offer(NamedTuple):
         gpus: its GPUs by UUID, also while it offers nothing.
         withheld: why it offers nothing; one sentence; "": it offers its GPUs.
         is_asked: whether its label asks for sharing its GPUs, if perhaps misspelt.
+        links: of all pairs of its GPUs, by their indices in order; (): not known.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Offer(NamedTuple):
     gpus: dict[str, Fact]
     withheld: str = ""
     is_asked: bool = True
+    links: tuple[GpuLink, ...] = ()
 
 
 def read_node(node: Json) -> Offer:
@@ -65,14 +67,14 @@ def read_node(node: Json) -> Offer:
     labels, notes = get_strings(meta, "labels"), get_strings(meta, "annotations")
     mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
     withheld = why_not_shared(node)
-    gpus: tuple[Fact, ...] = ()
+    facts = Facts("", ())
     if FACTS in notes:
         try:
-            known, gpus, why, _ = read_facts(notes[FACTS])
+            facts = read_facts(notes[FACTS])
         except FactsError as error:
             withheld = withheld or f"annotation {FACTS}: {error}"
         else:
-            withheld = withheld or why or _check_mode(mode, known)
+            withheld = withheld or facts.withheld or _check_mode(mode, facts.mode)
     elif not withheld:
         withheld = f"the node's agent has not described its GPUs (annotation {FACTS})"
     return Offer(
@@ -80,9 +82,10 @@ def read_node(node: Json) -> Offer:
         address=_read_address(status),
         mode="" if withheld else mode,
         placement=placement if placement in PLACEMENTS else BINPACK,
-        gpus={gpu.uuid: gpu for gpu in gpus},
+        gpus={gpu.uuid: gpu for gpu in facts.gpus},
         withheld=withheld,
         is_asked=mode not in LEFT_ALONE,
+        links=facts.links,
     )
 
 

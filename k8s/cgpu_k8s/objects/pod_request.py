@@ -1,7 +1,8 @@
 """A pod's request for GPUs, and the part of each GPU that follows from it: pure.
 
 Units are those that a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
-GPU's time (``aliyun.com/gpu-core.percentage``).
+GPU's time (``aliyun.com/gpu-core.percentage``). Who asks for whole GPUs (``aliyun.com/gpu``) asks
+for neither.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ CORE_STEP = 5
 
 
 class ContainerRequest(NamedTuple):
-    """The request of one container of a pod, over all GPUs of the pod together."""
+    """The request of one container of a pod, over all GPUs of the pod together.
+
+    Attributes:
+        name: the container's.
+        units: of memory; 0 with whole GPUs.
+        cores: of time; 0: no limit.
+        kind: APP, INIT or SIDECAR.
+        gpus: whole GPUs; 0: it asks for a part of each of the pod's.
+    """
 
     name: str
     units: int
     cores: int = 0
     kind: str = APP
+    gpus: int = 0
 
 
 class PodRequest(NamedTuple):
@@ -27,8 +37,8 @@ class PodRequest(NamedTuple):
     Attributes:
         pod: its UID.
         owner: the UID of its controller; "": none.
-        gpus: how many GPUs each container gets, with an equal part of each.
-        containers: those that ask for GPU memory, in the order of the pod's specification.
+        gpus: how many GPUs each container gets, whole or with an equal part of each.
+        containers: those that ask for GPUs, in the order of the pod's specification.
     """
 
     pod: str
@@ -46,6 +56,7 @@ class Part(NamedTuple):
 
 
 NOTHING = Part(0, 0, 0)
+WHOLE = Part(0, 0, 1)  # all of a GPU, whatever it has
 
 
 class PodRequestError(ValueError):
@@ -86,7 +97,9 @@ def compute_container_part(container: ContainerRequest, gpus: int) -> Part:
     Raises:
         PodRequestError: one sentence that names the value and what is allowed.
     """
-    name, units, cores, _ = container
+    name, units, cores, _, whole = container
+    if whole:
+        return WHOLE
     if gpus < 1:
         raise PodRequestError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
     if units < 1:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import printable
-from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU
+from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU, WHOLE_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.pod_request import (
     APP,
@@ -38,9 +38,9 @@ class Pod(NamedTuple):
         node: the name of its node; "" while it is not bound.
         final: whether all its containers have ended for good. Only this, or the end of the object,
             makes room: a pod that is being deleted still runs.
-        gpus: the number of GPUs over which its share is divided, by its label. The label can change
-            later.
-        containers: those that ask for a part of a GPU, in the order in which they start.
+        gpus: the number of its GPUs: whole ones, or those over which its share is divided by its
+            label, which can change later.
+        containers: those that ask for GPUs, in the order in which they start.
         refusal: why no GPU could give the share; "": one could, or it asks for nothing.
         apps: the names of its containers, in order, without init containers.
         allocation_annotation: its annotation ``cgpu/allocation``; "": none.
@@ -60,14 +60,14 @@ class Pod(NamedTuple):
 
     @property
     def request(self) -> PodRequest | None:
-        """Return the share that it asks for; None if it asks for none, or for an impossible one."""
+        """Return what it asks for; None if it asks for no GPU, or for what is impossible."""
         if not self.containers or self.refusal:
             return None
         return PodRequest(self.uid, self.owner, self.gpus, self.containers)
 
     @property
     def asks_for_gpu(self) -> bool:
-        """Whether it asks for a share of a GPU, possible or not."""
+        """Whether it asks for GPUs or a share of them, possible or not."""
         return bool(self.containers or self.refusal)
 
 
@@ -82,7 +82,7 @@ def read_pod(pod: Json) -> Pod:
     containers: tuple[ContainerRequest, ...] = ()
     try:
         containers = _read_containers(spec)
-        gpus = _read_count(meta) if containers else 1
+        gpus = _count_whole(containers) or (_read_count(meta) if containers else 1)
     except PodRequestError as error:
         refusal = str(error)
     found = Pod(
@@ -119,7 +119,7 @@ def template_of(item: Json) -> Json:
 
 
 def _read_containers(spec: Json) -> tuple[ContainerRequest, ...]:
-    """Return the containers of a pod's specification that ask for a part of a GPU.
+    """Return the containers of a pod's specification that ask for GPUs.
 
     Raises:
         PodRequestError: one asks for what no GPU could give.
@@ -140,7 +140,7 @@ def _list_containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _read_container(container: Json, kind: str) -> ContainerRequest | None:
-    """Return what a container asks for; None if it asks for no share of a GPU."""
+    """Return what a container asks for; None if it asks for no GPU."""
     name = get_member(container, "name", str)
     resources = get_member(container, "resources", dict)
     limits = get_member(resources, "limits", dict)
@@ -151,6 +151,8 @@ def _read_container(container: Json, kind: str) -> ContainerRequest | None:
             f"container {name}: {COUNT} is no resource to ask for: expected the pod's label"
             f" {COUNT}, beside {MEMORY} in the container's limits"
         )
+    if WHOLE_GPU in asked:
+        return _read_whole(name, limits, requests)._replace(kind=kind)
     if not {MEMORY, CORES} & asked.keys():
         return None
     if OTHERS_GPU in asked:
@@ -165,6 +167,30 @@ def _read_container(container: Json, kind: str) -> ContainerRequest | None:
             f"container {name}: {CORES}=0: expected at least 5 of each GPU, or no {CORES}"
         )
     return ContainerRequest(name, _read_amount(name, MEMORY, limits, requests), cores, kind)
+
+
+def _read_whole(name: str, limits: Json, requests: Json) -> ContainerRequest:
+    """Return the request of a container for whole GPUs."""
+    for other in (MEMORY, CORES, OTHERS_GPU):
+        if other in limits or other in requests:
+            raise PodRequestError(f"container {name}: expected {WHOLE_GPU} or {other}, not both")
+    gpus = _read_amount(name, WHOLE_GPU, limits, requests)
+    if not 1 <= gpus <= MOST_GPUS:
+        raise PodRequestError(
+            f"container {name}: {WHOLE_GPU}={gpus}: expected a whole number from 1 to {MOST_GPUS}"
+        )
+    return ContainerRequest(name, 0, gpus=gpus)
+
+
+def _count_whole(containers: tuple[ContainerRequest, ...]) -> int:
+    """Return how many whole GPUs a pod asks for, with one of its containers."""
+    whole = [each for each in containers if each.gpus]
+    if whole and len(containers) > 1:
+        raise PodRequestError(
+            f"container {whole[0].name}: expected {WHOLE_GPU} in one container of a pod, and"
+            f" neither {WHOLE_GPU} nor {MEMORY} in others"
+        )
+    return whole[0].gpus if whole else 0
 
 
 def _read_amount(container: str, resource: str, limits: Json, requests: Json) -> int:

@@ -10,12 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.objects.allocations import Allocation
-from cgpu_k8s.objects.gpus import CORE_MEM
+from cgpu_k8s.objects.gpus import CORE_MEM, TOPOLOGY
+from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.nodes import BINPACK, SPREAD
-from cgpu_k8s.objects.pod_request import NOTHING, Part, compute_container_part, compute_pod_part
+from cgpu_k8s.objects.pod_request import (
+    NOTHING,
+    WHOLE,
+    Part,
+    compute_container_part,
+    compute_pod_part,
+)
+from cgpu_k8s.scheduler.topology import choose_set, score_links
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.gpus import OfferedGpu
     from cgpu_k8s.objects.pod_request import PodRequest
@@ -49,18 +57,29 @@ class NodeInfo:
 
     Attributes:
         name: its name.
-        mode: how it isolates containers, one of SHARE, CGPU and CORE_MEM.
+        mode: how it isolates containers, one of MODES.
         placement: BINPACK or SPREAD.
         gpus: the GPUs that it offers, by UUID.
         taken: the allocations of pods, by their UIDs; also on GPUs that it does not offer any more.
+
+    Args:
+        links: of all pairs of the GPUs, by their indices in order; (): not known.
     """
 
-    def __init__(self, name: str, mode: str, placement: str, gpus: Iterable[OfferedGpu]) -> None:
+    def __init__(
+        self,
+        name: str,
+        mode: str,
+        placement: str,
+        gpus: Iterable[OfferedGpu],
+        links: Sequence[GpuLink] = (),
+    ) -> None:
         self.name = name
         self.mode = mode
         self.placement = placement
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
         self.taken: dict[str, Allocation] = {}
+        self._links = tuple(links)
         self._used: dict[str, Part] = {}
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
@@ -78,10 +97,15 @@ class NodeInfo:
 
     def _update_used(self, allocation: Allocation, sign: int) -> None:
         for uuid in allocation.gpus:
-            used = self.used_part(uuid)
-            pairs = zip(used, allocation.part, strict=True)
+            taken = self._resolve_part(uuid, allocation.part)
+            pairs = zip(self.used_part(uuid), taken, strict=True)
             self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
         self._answers.clear()
+
+    def _resolve_part(self, uuid: str, part: Part) -> Part:
+        """Return what a part takes of a GPU; a whole one has what the node offers of it."""
+        gpu = self.gpus.get(uuid)
+        return Part(gpu.units, gpu.cores, gpu.slots) if gpu and part == WHOLE else part
 
     def used_part(self, uuid: str) -> Part:
         """Return the part of a GPU that pods have."""
@@ -106,6 +130,8 @@ class NodeInfo:
         refusal = self._refuse_unresolvable(request, part)
         if refusal:
             return refusal
+        if part == WHOLE:
+            return self._choose_whole(request.gpus)
         order = ORDERS[self.placement]
         fitting = sorted(
             (order(self, gpu, request.owner), gpu.index, gpu.uuid)
@@ -122,6 +148,28 @@ class NodeInfo:
             (int(self.placement == SPREAD), *map(sum, ranks), self._free_units()),
         )
 
+    def _choose_whole(self, count: int) -> Choice | Refusal:
+        """Choose the GPUs with the best links of those that nobody has anything of."""
+        ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
+        free = tuple(
+            number
+            for number, gpu in enumerate(ordered)
+            if gpu.healthy and self.free_part(gpu) == self._resolve_part(gpu.uuid, WHOLE)
+        )
+        pairs = len(ordered) * (len(ordered) - 1) // 2
+        best = choose_set(
+            score_links(len(ordered), self._links or pairs * (GpuLink(),)), free, count
+        )
+        if best is None:
+            have = {0: "no GPU is", 1: "only 1 GPU is"}.get(len(free), f"only {len(free)} GPUs are")
+            return Refusal(FULL, f"{have} free as a whole, and {count} are asked for")
+        left = len(free) - count
+        is_spread = self.placement == SPREAD
+        return Choice(
+            tuple(ordered[number].uuid for number in best.gpus),
+            (int(is_spread), -best.within, -left if is_spread else left, -best.left),
+        )
+
     def _free_units(self) -> int:
         return sum(self.free_part(gpu).units for gpu in self.gpus.values())
 
@@ -135,6 +183,12 @@ class NodeInfo:
 
     def _refuse_unresolvable(self, request: PodRequest, part: Part) -> Refusal | None:
         """Return the reason if the node had no room for the pod even if it were empty."""
+        if (part == WHOLE) != (self.mode == TOPOLOGY):
+            asked = "with" if part == WHOLE else "without"
+            return Refusal(
+                WRONG_MODE,
+                f"ack.node.gpu.schedule={self.mode}: the node takes no pod {asked} aliyun.com/gpu",
+            )
         if (part.cores > 0) != (self.mode == CORE_MEM):
             asked = "with" if part.cores else "without"
             return Refusal(

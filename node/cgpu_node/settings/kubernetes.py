@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"
+SHARE, CGPU, CORE_MEM, TOPOLOGY = "share", "cgpu", "core_mem", "topology"
+UNLIMITED = (SHARE, TOPOLOGY)  # they choose the GPUs of a container, and no more
 # The rules of each GPU that a mode stands for; 5 is the native policy, 3 the fixed one.
 RULES: Mapping[str, Mapping[str, int]] = {
     SHARE: {},
     CGPU: {"policy": 5, "max_inst": 20},
     CORE_MEM: {"policy": 3, "max_inst": 20},
+    TOPOLOGY: {},
 }
 _FIELDS = ("version", "node", "mode", "pass_through")
 
@@ -39,7 +41,7 @@ class Kubernetes(NamedTuple):
 
     Attributes:
         node: its name in the cluster.
-        mode: what is enforced: nothing, memory, or memory and compute.
+        mode: what is enforced: nothing, memory, memory and compute, or that GPUs are whole.
         pass_through: namespaces whose pods are like any other container.
     """
 

@@ -1,4 +1,4 @@
-"""Pods on a node that follows decisions, from the launcher to the share (K8S-11, K8S-15)."""
+"""Pods on a node that follows decisions, from the launcher to the share (K8S-11, K8S-15, COS-6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cgpu_node import allocation_annotation
 from cgpu_node.allocation_annotation import Grant
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings.config import Config
-from cgpu_node.settings.kubernetes import CGPU, CORE_MEM, SHARE
+from cgpu_node.settings.kubernetes import CGPU, CORE_MEM, SHARE, TOPOLOGY
 from cgpu_sim import Gpu, lose, make_driver_dir
 from lab.worlds.hook import LIBDIR, SIX, with_interpreter
 from lab.worlds.pods import GPUS, UID, PodWorld, containerd, crio, decided
@@ -110,6 +110,26 @@ def test_a_node_that_divides_time_gives_the_weight_and_holds_it_fixed(world: Pod
     assert done.returncode == 0, done
     assert (share(world)["weight"], share(world)["policy"]) == (6, 3)
     assert world.variables()["ALIYUN_COM_GPU_SCHD_WEIGHT"] == "6"
+
+
+def test_cos_6_a_node_of_whole_gpus_gives_them_without_limits(world: PodWorld) -> None:
+    world.switch(TOPOLOGY)
+    done = world.create(containerd(decided({"main": {GPUS[1]: Grant(15109)}})), EVERYTHING)
+    assert done.returncode == 0, done
+    assert world.shares() == []
+    mounted = {mount["destination"] for mount in world.edited()["mounts"]}
+    assert "/dev/cgpu/limits" not in mounted
+    assert "/dev/cgpu-sim/gpu1" in mounted
+    assert "/dev/cgpu-sim/gpu0" not in mounted
+    assert world.variables()["NVIDIA_VISIBLE_DEVICES"] == GPUS[1]
+
+
+def test_cos_6_a_part_of_a_gpu_is_refused_where_gpus_are_whole(world: PodWorld) -> None:
+    world.switch(TOPOLOGY)
+    for grant, where in ((Grant(2014), ".mem=2014: expected 15109"), (Grant(15109, 5), ".core=5")):
+        done = world.create(containerd(decided({"main": {GPUS[1]: grant}})))
+        assert done.returncode == 1
+        assert f"containers.main.{GPUS[1]}{where}" in done.stderr
 
 
 def test_a_node_that_only_places_gives_the_gpu_without_limits(world: PodWorld) -> None:

@@ -1,4 +1,4 @@
-"""A decision is held to what its pod asks for, as the node's agent left it (K8S-15).
+"""A decision is held to what its pod asks for, as the node's agent left it (K8S-15, COS-6).
 
 Whoever forges a decision can write into annotations, and not into the specification of a pod.
 """
@@ -15,7 +15,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_node import podspecs
 from cgpu_node.allocation_annotation import Grant
 from cgpu_node.podspecs import Current, Limit, PodSpec
-from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
+from cgpu_node.settings.kubernetes import CORE_MEM, SHARE, TOPOLOGY
 from lab.worlds.hook import with_interpreter
 from lab.worlds.pods import GPUS, UID, PodWorld, containerd, crio, decided
 
@@ -98,6 +98,27 @@ def test_k8s_15_where_only_placement_is_decided_the_pod_is_held_to_it_too(world:
     leave(world, main=Limit(2))
     done = world.create(containerd(decided({"main": {GPUS[0]: Grant(3 * UNIT)}})))
     assert "aliyun.com/gpu-mem=3: expected at most 2" in done.stderr
+
+
+@pytest.mark.parametrize("mode", [TOPOLOGY, SHARE])
+def test_cos_6_whole_gpus_are_held_to_the_pods_number(world: PodWorld, mode: str) -> None:
+    """And are given by no node that shares its GPUs."""
+    world.switch(mode)
+    leave(world, main=Limit(0, gpu=1))
+    one, both = ({"main": {uuid: Grant(15109) for uuid in GPUS[:n]}} for n in (1, 2))
+    done = world.create(containerd(decided(both)))
+    expected = {
+        TOPOLOGY: "containers.main: aliyun.com/gpu=2: expected at most 1, the pod's own limit",
+        SHARE: "containers.main: aliyun.com/gpu-mem=28: expected at most 0, the pod's own limit",
+    }
+    assert expected[mode] in done.stderr
+    assert world.create(containerd(decided(one))).returncode == int(mode == SHARE)
+
+
+def test_cos_6_a_container_without_a_decision_is_told_what_it_asks_for(world: PodWorld) -> None:
+    leave(world, main=Limit(0, gpu=2))
+    done = world.create(containerd({}))
+    assert "container main has the limit aliyun.com/gpu=2, and came without" in done.stderr
 
 
 def test_k8s_15_a_pod_that_asks_for_nothing_gets_nothing_by_an_annotation(

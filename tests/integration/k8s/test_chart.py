@@ -169,14 +169,14 @@ def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
     assert build_guard_parser().parse_args(words).runtime_class == "cgpu"
 
 
-def test_both_profiles_ask_the_extender_for_pods_with_memory_or_time(objects: list[Json]) -> None:
+def test_both_profiles_ask_the_extender_for_pods_with_gpus(objects: list[Json]) -> None:
     config = yaml.safe_load(
         chart.one(objects, "ConfigMap", "cgpu-scheduler")["data"]["config.yaml"]
     )
     assert tuple(each["schedulerName"] for each in config["profiles"]) == names.SCHEDULERS
     [extender] = config["extenders"]
     managed = [each["name"] for each in extender["managedResources"]]
-    assert managed == [names.MEMORY, names.CORES]
+    assert managed == [names.MEMORY, names.CORES, names.WHOLE_GPU]
     assert not extender["ignorable"]
 
 

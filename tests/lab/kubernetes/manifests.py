@@ -12,6 +12,7 @@ from cgpu_k8s.objects.pods import read_pod
 
 V100 = 16160  # MiB
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+WHOLE = "aliyun.com/gpu"
 NOW = 1_795_471_200_000_000_000
 
 
@@ -146,10 +147,20 @@ IMPOSSIBLE = {
     "core in requests alone": of(container({MEM: "2"}, {CORE: "30"})),
     "whole GPUs too": of(container({MEM: "2", "nvidia.com/gpu": "1"})),
     "both modes": of(container({MEM: "2"}), container({MEM: "2", CORE: "30"}, name="other")),
+    "whole 0": of(container({WHOLE: "0"})),
+    "whole 17": of(container({WHOLE: "17"})),
+    "whole 1.5": of(container({WHOLE: "1500m"})),
+    "whole in requests alone": of(container({}, {WHOLE: "1"})),
+    "whole and mem": of(container({WHOLE: "1", MEM: "2"})),
+    "whole and core": of(container({WHOLE: "1", CORE: "30"})),
+    "whole of NVIDIA's too": of(container({WHOLE: "1", "nvidia.com/gpu": "1"})),
+    "whole in two": of(container({WHOLE: "1"}), container({WHOLE: "1"}, name="other")),
+    "whole beside a share": of(container({WHOLE: "1"}), container({MEM: "2"}, name="other")),
     "in an init container": of(container({MEM: "2"}), init=[container({MEM: "0"}, name="init")]),
 }
 # What Kubernetes refuses itself, before it asks a webhook that validates.
-ITS_OWN = {"core -5", "mem 1.5", "requests differ", "requests alone", "core in requests alone"}
+ITS_OWN = {"core -5", "mem 1.5", "requests differ", "requests alone", "core in requests alone",
+           "whole 1.5", "whole in requests alone"}  # fmt: skip
 
 
 def whole(item: Any) -> Any:

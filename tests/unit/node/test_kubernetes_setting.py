@@ -84,8 +84,8 @@ def test_a_file_that_others_could_change_counts_for_nothing(path: str) -> None:
 
 
 def test_nothing_is_written_that_would_not_be_read(path: str) -> None:
-    with pytest.raises(CgpuError, match="mode = topology"):
-        write_setting(path, SETTING._replace(mode="topology"))
+    with pytest.raises(CgpuError, match="mode = mig"):
+        write_setting(path, SETTING._replace(mode="mig"))
     assert not Path(path).exists()
 
 

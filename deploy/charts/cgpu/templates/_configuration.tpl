@@ -47,4 +47,5 @@ extenders:
   managedResources:
   - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
   - {name: aliyun.com/gpu-core.percentage, ignoredByScheduler: false}
+  - {name: aliyun.com/gpu, ignoredByScheduler: false}
 {{- end }}

@@ -199,7 +199,7 @@ def test_a_node_that_is_no_longer_to_be_shared_offers_nothing(lab: Lab) -> None:
     assert [reason for reason, _ in lab.events()] == ["GpusNotOffered"]
 
 
-@pytest.mark.parametrize("label", ["topology", "mig", "mps", "default", "disabled", None])
+@pytest.mark.parametrize("label", ["mig", "mps", "default", "disabled", None])
 def test_a_node_that_is_left_to_others_keeps_what_they_wrote(lab: Lab, label: str | None) -> None:
     theirs = {f"aliyun.accelerator/nvidia_{name}": "theirs" for name in ("name", "mem", "count")}
     merge = "application/merge-patch+json"
@@ -215,7 +215,7 @@ def test_a_node_that_is_left_to_others_keeps_what_they_wrote(lab: Lab, label: st
         assert lab.node() == before
         assert lab.probes() == []  # and the GPUs are not in use
         why = f"ack.node.gpu.schedule={label}: cgpu does not"
-        unserved = [("GpusNotOffered", True)] if label in {"topology", "mig", "mps"} else []
+        unserved = [("GpusNotOffered", True)] if label in {"mig", "mps"} else []
         assert [(reason, why in text) for reason, text in lab.events()] == unserved
         lab.label("cgpu")
         wait_until(lambda: lab.offers("cgpu"), "the node offers its GPUs")

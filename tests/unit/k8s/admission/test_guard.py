@@ -27,7 +27,17 @@ from cgpu_k8s.admission.webhooks import (
 from cgpu_k8s.names import NODE_LABELS, NODE_RESOURCES
 from cgpu_k8s.objects.pods import read_pod
 from lab.kubernetes.cel import AGENT, HOOKS, SCHEDULER, SETTINGS, asked, both, created
-from lab.kubernetes.manifests import CORE, COUNT, IMPOSSIBLE, MEM, asking, container, of, pod
+from lab.kubernetes.manifests import (
+    CORE,
+    COUNT,
+    IMPOSSIBLE,
+    MEM,
+    WHOLE,
+    asking,
+    container,
+    of,
+    pod,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +46,9 @@ def test_possible_pods_are_let_in_however_numbers_are_written() -> None:
     written = (asking("10", "1k", "10"), asking("1e3", label="0008"), asking("3E0", "+5"))
     same = (of(container({MEM: "3", CORE: "5"}, {MEM: "3e0", CORE: "+5"})),)
     for item in (pod("p", 3), pod("p", 2, 30), pod("p", 8, 100, count=2), *written, *same):
+        assert both(created(item)) == ("", "")
+    whole = container({WHOLE: "16"}), container({WHOLE: "1e0"}, {WHOLE: "1"})
+    for item in (*map(of, whole), of(whole[0], label="two"), of({"name": "a"}, init=[whole[0]])):
         assert both(created(item)) == ("", "")
     plain = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}], "nodeName": "n"}}
     assert both(created(plain)) == ("", "")
@@ -51,7 +64,7 @@ AMOUNTS = st.sampled_from(
      "-5", "3000m", "1500m", "2.0", "1.5", "1E", "4M"]
 )  # fmt: skip
 ASKED = st.none() | st.dictionaries(
-    st.sampled_from([MEM, CORE, COUNT, "nvidia.com/gpu", "cpu"]), AMOUNTS
+    st.sampled_from([MEM, CORE, COUNT, WHOLE, "nvidia.com/gpu", "cpu"]), AMOUNTS
 )
 
 

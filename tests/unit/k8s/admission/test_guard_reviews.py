@@ -96,7 +96,8 @@ def test_only_the_scheduler_binds_a_pod_that_asks_for_gpus(resource: str) -> Non
     question = asked(binding(), resource)
     assert question.is_binding(SETTINGS)
     assert sentence(question, pod("p", 2)) == (
-        "cgpu: pod ml/p asks for aliyun.com/gpu-mem: only cgpu's scheduler may bind it, not alice"
+        "cgpu: pod ml/p asks for aliyun.com/gpu-mem or aliyun.com/gpu: only cgpu's scheduler may"
+        " bind it, not alice"
     )
     assert not sentence(question, plain)
     assert not sentence(question)

@@ -1,4 +1,4 @@
-"""What a node offers, from its GPUs, its label, and what others hold. K8S-1."""
+"""What a node offers, from its GPUs, its label, and what others hold. K8S-1, COS-6."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
     resources = {name: str(value) for name, value in wanted.resources.items()}
     item["status"] = {"capacity": {"cpu": "4"} | resources, "allocatable": {"cpu": "4"} | resources}
     return item
+
+
+def test_cos_6_a_node_of_whole_gpus_offers_their_number_and_nothing_else() -> None:
+    facts = compute_facts("topology", seen(0, 1), (), (), {"GPU-1": NonPodUsage(1, 1)})
+    wanted = compute_node_resources("topology", facts, NAMES)
+    assert wanted.resources == {"aliyun.com/gpu": 2}
+    offer = read_node(written("topology", facts))
+    info = make_node_info(offer)
+    assert [info.free_part(gpu).units for gpu in info.gpus.values()] == [15, 14]
+    shared = written("cgpu", compute_facts("cgpu", seen(0, 1), (), (), {}))
+    assert status_patch(shared, wanted)["status"]["capacity"] == {
+        "aliyun.com/gpu-mem": None,
+        "aliyun.com/gpu": "2",
+    }
 
 
 def test_the_annotation_has_the_links_of_gpus_that_answer() -> None:
@@ -113,7 +127,7 @@ def others(label: str) -> dict[str, Any]:
     return item
 
 
-@pytest.mark.parametrize("label", ["topology", "mig", "default", "disabled", "cgup"])
+@pytest.mark.parametrize("label", ["mps", "mig", "default", "disabled", "cgup"])
 def test_what_others_have_written_is_theirs(label: str) -> None:
     assert metadata_patch(others(label), NOTHING) == {}
     assert status_patch(others(label), NOTHING) == {}

@@ -12,18 +12,19 @@ from cgpu_k8s.inspect.cluster import read_gpu_pod
 from cgpu_k8s.inspect.why import explain_maker, explain_pod
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from lab.kubernetes.cel import asked, both, created
-from lab.kubernetes.manifests import CORE, COUNT, MEM, container, controller, of, pod
+from lab.kubernetes.manifests import CORE, COUNT, MEM, WHOLE, container, controller, of, pod
 
 pytestmark = pytest.mark.unit
 
 MEANT = {MEM: f"{MEM} in a container's limits", CORE: f"{CORE} in a container's limits",
-         COUNT: f"the pod's label {COUNT}"}  # fmt: skip
+         COUNT: f"the pod's label {COUNT}", WHOLE: f"{WHOLE} in a container's limits"}  # fmt: skip
 NEAR = {
     MEM: "gpu-memory gpu_mem gpumem gpu.mem GPU-MEM gpu-Mem gup-mem gpu-mme gpu-em gpu-men gpus-mem"
     " gpu-mems gpu-mem-gib gpu_memory_mb vgpu-mem",
     CORE: "gpu-core gpu-cores gpu-core.percent gpu-core-percentage gpu_core.percentage gpu.core"
     " gpu-core.precentage gpu-percentage gpu-corepercentage gpu-croe",
     COUNT: "gpu-counts gpu_count gpucount gpu-coutn gpu-cont gpu-num GPU-COUNT",
+    WHOLE: "gpus GPU gup pgu",
 }
 # What published tools use, and what anybody may: also of other domains.
 FREE = """
@@ -32,7 +33,7 @@ aliyun.com/gpu-corr aliyun.com/gpu-percentile aliyun.com/gpu-core-pool aliyun.co
 aliyun.com/gpu-core-pinning aliyun.com/gpu-core-priority aliyun.com/gpu-memfree
 aliyun.com/gpu-memused aliyun.com/gpu-memtotal aliyun.com/gpu-memutil aliyun.com/gpu-memclock
 aliyun.com/gpu-memtype aliyun.com/gpu-met aliyun.com/gpu-conn aliyun.com/gpu-core-clock
-aliyun.com/gpu aliyun.com/ppu aliyun.com/gpu0-util aliyun.com/mem0-util aliyun.com/gpu-type
+aliyun.com/ppu aliyun.com/gpu0-util aliyun.com/mem0-util aliyun.com/gpu-type
 aliyun.com/gpu1-processes aliyun.com/region aliyun.com/gpu-model aliyun.com/gpu-metrics
 aliyun.com/gpu-mem.percentage aliyun.com/npu-core alibabacloud.com/gpu-memory
 alibabacloud.com/gpu-count nvidia.com/gpumem ack.aliyun.com/gpu-memory example.com/gpu_mem
@@ -102,7 +103,7 @@ def test_other_names_pass_and_no_guard_is_asked_about_them(name: str) -> None:
         assert asked(created(item), CONDITIONS) | asked(created(item), POLICIES) == set()
 
 
-@pytest.mark.parametrize("name", [MEM, CORE, COUNT])
+@pytest.mark.parametrize("name", [MEM, CORE, COUNT, WHOLE])
 def test_our_own_names_are_not_misspelt(name: str) -> None:
     """Wherever they are; where they mean something, other rules look at the value."""
     notes = (noted(kind, name, container({MEM: "3"})) for kind in ("labels", "annotations"))

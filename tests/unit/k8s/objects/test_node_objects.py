@@ -180,7 +180,6 @@ def test_a_node_packs_its_gpus_full_without_a_label_that_says_otherwise() -> Non
         (node(None), "not labelled for sharing"),
         (node("default"), "ack.node.gpu.schedule=default: the node gives whole GPUs"),
         (node("disabled"), "gives no GPU"),
-        (node("topology"), "does not place pods by topology"),
         (node("mps"), "does not share GPUs by MPS"),
         (node("mig"), "MIG"),
         (node("coremem"), "label ack.node.gpu.schedule=coremem: expected one of share, cgpu"),

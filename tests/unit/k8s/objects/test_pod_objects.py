@@ -1,6 +1,6 @@
 """What a pod asks for: every way to write it, and a sentence for every way to get it wrong.
 
-K8S-2, K8S-4.
+K8S-2, K8S-4, COS-6.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
-from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, ContainerRequest
+from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, ContainerRequest, compute_pod_part
+from cgpu_k8s.objects.pod_request import WHOLE as WHOLE_PART
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.objects.quantities import parse_quantity
 
 pytestmark = pytest.mark.unit
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+WHOLE = "aliyun.com/gpu"
 
 
 def container(name: str = "main", requests: dict[str, Any] | None = None, **limits: Any) -> Any:
-    """A container whose limits are named mem, core, count or other."""
+    """A container whose limits are named mem, core, count, whole or other."""
     names = {"mem": MEM, "core": CORE, "count": COUNT, "other": "nvidia.com/gpu", "cpu": "cpu"}
+    names["whole"] = WHOLE
     resources: dict[str, Any] = {"limits": {names[key]: limits[key] for key in limits}}
     if requests is not None:
         resources["requests"] = {names[key]: requests[key] for key in requests}
@@ -113,12 +116,33 @@ def test_a_whole_number_reads_the_same_in_every_form(number: int, shift: int) ->
         (pod(container(mem="8", core="15"), count="2"), "expected a multiple of 10 from 10 to 200"),
         (pod(container(mem="1", core="5"), container("b", mem="1")), "expected all or none"),
         (pod(container(), init=[container("first", mem="1.5")]), "container first:"),
+        (pod(container(whole="0")), f"{WHOLE}=0: expected a whole number from 1 to 16"),
+        (pod(container(whole="17")), f"{WHOLE}=17: expected a whole number from 1 to 16"),
+        (pod(container(whole="x")), f"{WHOLE}=x: expected a whole number without a unit"),
+        (pod(container(requests={"whole": "1"})), f"{WHOLE} in requests only: expected in limits"),
+        (pod(container(whole="1", mem="2")), f"expected {WHOLE} or {MEM}, not both"),
+        (pod(container(whole="1", core="5")), f"expected {WHOLE} or {CORE}, not both"),
+        (pod(container(whole="1", other="1")), f"{WHOLE} or nvidia.com/gpu, not both"),
+        (pod(container(whole="1"), container("b", whole="1")), f"{WHOLE} in one container"),
+        (pod(container(whole="1"), container("b", mem="1")), f"nor {MEM} in others"),
     ],
 )  # fmt: skip
 def test_what_no_gpu_could_give_is_refused_in_one_sentence(asked: Any, sentence: str) -> None:
     assert sentence in refusal(asked)
     assert sentence in read_pod(asked).refusal
     assert read_pod(asked).request is None
+
+
+def test_whole_gpus_are_asked_for_by_one_container_of_any_kind() -> None:
+    expected = (ContainerRequest("main", 0, gpus=2),)
+    for asked in (pod(container(whole="2"), {"name": "b"}), pod(container(whole="2"), count="two")):
+        found = read_pod(asked).request
+        assert found is not None
+        assert (found.gpus, found.containers) == (2, expected)
+        assert compute_pod_part(found) == WHOLE_PART
+    first = read_pod(pod({"name": "a"}, init=[container("first", whole="1")])).request
+    assert first is not None
+    assert first.containers == (ContainerRequest("first", 0, kind=INIT, gpus=1),)
 
 
 def test_pods_without_our_resources_ask_for_nothing() -> None:

@@ -20,6 +20,8 @@ from cgpu_k8s.objects.pod_request import (
 from cgpu_k8s.objects.quantities import parse_quantity
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cgpu_k8s.objects.fields import Json
 
 MOST_GPUS = 16  # of one pod
@@ -44,6 +46,8 @@ class Pod(NamedTuple):
         refusal: why no GPU could give the share; "": one could, or it asks for nothing.
         apps: the names of its containers, in order, without init containers.
         allocation_annotation: its annotation ``cgpu/allocation``; "": none.
+        labels: its labels.
+        created: when it was created, as text that sorts by time.
     """
 
     uid: str
@@ -57,6 +61,8 @@ class Pod(NamedTuple):
     refusal: str
     apps: tuple[str, ...]
     allocation_annotation: str
+    labels: Mapping[str, str] = {}
+    created: str = ""
 
     @property
     def request(self) -> PodRequest | None:
@@ -97,6 +103,8 @@ def read_pod(pod: Json) -> Pod:
         refusal=refusal,
         apps=tuple(get_member(each, "name", str) for each in get_objects(spec, "containers")),
         allocation_annotation=get_strings(meta, "annotations").get(ALLOCATION, ""),
+        labels=get_strings(meta, "labels"),
+        created=get_member(meta, "creationTimestamp", str),
     )
     try:
         if found.request:

@@ -29,6 +29,7 @@ FACTS = "cgpu/gpus"
 
 # Annotations of a pod. Ours is the one that nodes follow, by container and UUID.
 ALLOCATION = "cgpu/allocation"
+RESERVATION = "cgpu/reservation"  # of a pod whose group has room, before its binding
 # Two generations of published tools read these, by container's and GPU's index.
 FRAMEWORK_ALLOCATION = "scheduler.framework.gpushare.allocation"
 FRAMEWORK_ASSIGNED = "scheduler.framework.gpushare.assigned"
@@ -40,6 +41,7 @@ MEM_POD = "ALIYUN_COM_GPU_MEM_POD"
 MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # of whole GPUs: their indices
+GPU_GROUP = "topology.kubernetes.io/gpu-group"  # the pod's group
 
 # Schedulers that have the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")

@@ -27,6 +27,8 @@ RESERVED = (
     names.MEM_ASSIGNED,
     names.MEM_ASSUME_TIME,
     names.GPU_VISIBLE,
+    names.GPU_GROUP,
+    names.RESERVATION,
 )
 # The object that somebody wants to write; and, if it makes pods, one of those pods.
 OBJECT, POD = "object", "variables.pod"

@@ -19,6 +19,7 @@ from cgpu_k8s.admission.cel import (
     use_old_variables,
     write_sentence,
 )
+from cgpu_k8s.objects import groups
 from cgpu_k8s.objects.pod_request import CORE_STEP
 from cgpu_k8s.objects.pods import MOST_GPUS
 
@@ -37,7 +38,6 @@ _MEM, _CORE, _WHOLE, _COUNT, _OTHERS = map(
 
 def define_variables(pod: str) -> dict[str, str]:
     """Return the variables that the checks of a pod use, in order; each may use those before it."""
-    labels = select_members(pod, "labels")
     malformed = _describe_malformed()
     found = {
         "containers": list_containers(pod),
@@ -45,7 +45,9 @@ def define_variables(pod: str) -> dict[str, str]:
         "asking": "variables.containers.filter(c,"
         f" {' || '.join(map(has_resource, (_MEM, _CORE, _WHOLE)))})",
         "whole": f"variables.asking.filter(c, {has_resource(_WHOLE)})",
-        "label": f"{_COUNT} in {labels} ? {labels}[{_COUNT}] : '1'",
+        "labels": select_members(pod, "labels"),
+        "ungrouped": _describe_ungrouped(),
+        "label": f"{_COUNT} in variables.labels ? variables.labels[{_COUNT}] : '1'",
         "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
         # Numbers can be read where nothing is malformed.
         "uneven": "(variables.malformed.size() + variables.whole.size() == 0"
@@ -85,7 +87,31 @@ def check_impossible_shares(_: Settings, __: str) -> tuple[Check, ...]:
             f"variables.asking.all(c, {cores}) || variables.asking.all(c, !{cores})",
             write_sentence(f"containers of one pod: expected all or none to ask for {names.CORES}"),
         ),
+        Check("variables.asking.size() == 0 || variables.ungrouped == ''", "variables.ungrouped"),
     )
+
+
+def _describe_ungrouped() -> str:
+    """Return CEL for the sentence about labels that make no group, or "": see ``read_group``."""
+    cases = []
+    for pair in groups.LABELS:
+        name, size = map(_read_label, pair)
+        either = " || ".join(f"{quote_text(each)} in variables.labels" for each in pair)
+        for value, (label, other) in ((name, pair[::-1]), (size, pair)):
+            text = quote_text(f"label {label} without {other}: expected both")
+            cases.append((f"({either}) && {value} == ''", text))
+        text = write_sentence(f"label {pair[1]}={{}}: expected a whole number from 1 to 9999", size)
+        cases.append((f"({either}) && !{size}.matches('^{groups.SIZE}$')", text))
+    first, second = (" + ' ' + ".join(map(_read_label, pair)) for pair in groups.LABELS)
+    both = " && ".join(f"{_read_label(name)} != ''" for name, _ in groups.LABELS)
+    cases.append((f"{both} && {first} != {second}", quote_text(groups.TWO_GROUPS)))
+    return choose_sentence(*cases)
+
+
+def _read_label(name: str) -> str:
+    """Return CEL for the value of a label, or ""."""
+    label = quote_text(name)
+    return f"({label} in variables.labels ? variables.labels[{label}] : '')"
 
 
 def _describe_malformed() -> str:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import printable
-from cgpu_k8s.names import MEMORY, SCHEDULE
+from cgpu_k8s.names import ASKED, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from cgpu_k8s.objects.pod_request import compute_pod_part
@@ -120,7 +120,7 @@ def _explain_misspelt(case: Case) -> str:
 def _explain_not_asking(case: Case) -> str:
     if case.gpu_pod is not None:
         return ""
-    none = f"asks for no part of a GPU: no container has {MEMORY} in its limits"
+    none = f"asks for no GPU: no container has {ASKED} in its limits"
     return _explain_misspelt(case) or none
 
 
@@ -161,6 +161,22 @@ def _explain_gated(case: Case) -> str:
     gates = get_objects(get_member(case.raw, "spec", dict), "schedulingGates")
     names = ", ".join(printable(get_member(each, "name", str)) for each in gates)
     return f"waits until its scheduling gates are removed: {names}" if names else ""
+
+
+def _explain_group(case: Case) -> str:
+    group = case.pod.group
+    if group is None:
+        return ""
+    there = sum(
+        each.pod.group is not None and each.pod.group[:2] == group[:2] for each in case.gpu_pods
+    )
+    if there < group.size:
+        return (
+            f"waits for its group {printable(group.name)}: {there} of its {group.size} pods are"
+            " there, and all or none get room"
+        )
+    warning = _find_warning(case.events)
+    return f"waits with its group {printable(group.name)}: {warning}" if warning else ""
 
 
 def _explain_no_room(case: Case) -> str:
@@ -226,6 +242,7 @@ _RULES: tuple[Callable[[Case], str], ...] = (
     _explain_impossible,
     _explain_gated,
     _explain_misspelt,
+    _explain_group,
     _explain_no_room,
     _explain_scheduler,
 )

@@ -61,7 +61,10 @@ def write_annotations(
         gpus: the GPUs of the node, by UUID.
         now: nanoseconds since 1970.
     """
-    decided = {names.ALLOCATION: _write_allocation(allocation, gpus)}
+    decided = {
+        names.ALLOCATION: _write_allocation(allocation, gpus),
+        **({names.GPU_GROUP: pod.group.name} if pod.group else {}),
+    }
     if allocation.part == WHOLE:
         numbers = sorted(gpus[uuid].index for uuid in allocation.gpus)
         return {**decided, names.GPU_VISIBLE: ",".join(map(str, numbers))}

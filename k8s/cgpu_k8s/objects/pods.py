@@ -6,8 +6,17 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import printable
-from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU, WHOLE_GPU
+from cgpu_k8s.names import (
+    ALLOCATION,
+    CORES,
+    COUNT,
+    MEMORY,
+    OTHERS_GPU,
+    RESERVATION,
+    WHOLE_GPU,
+)
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.groups import GroupError, GroupName, read_group
 from cgpu_k8s.objects.pod_request import (
     APP,
     INIT,
@@ -48,6 +57,8 @@ class Pod(NamedTuple):
         allocation_annotation: its annotation ``cgpu/allocation``; "": none.
         labels: its labels.
         created: when it was created, as text that sorts by time.
+        group: the group that it is in; None: none, or it asks for no GPU.
+        reservation: its annotation ``cgpu/reservation``; "": none.
     """
 
     uid: str
@@ -63,6 +74,8 @@ class Pod(NamedTuple):
     allocation_annotation: str
     labels: Mapping[str, str] = {}
     created: str = ""
+    group: GroupName | None = None
+    reservation: str = ""
 
     @property
     def request(self) -> PodRequest | None:
@@ -84,6 +97,7 @@ def read_pod(pod: Json) -> Pod:
         ObjectError: it is no pod.
     """
     meta, spec = get_member(pod, "metadata", dict), get_member(pod, "spec", dict)
+    notes = get_strings(meta, "annotations")
     gpus, refusal = 1, ""
     containers: tuple[ContainerRequest, ...] = ()
     try:
@@ -102,16 +116,18 @@ def read_pod(pod: Json) -> Pod:
         containers=containers,
         refusal=refusal,
         apps=tuple(get_member(each, "name", str) for each in get_objects(spec, "containers")),
-        allocation_annotation=get_strings(meta, "annotations").get(ALLOCATION, ""),
+        allocation_annotation=notes.get(ALLOCATION, ""),
         labels=get_strings(meta, "labels"),
         created=get_member(meta, "creationTimestamp", str),
+        reservation=notes.get(RESERVATION, ""),
     )
     try:
-        if found.request:
-            compute_pod_part(found.request)
-    except PodRequestError as error:
+        if found.request is None:
+            return found
+        compute_pod_part(found.request)
+        return found._replace(group=read_group(found.namespace, found.labels))
+    except (PodRequestError, GroupError) as error:
         return found._replace(refusal=str(error))
-    return found
 
 
 def template_of(item: Json) -> Json:

@@ -20,6 +20,7 @@ from cgpu_k8s.objects.pod_request import (
     compute_container_part,
     compute_pod_part,
 )
+from cgpu_k8s.scheduler.gangs import Room
 from cgpu_k8s.scheduler.topology import choose_set, score_links
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ class NodeInfo:
         self.placement = placement
         self.gpus = {gpu.uuid: gpu for gpu in gpus}
         self.taken: dict[str, Allocation] = {}
-        self._links = tuple(links)
+        self._ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
+        pairs = len(self.gpus) * (len(self.gpus) - 1) // 2
+        self._scores = score_links(len(self.gpus), tuple(links) or pairs * (GpuLink(),))
+        self._room: Room | None = None
         self._used: dict[str, Part] = {}
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
@@ -101,6 +105,7 @@ class NodeInfo:
             pairs = zip(self.used_part(uuid), taken, strict=True)
             self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
         self._answers.clear()
+        self._room = None
 
     def _resolve_part(self, uuid: str, part: Part) -> Part:
         """Return what a part takes of a GPU; a whole one has what the node offers of it."""
@@ -116,6 +121,37 @@ class NodeInfo:
         pairs = zip(gpu.allocatable, self.used_part(gpu.uuid), strict=True)
         return Part(*(left - used for left, used in pairs))
 
+    def find_room(self) -> Room:
+        """Return the room for groups of pods."""
+        if self._room is None:
+            whole = tuple(
+                number
+                for number, gpu in enumerate(self._ordered)
+                if self.has_room((gpu.uuid,), WHOLE)
+            )
+            free = tuple(tuple(self.free_part(g)) if g.healthy else () for g in self._ordered)
+            self._room = Room(self.name, free, whole, self._scores)
+        return self._room
+
+    def has_room(self, gpus: Iterable[str], part: Part) -> bool:
+        """Return whether each of these GPUs is here and has a part left."""
+        found = [self.gpus.get(uuid) for uuid in gpus]
+        return all(
+            gpu is not None
+            and gpu.healthy
+            and _fits_into(self._resolve_part(gpu.uuid, part), self.free_part(gpu))
+            for gpu in found
+        )
+
+    def get_uuids(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """Return the UUIDs of GPUs by their numbers in a room."""
+        return tuple(self._ordered[number].uuid for number in numbers)
+
+    def get_numbers(self, uuids: Iterable[str]) -> tuple[int, ...]:
+        """Return the numbers of GPUs of this node in a room."""
+        known = [gpu.uuid for gpu in self._ordered]
+        return tuple(sorted(known.index(uuid) for uuid in uuids))
+
     def choose(self, request: PodRequest, part: Part) -> Choice | Refusal:
         """The GPUs that this node would give to a pod that takes ``part`` of each, or why none."""
         key = (request.gpus, part, request.owner if self.placement == SPREAD else "")
@@ -127,7 +163,7 @@ class NodeInfo:
         return answer
 
     def _choose_gpus(self, request: PodRequest, part: Part) -> Choice | Refusal:
-        refusal = self._refuse_unresolvable(request, part)
+        refusal = self.explain_unsuitable(request, part)
         if refusal:
             return refusal
         if part == WHOLE:
@@ -136,7 +172,7 @@ class NodeInfo:
         fitting = sorted(
             (order(self, gpu, request.owner), gpu.index, gpu.uuid)
             for gpu in self.gpus.values()
-            if gpu.healthy and _fits_into(part, self.free_part(gpu))
+            if self.has_room((gpu.uuid,), part)
         )
         if len(fitting) < request.gpus:
             have = f"{_format_gpu_count(len(fitting))} {_format_part(part)} free"
@@ -150,23 +186,15 @@ class NodeInfo:
 
     def _choose_whole(self, count: int) -> Choice | Refusal:
         """Choose the GPUs with the best links of those that nobody has anything of."""
-        ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.index)
-        free = tuple(
-            number
-            for number, gpu in enumerate(ordered)
-            if gpu.healthy and self.free_part(gpu) == self._resolve_part(gpu.uuid, WHOLE)
-        )
-        pairs = len(ordered) * (len(ordered) - 1) // 2
-        best = choose_set(
-            score_links(len(ordered), self._links or pairs * (GpuLink(),)), free, count
-        )
+        free = self.find_room().whole
+        best = choose_set(self._scores, free, count)
         if best is None:
             have = {0: "no GPU is", 1: "only 1 GPU is"}.get(len(free), f"only {len(free)} GPUs are")
             return Refusal(FULL, f"{have} free as a whole, and {count} are asked for")
         left = len(free) - count
         is_spread = self.placement == SPREAD
         return Choice(
-            tuple(ordered[number].uuid for number in best.gpus),
+            self.get_uuids(best.gpus),
             (int(is_spread), -best.within, -left if is_spread else left, -best.left),
         )
 
@@ -181,7 +209,7 @@ class NodeInfo:
             if allocation.owner == owner != ""
         )
 
-    def _refuse_unresolvable(self, request: PodRequest, part: Part) -> Refusal | None:
+    def explain_unsuitable(self, request: PodRequest, part: Part) -> Refusal | None:
         """Return the reason if the node had no room for the pod even if it were empty."""
         if (part == WHOLE) != (self.mode == TOPOLOGY):
             asked = "with" if part == WHOLE else "without"
@@ -239,20 +267,29 @@ ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
 }
 
 
+def make_allocation(request: PodRequest, node: str, gpus: tuple[str, ...]) -> Allocation:
+    """Return the allocation of these GPUs to a pod.
+
+    Raises:
+        PodRequestError: no node could give what the pod asks for.
+    """
+    containers = {
+        each.name: compute_container_part(each, request.gpus) for each in request.containers
+    }
+    part = compute_pod_part(request)
+    return Allocation(request.pod, request.owner, node, gpus, part, containers)
+
+
 def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
     """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
 
     Raises:
         PodRequestError: no node could.
     """
-    part = compute_pod_part(request)
-    choice = node.choose(request, part)
+    choice = node.choose(request, compute_pod_part(request))
     if isinstance(choice, Refusal):
         return choice
-    containers = {
-        each.name: compute_container_part(each, request.gpus) for each in request.containers
-    }
-    return Allocation(request.pod, request.owner, node.name, choice.gpus, part, containers)
+    return make_allocation(request, node.name, choice.gpus)
 
 
 def select_node(fitting: Mapping[str, Choice]) -> str:

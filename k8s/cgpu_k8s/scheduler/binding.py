@@ -7,6 +7,7 @@ once: a second Binding gets a conflict and changes nothing.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cgpu_env.errors import CgpuError
@@ -17,6 +18,7 @@ from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.allocation import Refusal
 from cgpu_k8s.scheduler.placing import allocate_for_binding
+from cgpu_k8s.scheduler.reservations import ReservationWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +57,10 @@ class BindingClient(Protocol):
         """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
         ...
 
+    async def patch(self, path: str, body: Json, kind: str) -> Json:
+        """Change the object at ``path``. Raises ApiError."""
+        ...
+
 
 class Binder:
     """Binds pods.
@@ -64,6 +70,9 @@ class Binder:
         api: of the API server.
         problem: returns why nothing may be bound now; "": it may.
         clock: seconds that never go back.
+
+    Attributes:
+        reservations: writes those of groups.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class Binder:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache, self._api, self._problem, self._clock = cache, api, problem, clock
+        self.reservations = ReservationWriter(cache, api, problem)
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
         """Bind a pod to the node that its scheduler chose; return DONE or REPEATED.
@@ -86,6 +96,11 @@ class Binder:
         pod = await self._find_pod(asked)
         if not pod.asks_for_gpu:
             return await self._send_binding(asked, {})
+        try:
+            if pod.group:
+                await self.reservations.write_all()
+        except CgpuError as error:
+            raise BindError(FAILED, f"what its group has cannot be written: {error}") from None
         try:
             allocation = allocate_for_binding(self._cache, pod, asked.node, self._clock())
         except PodRequestError as error:
@@ -177,7 +192,12 @@ class Binder:
         return found
 
     async def resolve_unconfirmed(self, older: float) -> None:
-        """Read pods whose bindings were sent ``older`` seconds ago and are not confirmed yet."""
+        """Read pods whose bindings were sent ``older`` seconds ago and are not confirmed yet.
+
+        Reservations of groups that are not written yet are.
+        """
+        with suppress(CgpuError):
+            await self.reservations.write_all()
         now = self._clock()
         for each in self._cache.list_unconfirmed(now - older):
             pod = each.pod

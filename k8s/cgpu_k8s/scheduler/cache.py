@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.allocations import Allocation, read_allocation
+from cgpu_k8s.objects.groups import read_reservation
 from cgpu_k8s.objects.nodes import BINPACK
-from cgpu_k8s.scheduler.allocation import NodeInfo
+from cgpu_k8s.objects.pod_request import WHOLE, compute_pod_part
+from cgpu_k8s.scheduler.allocation import NodeInfo, make_allocation
+from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,12 +37,14 @@ class AssumedPod(NamedTuple):
             back.
         sent: how often its binding was sent to the API server. Once it was, it may have been
             carried out, and only the pod itself can show that it was not.
+        in_group: whether it is reserved with those of the pod's group, and ends with them.
     """
 
     pod: Pod
     allocation: Allocation
     since: float
     sent: int = 0
+    in_group: bool = False
 
 
 class SchedulerCache:
@@ -54,6 +60,7 @@ class SchedulerCache:
         assumed: the shares that pods will have, by UID.
         freed: how often a node or a share changed so that there may be more room.
         refused: the value of ``freed`` when a pod was last refused, by UID.
+        groups: groups of pods, whose reservations are shares that are assumed.
     """
 
     def __init__(self) -> None:
@@ -65,6 +72,7 @@ class SchedulerCache:
         self.assumed: dict[str, AssumedPod] = {}
         self.freed = 0
         self.refused: dict[str, int] = {}
+        self.groups = Groups(self._list_rooms, self._reserve_spot, self.forget_pod)
         self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:
@@ -106,6 +114,8 @@ class SchedulerCache:
             return
         if not pod.node and self._is_bound(pod.uid):
             return  # older than what is known: its binding was read before the watch showed it
+        if pod.group and pod.uid not in self.pods:
+            self.freed += 1  # its group may be complete
         self.pods[pod.uid] = pod._replace(allocation_annotation="")
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
@@ -113,6 +123,56 @@ class SchedulerCache:
             self.assumed.pop(pod.uid, None)  # its binding is seen: it has the share in it, or none
             self._record_allocation(pod)
         self._update_share(pod.uid)
+        self._update_group(pod)
+
+    def _update_group(self, pod: Pod) -> None:
+        """Show the pod's group the node that it is on, or that its binding was sent for."""
+        if pod.group is None or pod.request is None:
+            return
+        assumed = self.assumed.get(pod.uid)
+        sent = assumed.allocation.node if assumed and assumed.sent else ""
+        part = compute_pod_part(pod.request)
+        ask = Ask(pod.gpus, () if part == WHOLE else part)
+        self.groups.update_pod(GroupPod(pod.uid, pod.group, pod.created, ask, pod.node or sent))
+
+    def _list_rooms(self) -> list[Room]:
+        return [
+            self.nodes[name].find_room()
+            for name, offer in self.offers.items()
+            if not offer.withheld
+        ]
+
+    def _reserve_spot(self, uid: str, spot: Spot) -> None:
+        pod, gpus = self.pods[uid], self.nodes[spot.node].get_uuids(spot.gpus)
+        if pod.request:  # else it would be in no group
+            allocation = make_allocation(pod.request, spot.node, gpus)
+            self.assumed[uid] = AssumedPod(pod, allocation, 0.0, in_group=True)
+            self._update_share(uid)
+
+    def restore_reservations(self, now: float, wall: float) -> None:
+        """Reserve again what the leader before us had reserved for groups, as their pods show it.
+
+        Args:
+            now: the time, by a clock in seconds that never goes back.
+            wall: seconds since 1970.
+        """
+        for uid, assumed in list(self.assumed.items()):
+            if assumed.in_group and not assumed.sent:
+                self.forget_pod(uid)
+        shown = [(read_reservation(pod.reservation), pod) for pod in self.pods.values()]
+        spots: dict[str, tuple[Spot, float]] = {}
+        for found, pod in sorted(shown, key=lambda each: -each[0].at if each[0] else 0):
+            node = self.nodes.get(found.node) if found else None
+            if not found or not node or not pod.group or not pod.request or pod.node:
+                continue
+            age = max(0.0, wall - found.at)
+            if age > HOLD_SECONDS and not self.groups.has_bound(pod.uid):
+                continue
+            if node.has_room(found.gpus, compute_pod_part(pod.request)):
+                spot = Spot(found.node, node.get_numbers(found.gpus))
+                self._reserve_spot(pod.uid, spot)
+                spots[pod.uid] = spot, now - age
+        self.groups.restore(spots)
 
     def _is_bound(self, uid: str) -> bool:
         known = self.pods.get(uid)
@@ -143,6 +203,7 @@ class SchedulerCache:
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted, or whose containers have all ended for good."""
+        self.groups.remove_pod(uid)
         for kept in (self.pods, self.bound, self.problems, self.assumed, self.refused):
             kept.pop(uid, None)
         self._update_share(uid)
@@ -169,6 +230,7 @@ class SchedulerCache:
         times = before.sent if before else 0
         self.assumed[pod.uid] = AssumedPod(pod, allocation, now, times + 1)
         self._update_share(pod.uid)
+        self._update_group(pod)
 
     def mark_refused(self, uid: str) -> None:
         """Forget an assumed share if its only binding was refused; else one may be under way."""
@@ -178,13 +240,15 @@ class SchedulerCache:
 
     def forget_pod(self, uid: str) -> None:
         """Forget what was assumed for a pod that surely does not get it, if anything was."""
-        self.assumed.pop(uid, None)
+        assumed = self.assumed.pop(uid, None)
         self._update_share(uid)
+        if assumed and assumed.sent and uid in self.pods:
+            self._update_group(self.pods[uid])
 
     def forget_expired(self, before: float) -> None:
         """Forget the shares that were assumed before a time and whose binding was not sent."""
         for uid, assumed in list(self.assumed.items()):
-            if not assumed.sent and assumed.since < before:
+            if not assumed.sent and not assumed.in_group and assumed.since < before:
                 self.forget_pod(uid)
 
     def list_unconfirmed(self, before: float) -> list[AssumedPod]:

@@ -1,4 +1,4 @@
-"""Groups of pods, by their labels, that all get room or none does.
+"""Groups of pods that all get room, or none does.
 
 A group waits until all of its pods have asked; then room for all of them is reserved at once, or
 for none. Groups that have all their pods get room in the order of their first pods. A group that
@@ -8,58 +8,17 @@ unless a pod of the group was bound by then.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.scheduler.gangs import Member, Spot, place_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from cgpu_k8s.objects.groups import GroupName
     from cgpu_k8s.scheduler.gangs import Ask, Room
 
-# Labels of a pod, in pairs: the group's name, and how many pods it has.
-TOPOLOGY_NAME, TOPOLOGY_SIZE = "gpu-topology", "gpu-topology-replica"
-POD_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
-POD_GROUP_SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"
-LABELS = ((TOPOLOGY_NAME, TOPOLOGY_SIZE), (POD_GROUP_NAME, POD_GROUP_SIZE))
 HOLD_SECONDS = 120.0
-_SIZE = re.compile(r"[1-9][0-9]{0,3}")
-
-
-class GroupError(CgpuError):
-    """A pod's labels make no group; one sentence."""
-
-
-class GroupName(NamedTuple):
-    """The group of a pod, and how many pods it needs by this pod's label."""
-
-    namespace: str
-    name: str
-    size: int
-
-
-def read_group(namespace: str, labels: Mapping[str, str]) -> GroupName | None:
-    """Return the group that a pod's labels make; None: it is in none.
-
-    Raises:
-        GroupError: a label is missing, is no number, or differs from another one.
-    """
-    found = set()
-    for name, size in LABELS:
-        if name not in labels and size not in labels:
-            continue
-        for label, other in ((name, size), (size, name)):
-            if not labels.get(label):
-                raise GroupError(f"label {other} without {label}: expected both")
-        if not _SIZE.fullmatch(labels[size]):
-            value = printable(labels[size])
-            raise GroupError(f"label {size}={value}: expected a whole number from 1 to 9999")
-        found.add(GroupName(namespace, labels[name], int(labels[size])))
-    if len(found) > 1:
-        raise GroupError(f"labels {TOPOLOGY_NAME} and {POD_GROUP_NAME}: expected one group")
-    return found.pop() if found else None
 
 
 class GroupPod(NamedTuple):
@@ -120,6 +79,9 @@ class Groups:
         find_rooms: returns the nodes with what is free on them now, without reservations.
         reserve: counts the share that a pod will have.
         release: counts it no longer.
+
+    Attributes:
+        unwritten: the UIDs of pods that have room reserved, which their objects do not show yet.
     """
 
     def __init__(
@@ -133,15 +95,22 @@ class Groups:
         self._release = release
         self._groups: dict[tuple[str, str], _Group] = {}
         self._keys: dict[str, tuple[str, str]] = {}
+        self.unwritten: set[str] = set()
+        self._early: dict[str, tuple[frozenset[str], float]] = {}
 
     def update_pod(self, pod: GroupPod) -> None:
         """Take over a pod of a group that was added, modified or bound."""
-        key = self._keys.setdefault(pod.uid, pod.group[:2])
+        if self._keys.get(pod.uid, pod.group[:2]) != pod.group[:2]:
+            self.remove_pod(pod.uid)  # its labels have changed
+        key = self._keys[pod.uid] = pod.group[:2]
         group = self._groups.setdefault(key, _Group())
         group.pods[pod.uid] = pod
         if pod.node:
             group.asked.pop(pod.uid, None)
             group.spots.pop(pod.uid, None)
+            self.unwritten.discard(pod.uid)
+        elif pod.uid in self._early:
+            self.find_spot(pod.uid, *self._early.pop(pod.uid))
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that is gone; a group without bound pods then loses its reservations."""
@@ -152,6 +121,7 @@ class Groups:
         for kept in (group.pods, group.asked):
             kept.pop(uid, None)
         if group.spots.pop(uid, None):
+            self.unwritten.discard(uid)
             self._release(uid)
         if not group.list_bound():
             self._release_group(group)
@@ -161,10 +131,15 @@ class Groups:
     def find_spot(self, uid: str, nodes: Iterable[str], now: float) -> Spot | str:
         """Find the node and the GPUs of a pod whose scheduler allows these nodes.
 
+        A pod may ask before it is known here: then this counts once it is.
+
         Returns:
             The spot reserved for it, as for all pods of its group; or why there is none, in one
                 sentence.
         """
+        if uid not in self._keys:
+            self._early[uid] = (frozenset(nodes), now)
+            return "the pod is not known yet"
         group = self._groups[self._keys[uid]]
         group.asked[uid] = frozenset(nodes)
         spot = group.spots.get(uid)
@@ -180,16 +155,36 @@ class Groups:
             reason = self._place_group(each, now)
         return group.spots.get(uid) or reason
 
+    def get_since(self, uid: str) -> float:
+        """Return when the room of a pod's group was reserved."""
+        return self._groups[self._keys[uid]].since
+
+    def has_bound(self, uid: str) -> bool:
+        """Return whether a pod of a pod's group is bound."""
+        return bool(self._groups[self._keys[uid]].list_bound())
+
     def expire(self, now: float) -> None:
         """Release reservations that are too old, of groups of which no pod is bound."""
+        early = self._early.items()
+        self._early = {uid: each for uid, each in early if now - each[1] <= HOLD_SECONDS}
         for group in self._groups.values():
             if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
                 self._release_group(group)
                 group.asked.clear()
 
-    def list_waiting(self) -> list[str]:
-        """Return the pods that have room reserved, and whose schedulers have to ask again."""
-        return [uid for group in self._groups.values() for uid in group.spots]
+    def restore(self, spots: Mapping[str, tuple[Spot, float]]) -> None:
+        """Take over what is reserved already: the spots of pods, and since when.
+
+        Groups of which less is there than the whole lose it, unless pods of them are bound.
+        """
+        self.unwritten = set(spots)  # so that their schedulers ask again
+        for group in self._groups.values():
+            found = {uid: spots[uid] for uid in group.pods if uid in spots}
+            group.spots = {uid: spot for uid, (spot, _) in found.items()}
+            group.since = min((since for _, since in found.values()), default=0.0)
+            size = next(iter(group.pods.values())).group.size
+            if len(group.spots) < size and not group.list_bound():
+                self._release_group(group)
 
     def _list_ready(self, until: _Group) -> list[_Group]:
         """Return the groups that can get room and have none, in order, up to this one."""
@@ -215,11 +210,13 @@ class Groups:
             return f"group {name.name}: {found}"
         group.spots |= found
         group.since = now
+        self.unwritten |= found.keys()
         for uid, spot in found.items():
             self._reserve(uid, spot)
         return ""
 
     def _release_group(self, group: _Group) -> None:
+        self.unwritten -= group.spots.keys()
         for uid in group.spots:
             self._release(uid)
         group.spots = {}

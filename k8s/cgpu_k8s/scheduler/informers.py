@@ -56,6 +56,7 @@ class ClusterInformer:
         self._client, self._cache, self._lease, self._report = client, cache, lease, report
         self._watches: dict[str, Watch[Any]] = {}
         self._listed: set[str] = set()
+        self._restored = False
         self._anew = asyncio.Event()
         if lease is None:
             self._anew.set()
@@ -90,6 +91,7 @@ class ClusterInformer:
         while True:
             await self._anew.wait()
             self._listed.clear()
+            self._restored = False
             self._anew.clear()
             both = asyncio.ensure_future(run_together(self._follow_nodes(), self._follow_pods()))
             again = asyncio.ensure_future(self._anew.wait())
@@ -128,6 +130,9 @@ class ClusterInformer:
 
     def _mark_listed(self, kind: str, count: int) -> None:
         self._listed.add(kind)
+        if not self._restored and {"nodes", "pods"} <= self._listed:
+            self._cache.restore_reservations(time.monotonic(), time.time())
+            self._restored = True
         self._report("listed", {"kind": kind, "count": count})
         gc.collect()
         gc.freeze()  # a full collection of 10,000 pods would delay answers by some 50 ms
@@ -188,6 +193,7 @@ class ClusterInformer:
         while True:
             await asyncio.sleep(PERIOD)
             self._cache.forget_expired(time.monotonic() - KEPT)
+            self._cache.groups.expire(time.monotonic())
             await resolve(READ)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.scheduler.cache import SchedulerCache
 
 UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes
+GROUP = "group"  # the pod's group has no room, or its room elsewhere
 _NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
 
 
@@ -46,6 +47,8 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
         refused = {name: _refuse_elsewhere(sent) for name in named if name != sent.node}
         return FeasibleNodes(here, refused, sent.node if here else "")
     request = _require_request(pod)
+    if pod.group:
+        return _find_group_nodes(cache, pod, request, names, now)
     cache.forget_pod(pod.uid)
     fitting, refused = _filter_nodes(cache, request, names)
     if not fitting:
@@ -55,6 +58,28 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
     if isinstance(allocation, Allocation):  # always: it was just chosen
         cache.assume_pod(pod, allocation, now)
     return FeasibleNodes(list(fitting), refused, first)
+
+
+def _find_group_nodes(
+    cache: SchedulerCache, pod: Pod, request: PodRequest, names: Iterable[str], now: float
+) -> FeasibleNodes:
+    """Find the node where a pod has room with its whole group."""
+    part = compute_pod_part(request)
+    refused: dict[str, Refusal] = {}
+    suitable: list[str] = []
+    for name in names:
+        why = _check_offer(cache, name) or cache.nodes[name].explain_unsuitable(request, part)
+        if why:
+            refused[name] = why
+        else:
+            suitable.append(name)
+    spot = cache.groups.find_spot(pod.uid, suitable, now)
+    if isinstance(spot, str):
+        refused |= dict.fromkeys(suitable, Refusal(GROUP, spot))
+        return FeasibleNodes([], refused, "")
+    elsewhere = Refusal(GROUP, "the pod's group has its room on another node")
+    refused |= {name: elsewhere for name in suitable if name != spot.node}
+    return FeasibleNodes([spot.node], refused, spot.node)
 
 
 def allocate_for_binding(
@@ -75,10 +100,21 @@ def allocate_for_binding(
         return _refuse_elsewhere(sent)
     if sent and (gone := _check_resend(cache, sent)):
         return gone
-    allocation = sent or _allocate_anew(cache, pod, node)
+    if pod.group:
+        allocation = sent or _get_reserved(cache, pod, node)
+    else:
+        allocation = sent or _allocate_anew(cache, pod, node)
     if isinstance(allocation, Allocation):
         cache.mark_sent(pod, allocation, now)
     return allocation
+
+
+def _get_reserved(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Refusal:
+    """Return what is reserved for a pod with its group on the node that its scheduler chose."""
+    assumed = cache.assumed.get(pod.uid)
+    if assumed and assumed.allocation.node == node:
+        return assumed.allocation
+    return Refusal(GROUP, f"the pod's group has no room for it on {node} any more")
 
 
 def _allocate_anew(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Refusal:
@@ -140,15 +176,17 @@ def _filter_nodes(
     fitting: dict[str, Choice] = {}
     refused: dict[str, Refusal] = {}
     for name in names:
-        offer = cache.offers.get(name)
-        if offer is None:
-            refused[name] = _NOT_KNOWN
-        elif offer.withheld:
-            refused[name] = Refusal(WITHHELD, offer.withheld)
+        choice = _check_offer(cache, name) or cache.nodes[name].choose(request, part)
+        if isinstance(choice, Refusal):
+            refused[name] = choice
         else:
-            choice = cache.nodes[name].choose(request, part)
-            if isinstance(choice, Refusal):
-                refused[name] = choice
-            else:
-                fitting[name] = choice
+            fitting[name] = choice
     return fitting, refused
+
+
+def _check_offer(cache: SchedulerCache, name: str) -> Refusal | None:
+    """Return why a node takes no pod at all; None if it takes some."""
+    offer = cache.offers.get(name)
+    if offer is None:
+        return _NOT_KNOWN
+    return Refusal(WITHHELD, offer.withheld) if offer.withheld else None

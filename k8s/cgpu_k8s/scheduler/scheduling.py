@@ -78,14 +78,16 @@ class Scheduling:
     def preempt(self, asked: ExtenderPreemptionArgs) -> Json:
         """Return the nodes that would have room once their victims have ended.
 
-        The scheduler adds up the memory of all GPUs of a node; we know how much each GPU has.
+        The scheduler adds up the memory of all GPUs of a node; we know how much each GPU has. No
+        pod is evicted for one of a group, of which others may still have no room.
         """
         cache, pod = self._cache, asked.pod
         try:
             nodes = [
                 name
                 for name, victims in asked.victims.items()
-                if not pod.asks_for_gpu or fits_without(cache, pod, name, victims)
+                if not pod.asks_for_gpu
+                or (not pod.group and fits_without(cache, pod, name, victims))
             ]
         except PodRequestError:
             nodes = []

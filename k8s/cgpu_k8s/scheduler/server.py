@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -79,6 +80,7 @@ class Extender:
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
+        self._task: asyncio.Future[None] | None = None  # the loop holds tasks by weak references
         self._next_wait = 0.0  # by time.monotonic(): no refusal waits before
         self._scheduling = Scheduling(cache, lambda code, nodes: refusals.labels(code).inc(nodes))
 
@@ -132,7 +134,14 @@ class Extender:
         answer = self._scheduling.filter(asked)
         if not answer["NodeNames"] and await self._hear_of_room(asked.pod.uid):
             answer = self._scheduling.filter(asked)
+        if self._cache.groups.unwritten:
+            self._task = asyncio.ensure_future(self._write_reservations())
         return answer
+
+    async def _write_reservations(self) -> None:
+        """Wake the pods of a group that has room now; a binding writes again what fails here."""
+        with suppress(CgpuError):
+            await self.binder.reservations.write_all()
 
     async def _hear_of_room(self, uid: str) -> bool:
         """Return whether there may be room for a refused pod after all; wait for it if need be.

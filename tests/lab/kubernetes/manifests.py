@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import TOPOLOGY, Fact, write_facts
+from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.pod_request import compute_container_part, compute_pod_part
 from cgpu_k8s.objects.pods import read_pod
 
@@ -22,7 +23,13 @@ def gpus(node: str, *sizes: int, **changes: Any) -> dict[str, Fact]:
     return {fact.uuid: fact for fact in found}
 
 
-def node(name: str, facts: dict[str, Fact], mode: str = "cgpu", address: str = "127.0.0.1") -> Any:
+def node(
+    name: str,
+    facts: dict[str, Fact],
+    mode: str = "cgpu",
+    address: str = "127.0.0.1",
+    links: tuple[GpuLink, ...] = (),
+) -> Any:
     """A node whose agent describes these GPUs, and publishes their sums."""
     cores = {"aliyun.com/gpu-core.percentage": str(100 * len(facts))} if mode == "core_mem" else {}
     capacity = {
@@ -30,11 +37,13 @@ def node(name: str, facts: dict[str, Fact], mode: str = "cgpu", address: str = "
         "aliyun.com/gpu-count": str(len(facts)),
         **cores,
     }
+    if mode == TOPOLOGY:
+        capacity = {WHOLE: str(len(facts)), COUNT: str(len(facts))}
     return {
         "metadata": {
             "name": name,
             "labels": {"ack.node.gpu.schedule": mode},
-            "annotations": {"cgpu/gpus": write_facts(mode, facts.values())},
+            "annotations": {"cgpu/gpus": write_facts(mode, facts.values(), links=links)},
         },
         "status": {
             "capacity": capacity,

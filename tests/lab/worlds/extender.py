@@ -48,6 +48,7 @@ class Server:
     def __init__(self, *pods: Json) -> None:
         self.pods = {each["metadata"]["name"]: each for each in pods}
         self.faults: list[tuple[str, ApiError | ConfigurationError]] = []
+        self.patch_faults: list[ApiError] = []
         self.calls: list[str] = []
         self.bindings: list[Json] = []
         self.stop: Callable[[], None] = lambda: None  # what happens while a binding is on its way
@@ -80,10 +81,23 @@ class Server:
             raise error
         return {"kind": "Status", "status": "Success"}
 
+    async def patch(self, path: str, body: Json, kind: str) -> Json:
+        await asyncio.sleep(0)
+        self.calls.append(f"PATCH {path}")
+        if self.patch_faults:
+            raise self.patch_faults.pop(0)
+        found = self.pods[path.rpartition("/")[2]]["metadata"]
+        assert kind == "application/merge-patch+json"
+        assert body["metadata"].pop("uid") == found["uid"]
+        found.setdefault("annotations", {}).update(body["metadata"].pop("annotations"))
+        assert body == {"metadata": {}}
+        return found
+
     def land(self, body: Json) -> None:
         found = self.pods[body["metadata"]["name"]]
         found["spec"]["nodeName"] = body["target"]["name"]
-        found["metadata"]["annotations"] = dict(body["metadata"]["annotations"])
+        notes = found["metadata"].setdefault("annotations", {})
+        notes.update(body["metadata"]["annotations"])
 
 
 class World:

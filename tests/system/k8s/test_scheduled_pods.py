@@ -1,4 +1,7 @@
-"""The real kube-scheduler with the extender: each decision is one that a node can follow."""
+"""The real kube-scheduler with the extender: each decision is one that a node can follow.
+
+COS-7, K8S-9.
+"""
 
 from __future__ import annotations
 
@@ -154,6 +157,31 @@ def test_fifty_pods_get_what_they_ask_for_and_no_gpu_gives_more_than_it_has(
     total = sum(size for size, _ in asked.values())
     assert units.total() == total
     assert len(units) <= -(-total // UNITS) + 1  # binpack
+
+
+def test_cos_7_a_group_of_shares_waits_for_its_last_pod_and_is_then_bound_whole(
+    plane: ControlPlane,
+) -> None:
+    """COS-7: the others' schedulers are woken."""
+    group = {"gpu-topology": "job", "gpu-topology-replica": "4"}
+
+    async def act() -> dict[str, Json]:
+        async with open_client(plane.cluster()) as client:
+            for number in range(4):
+                bound = await client.list(pods_path(), {"fieldSelector": "spec.nodeName!="})
+                assert bound.items == []
+                made = limited(f"member-{number}", UNITS)
+                made["metadata"]["labels"] |= group
+                await client.post(pods_path(), made)
+                if number < 3:
+                    reason = await asyncio.wait_for(_reason(client, f"member-{number}"), PATIENCE)
+                    assert "group job" in reason
+            wanted = {f"member-{number}" for number in range(4)}
+            return await asyncio.wait_for(scheduled(client, wanted), PATIENCE)
+
+    found = asyncio.run(act())
+    assert len({uuid for each in found.values() for uuid in granted(each)}) == 4
+    assert len({each["spec"]["nodeName"] for each in found.values()}) == 2  # the fewest nodes
 
 
 def test_both_profiles_schedule_and_what_fits_nowhere_waits_with_a_reason(

@@ -54,6 +54,47 @@ def test_possible_pods_are_let_in_however_numbers_are_written() -> None:
     assert both(created(plain)) == ("", "")
 
 
+GROUP = ("gpu-topology", "gpu-topology-replica")
+POD_GROUP = tuple(f"pod-group.scheduling.sigs.k8s.io/{each}" for each in ("name", "min-available"))
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("pair", [GROUP, POD_GROUP])
+def test_cos_9_labels_of_a_group_are_two_and_have_a_number(
+    pair: tuple[str, str], *, asks: bool
+) -> None:
+    """COS-9; of a pod that asks for no GPU they are free."""
+    name, size = pair
+    for labels, sentence in (
+        ({name: "job"}, f"label {name} without {size}: expected both"),
+        ({size: "2"}, f"label {size} without {name}: expected both"),
+        ({name: "", size: ""}, f"label {size} without {name}: expected both"),
+        ({name: "job", size: "two"}, f"label {size}=two: expected a whole number from 1 to 9999"),
+        ({name: "job", size: "10000"}, f"label {size}=10000: expected a whole number from 1"),
+        ({name: "job", size: "02"}, f"label {size}=02: expected a whole number from 1"),
+        ({name: "job", size: "2"}, ""),
+    ):
+        item = pod("p", 2) if asks else of({"name": "main"})
+        item["metadata"].setdefault("labels", {}).update(labels)
+        one, other = both(created(item))
+        assert one == other
+        assert one.startswith(sentence) if asks and sentence else one == ""
+
+
+def test_cos_9_a_pod_is_in_one_group() -> None:
+    """COS-9."""
+    for more, allowed in ((("job", "2"), True), (("other", "2"), False), (("job", "3"), False)):
+        item = pod("p", 2)
+        item["metadata"]["labels"] |= {
+            GROUP[0]: "job",
+            GROUP[1]: "2",
+            **dict(zip(POD_GROUP, more, strict=True)),
+        }
+        one, other = both(created(item))
+        assert one == other
+        assert (one == "") == allowed
+
+
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_no_gpu_could_give_is_refused_at_creation(name: str) -> None:
     assert all(both(created(IMPOSSIBLE[name])))

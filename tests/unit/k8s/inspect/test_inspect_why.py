@@ -72,6 +72,23 @@ def test_pods_that_have_ended_take_no_room_and_those_being_deleted_do() -> None:
     assert "no GPU has 1 GiB" in reason(pod("p", 1), [node("gpu-b", B)], [leaving])
 
 
+def test_cos_7_who_waits_for_a_group_is_shown_how_many_of_it_are_there() -> None:
+    """COS-7."""
+    members = [pod(f"p{n}", 1) for n in range(2)]
+    for each in members:
+        each["metadata"]["labels"] |= {"gpu-topology": "job", "gpu-topology-replica": "3"}
+    pods = [*members, pod("other", 1)]
+    assert reason(members[0], pods=pods) == (
+        "waits for its group job: 2 of its 3 pods are there, and all or none get room"
+    )
+    third = {**members[0], "metadata": {**members[0]["metadata"], "name": "p3", "uid": "u3"}}
+    message = "group job: its nodes have room for 2 of its 3 pods that wait"
+    warning = {"type": "Warning", "reason": "FailedScheduling", "message": message}
+    assert reason(third, pods=[*pods, third], events=[warning]) == (
+        f"waits with its group job: FailedScheduling: {message}"
+    )
+
+
 def test_one_node_of_the_wrong_mode_or_with_a_wrong_label() -> None:
     assert reason(pod("p", 1, 30), [node("gpu-b", B)]) == (
         "waits: on gpu-b, the only node that shares its GPUs, ack.node.gpu.schedule=cgpu: the node"
@@ -148,7 +165,7 @@ def test_no_scheduler_has_answered() -> None:
             "failed: container main: OOMKilled",
         ),
         ({"status": {"phase": "Failed"}}, "failed, and does not say why"),
-        ({"spec": {"containers": []}}, "asks for no part of a GPU: no container has"),
+        ({"spec": {"containers": []}}, "asks for no GPU: no container has"),
         ({"spec": {"schedulingGates": [{"name": "a/b"}]}}, "waits until its scheduling gates"),
     ],
 )

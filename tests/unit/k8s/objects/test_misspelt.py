@@ -141,7 +141,7 @@ def test_a_pod_that_asks_for_nothing_else_says_so_of_its_resources_alone() -> No
     assert "waits: container main: aliyun.com/gpu_mem: there is no such resource" in sentence(item)
     item["spec"]["nodeName"] = "gpu-a"
     for stray in (item, noted("labels", "aliyun.com/gpu-num")):
-        assert "asks for no part of a GPU" in sentence(stray)
+        assert "asks for no GPU" in sentence(stray)
 
 
 def sentence(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""Nodes and GPUs for whole groups of pods: as good as by brute force on small clusters."""
+"""Nodes and GPUs for whole groups of pods: as good as by brute force on small clusters. COS-7."""
 
 from __future__ import annotations
 

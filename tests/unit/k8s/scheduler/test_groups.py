@@ -1,4 +1,4 @@
-"""Groups of pods: whole or not at all, whatever the order in which their pods ask."""
+"""Groups of pods: whole or not at all, whatever the order in which their pods ask. COS-7."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_k8s.objects.groups import GroupError, GroupName, read_group
 from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
-from cgpu_k8s.scheduler.groups import (
-    HOLD_SECONDS,
-    GroupError,
-    GroupName,
-    GroupPod,
-    Groups,
-    read_group,
-)
+from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
 from cgpu_k8s.scheduler.topology import score_links
 
 pytestmark = pytest.mark.unit
@@ -84,7 +78,7 @@ def test_no_pod_has_anything_until_the_last_has_asked_and_then_all_have() -> Non
         assert nodes.count() == 0
     assert isinstance(nodes.ask(pods[3]), Spot)
     assert nodes.count() == 8
-    assert sorted(nodes.groups.list_waiting()) == [pod.uid for pod in pods]
+    assert sorted(nodes.groups.unwritten) == [pod.uid for pod in pods]
     assert all(isinstance(nodes.ask(pod), Spot) for pod in pods)
 
 
@@ -120,7 +114,7 @@ def test_the_group_whose_first_pod_is_older_has_room_first() -> None:
         nodes.delete(pod)
     answer = nodes.ask(newer[0])
     assert answer == "group newer: its nodes have room for 1 of its 3 pods that wait"
-    assert sorted(nodes.groups.list_waiting()) == [pod.uid for pod in older]
+    assert sorted(nodes.groups.unwritten) == [pod.uid for pod in older]
 
 
 def test_what_is_reserved_for_too_long_is_free_again_unless_a_pod_is_bound() -> None:

@@ -1,0 +1,75 @@
+"""Writes what is reserved for groups into the pods, before the first pod of a group is bound.
+
+So the pods' schedulers ask again, and a leader that comes after this one reserves the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cgpu_k8s.apiserver.errors import NotFoundError
+from cgpu_k8s.apiserver.resources import PODS
+from cgpu_k8s.names import RESERVATION
+from cgpu_k8s.objects.groups import Reservation, write_reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.scheduler.cache import AssumedPod, SchedulerCache
+
+    Json = dict[str, Any]
+
+_MERGE = "application/merge-patch+json"
+_AT_ONCE = 16  # patches on their way
+
+
+class PatchingClient(Protocol):
+    """The request that a reservation takes."""
+
+    async def patch(self, path: str, body: Json, kind: str) -> Json:
+        """Change the object at ``path``. Raises ApiError."""
+        ...
+
+
+class ReservationWriter:
+    """Writes reservations of groups.
+
+    Args:
+        cache: the cluster's.
+        api: of the API server.
+        problem: returns why nothing may be written now; "": it may.
+    """
+
+    def __init__(
+        self, cache: SchedulerCache, api: PatchingClient, problem: Callable[[], str]
+    ) -> None:
+        self._cache, self._api, self._problem = cache, api, problem
+        self._lock = asyncio.Lock()
+
+    async def write_all(self) -> None:
+        """Return when all that was reserved before the call is written, or it may not be.
+
+        Raises:
+            CgpuError: something is not, and the next call tries again.
+        """
+        async with self._lock:
+            while not self._problem() and self._cache.groups.unwritten:
+                ahead = sorted(self._cache.groups.unwritten)[:_AT_ONCE]
+                known = [(uid, self._cache.assumed[uid]) for uid in ahead]
+                await asyncio.gather(*(self._write(uid, assumed) for uid, assumed in known))
+
+    async def _write(self, uid: str, assumed: AssumedPod) -> None:
+        pod, allocation = assumed.pod, assumed.allocation
+        now, age = time.time(), time.monotonic() - self._cache.groups.get_since(uid)
+        found = Reservation(allocation.node, allocation.gpus, int(now - age), int(now))
+        text = write_reservation(found)
+        about = {"uid": uid, "annotations": {RESERVATION: text}}  # of no later pod of this name
+        path = PODS.path(pod.name, namespace=pod.namespace)
+        try:
+            await self._api.patch(path, {"metadata": about}, _MERGE)
+        except NotFoundError:
+            self._cache.remove_pod(uid)
+        if self._cache.assumed.get(uid) == assumed:
+            self._cache.groups.unwritten.discard(uid)

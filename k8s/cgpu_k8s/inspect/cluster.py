@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
+from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE, WHOLE_GPU
 from cgpu_k8s.objects.allocations import Allocation, read_allocation
 from cgpu_k8s.objects.fields import get_member, get_strings
-from cgpu_k8s.objects.gpus import CORE_MEM
+from cgpu_k8s.objects.gpus import CORE_MEM, TOPOLOGY
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
+from cgpu_k8s.objects.pod_request import WHOLE
 from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_k8s.objects.published import (
     Share,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.pod_request import Part
 
 _MOST_GPUS = 999
 
@@ -33,15 +36,17 @@ class NodeFacts(NamedTuple):
 
     Attributes:
         offer: its GPUs, as its agent describes them, and which of them it offers.
-        shares: whether its label lets pods share its GPUs.
+        shares: whether its label lets pods have its GPUs, whole or shared.
         capacity: the resources that it publishes, of all its GPUs together.
         gpus: how many GPUs it publishes.
+        whole: how many of them pods can have as a whole.
     """
 
     offer: Offer
     shares: bool
     capacity: Share
     gpus: int
+    whole: int
 
 
 class GpuPod(NamedTuple):
@@ -133,12 +138,16 @@ def read_node_facts(node: Json) -> NodeFacts:
         ObjectError: it is no node.
     """
     capacity = get_member(get_member(node, "status", dict), "capacity", dict)
-    units, cores, count = (
-        parse_quantity(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT)
+    units, cores, count, whole = (
+        parse_quantity(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT, WHOLE_GPU)
     )
     label = get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
     return NodeFacts(
-        read_node(node), label not in LEFT_ALONE, Share(units, cores), min(count, _MOST_GPUS)
+        read_node(node),
+        label not in LEFT_ALONE,
+        Share(units, cores),
+        min(count, _MOST_GPUS),
+        whole if label == TOPOLOGY else 0,  # others publish this resource, too
     )
 
 
@@ -155,12 +164,12 @@ def read_gpu_pod(pod: Json) -> GpuPod | None:
 
 
 def make_views(machines: Iterable[NodeFacts], gpu_pods: Iterable[GpuPod]) -> list[NodeView]:
-    """Return the nodes that publish memory of GPUs, by name, each with its pods."""
+    """Return the nodes that publish memory of GPUs, or whole ones, by name, each with its pods."""
     on: dict[str, list[GpuPod]] = {}
     for gpu_pod in gpu_pods:
         if not gpu_pod.pod.final:
             on.setdefault(gpu_pod.pod.node, []).append(gpu_pod)
-    shown = [each for each in machines if each.capacity.units > 0]
+    shown = [each for each in machines if each.capacity.units > 0 or each.whole]
     shown.sort(key=lambda machine: machine.offer.name)
     return [_make_node_view(each, on.get(each.offer.name, [])) for each in shown]
 
@@ -202,9 +211,8 @@ def _make_pod_view(gpu_pod: GpuPod, offer: Offer, gpus: dict[int, GpuView]) -> P
     allocation, problem = gpu_pod.find_allocation()
     given: dict[int, Share] = {}
     if allocation and offer.gpus:
-        share = Share(allocation.part.units, allocation.part.cores)
-        known = [offer.gpus[uuid].index for uuid in allocation.gpus if uuid in offer.gpus]
-        given = dict.fromkeys(known, share)
+        known = [offer.gpus[uuid] for uuid in allocation.gpus if uuid in offer.gpus]
+        given = {fact.index: _get_share(allocation.part, fact) for fact in known}
     elif not problem:
         given = {index: share for index, share in gpu_pod.published_shares.items() if index in gpus}
     rest = Share() if given else gpu_pod.asked
@@ -212,6 +220,10 @@ def _make_pod_view(gpu_pod: GpuPod, offer: Offer, gpus: dict[int, GpuView]) -> P
         gone = len(allocation.gpus) - len(given)
         rest = Share(allocation.part.units * gone, allocation.part.cores * gone)
     return PodView(gpu_pod.pod.namespace, gpu_pod.pod.name, gpu_pod.pod.uid, given, rest, problem)
+
+
+def _get_share(part: Part, gpu: Fact) -> Share:
+    return Share(gpu.units) if part == WHOLE else Share(part.units, part.cores)
 
 
 def _sort_key(pod: PodView) -> tuple[int, str, str]:

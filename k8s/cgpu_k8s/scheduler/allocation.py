@@ -101,13 +101,13 @@ class NodeInfo:
 
     def _update_used(self, allocation: Allocation, sign: int) -> None:
         for uuid in allocation.gpus:
-            taken = self._resolve_part(uuid, allocation.part)
+            taken = self.resolve_part(uuid, allocation.part)
             pairs = zip(self.used_part(uuid), taken, strict=True)
             self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
         self._answers.clear()
         self._room = None
 
-    def _resolve_part(self, uuid: str, part: Part) -> Part:
+    def resolve_part(self, uuid: str, part: Part) -> Part:
         """Return what a part takes of a GPU; a whole one has what the node offers of it."""
         gpu = self.gpus.get(uuid)
         return Part(gpu.units, gpu.cores, gpu.slots) if gpu and part == WHOLE else part
@@ -139,7 +139,7 @@ class NodeInfo:
         return all(
             gpu is not None
             and gpu.healthy
-            and _fits_into(self._resolve_part(gpu.uuid, part), self.free_part(gpu))
+            and _fits_into(self.resolve_part(gpu.uuid, part), self.free_part(gpu))
             for gpu in found
         )
 

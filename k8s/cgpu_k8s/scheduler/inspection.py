@@ -43,5 +43,6 @@ def _describe_pods(cache: SchedulerCache, name: str, uuid: str) -> list[Json]:
             pod = cache.pods.get(allocation.pod) or (assumed and assumed.pod)
             if pod:
                 listed = {"name": pod.name, "namespace": pod.namespace}
-                found.append({**listed, "usedGPU": allocation.part.units})
+                used = cache.nodes[name].resolve_part(uuid, allocation.part)
+                found.append({**listed, "usedGPU": used.units})
     return sorted(found, key=lambda each: (each["namespace"], each["name"]))

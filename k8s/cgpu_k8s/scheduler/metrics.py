@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+from cgpu_k8s.objects.gpus import TOPOLOGY
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -163,7 +165,7 @@ class _Cluster:
                 of = [name, str(gpu.index), gpu.uuid]
                 whole.add_metric(of, gpu.units)
                 taken.add_metric(of, node.used_part(gpu.uuid).units)
-            for each in node.gpus.values():
+            for each in node.gpus.values() if node.mode != TOPOLOGY else ():
                 free = node.free_part(each)
                 open_to = each.healthy and free.slots > 0 and (free.cores > 0 or not each.cores)
                 largest[node.mode] = max(largest.get(node.mode, 0), free.units * open_to)

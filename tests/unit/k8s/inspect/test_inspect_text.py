@@ -53,6 +53,31 @@ def ours(name: str, units: int, *uuids: str, cores: int = 0, namespace: str = "d
     return decided(asked, to, facts, *uuids)
 
 
+def whole(name: str, *uuids: str) -> Any:
+    """A pod with whole GPUs of the node a."""
+    asked = pod(name, 1)
+    limits = {"aliyun.com/gpu": str(len(uuids))}
+    asked["spec"]["containers"][0]["resources"]["limits"] = limits
+    return decided(asked, "gpu-a", A, *uuids)
+
+
+def test_cos_8_whole_gpus_are_shown_with_all_their_memory() -> None:
+    """COS-8; before a pod has one, too."""
+    nodes = [node("gpu-a", A, "topology"), node("gpu-b", B)]
+    [view, _] = shown(nodes, [whole("train", A1), ours("part", 2, B0)])
+    assert [(gpu.allocated.units, gpu.total.units) for gpu in view.gpus.values()] == [
+        (0, 15),
+        (15, 15),
+    ]
+    assert view.pods[0].shares == {1: (15, 0)}
+    assert "gpu-a  127.0.0.1  0/15                   15/15" in format_summary([view], MEMORY)
+    [view, _] = shown(nodes, [])
+    assert view.allocated.units == 0
+    theirs = node("theirs", {}, "default")
+    theirs["status"]["capacity"] = {"aliyun.com/gpu": "8"}
+    assert shown([theirs], []) == []
+
+
 PENDING_B = [
     ours("two", 2, B0, namespace="kube-system"),
     ours("five", 5, B0, namespace="kube-system"),

@@ -72,7 +72,9 @@ class SchedulerCache:
         self.assumed: dict[str, AssumedPod] = {}
         self.freed = 0
         self.refused: dict[str, int] = {}
-        self.groups = Groups(self._list_rooms, self._reserve_spot, self.forget_pod)
+        self.groups = Groups(
+            self._list_rooms, self._reserve_spot, self.forget_pod, lambda: self.freed
+        )
         self._entered: dict[str, Allocation] = {}
 
     def update_node(self, offer: Offer) -> None:

@@ -47,6 +47,7 @@ class _Group:
         self.asked: dict[str, frozenset[str]] = {}
         self.spots: dict[str, Spot] = {}
         self.since = 0.0
+        self.refusal: tuple[int, str] | None = None  # at how much room that was freed, and why
 
     def list_bound(self) -> list[GroupPod]:
         return [pod for pod in self.pods.values() if pod.node]
@@ -79,6 +80,7 @@ class Groups:
         find_rooms: returns the nodes with what is free on them now, without reservations.
         reserve: counts the share that a pod will have.
         release: counts it no longer.
+        count_freed: returns how often there may have come to be more room.
 
     Attributes:
         unwritten: the UIDs of pods that have room reserved, which their objects do not show yet.
@@ -89,10 +91,12 @@ class Groups:
         find_rooms: Callable[[], Iterable[Room]],
         reserve: Callable[[str, Spot], None],
         release: Callable[[str], None],
+        count_freed: Callable[[], int],
     ) -> None:
         self._find_rooms = find_rooms
         self._reserve = reserve
         self._release = release
+        self._count_freed = count_freed
         self._groups: dict[tuple[str, str], _Group] = {}
         self._keys: dict[str, tuple[str, str]] = {}
         self.unwritten: set[str] = set()
@@ -105,6 +109,7 @@ class Groups:
         key = self._keys[pod.uid] = pod.group[:2]
         group = self._groups.setdefault(key, _Group())
         group.pods[pod.uid] = pod
+        group.refusal = None
         if pod.node:
             group.asked.pop(pod.uid, None)
             group.spots.pop(pod.uid, None)
@@ -141,7 +146,10 @@ class Groups:
             self._early[uid] = (frozenset(nodes), now)
             return "the pod is not known yet"
         group = self._groups[self._keys[uid]]
-        group.asked[uid] = frozenset(nodes)
+        allowed = frozenset(nodes)
+        if group.asked.get(uid) != allowed:
+            group.asked[uid] = allowed
+            group.refusal = None
         spot = group.spots.get(uid)
         if spot and spot.node in group.asked[uid]:
             return spot
@@ -150,10 +158,9 @@ class Groups:
         missing = group.explain_missing()
         if missing:
             return missing
-        reason = ""
         for each in self._list_ready(until=group):
-            reason = self._place_group(each, now)
-        return group.spots.get(uid) or reason
+            self._place_group(each, now)
+        return group.spots.get(uid) or (group.refusal[1] if group.refusal else "")
 
     def get_since(self, uid: str) -> float:
         """Return when the room of a pod's group was reserved."""
@@ -196,7 +203,10 @@ class Groups:
         found.sort(key=lambda group: min((pod.created, pod.uid) for pod in group.pods.values()))
         return found[: found.index(until) + 1]
 
-    def _place_group(self, group: _Group, now: float) -> str:
+    def _place_group(self, group: _Group, now: float) -> None:
+        """Reserve room for a group, unless it had none, and nothing has changed since."""
+        if group.refusal and group.refusal[0] == self._count_freed():
+            return
         bound, name = group.list_bound(), next(iter(group.pods.values())).group
         here = {pod.node for pod in bound} | {spot.node for spot in group.spots.values()}
         rooms = [room._replace(joined=room.node in here) for room in self._find_rooms()]
@@ -207,13 +217,13 @@ class Groups:
         if isinstance(found, str) and needed < len(members):  # more than the group needs
             found = place_members(members[:needed], rooms)
         if isinstance(found, str):
-            return f"group {name.name}: {found}"
+            group.refusal = self._count_freed(), f"group {name.name}: {found}"
+            return
         group.spots |= found
         group.since = now
         self.unwritten |= found.keys()
         for uid, spot in found.items():
             self._reserve(uid, spot)
-        return ""
 
     def _release_group(self, group: _Group) -> None:
         self.unwritten -= group.spots.keys()

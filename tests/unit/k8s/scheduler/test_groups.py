@@ -25,10 +25,12 @@ class Nodes:
 
     def __init__(self, *names: str) -> None:
         self.taken: dict[str, dict[int, str]] = {name: {} for name in names}
-        self.groups = Groups(self.rooms, self.reserve, self.release)
+        self.freed = self.searched = 0
+        self.groups = Groups(self.rooms, self.reserve, self.release, lambda: self.freed)
         self.bound: dict[str, Spot] = {}
 
     def rooms(self) -> list[Room]:
+        self.searched += 1
         found = []
         for name, taken in self.taken.items():
             whole = tuple(gpu for gpu in range(GPUS) if gpu not in taken)
@@ -40,6 +42,7 @@ class Nodes:
             assert self.taken[spot.node].setdefault(gpu, uid) == uid, "two pods on one GPU"
 
     def release(self, uid: str) -> None:
+        self.freed += 1
         for taken in self.taken.values():
             for gpu in [gpu for gpu, owner in taken.items() if owner == uid]:
                 del taken[gpu]
@@ -98,6 +101,24 @@ def test_a_group_that_does_not_fit_holds_nothing_and_stops_no_later_one() -> Non
     assert answers[4] == "group large: its 5 pods ask for 10 GPUs, and their nodes have 8 in all"
     assert isinstance(answers[6], Spot)
     assert nodes.count() == 4
+
+
+def test_a_group_that_had_no_room_is_searched_for_again_once_something_has_changed() -> None:
+    nodes, first = Nodes("a"), group("first", 4)
+    others = [group(f"job{n}", 4, first=9) for n in range(20)]
+    known(nodes, *first, *(pod for each in others for pod in each))
+    for pod in (*first, *(pod for each in others for pod in each)):
+        nodes.ask(pod)
+    assert nodes.searched == 21
+    for pod in others[-1]:
+        assert "its nodes have room for 0" in str(nodes.ask(pod))
+    assert nodes.searched == 21
+    for pod in first:
+        nodes.delete(pod)
+    assert isinstance(nodes.ask(others[0][0]), Spot)
+    assert isinstance(nodes.ask(others[1][0]), str)
+    nodes.ask(others[1][0], nodes=["b"])
+    assert nodes.searched == 24
 
 
 def test_the_group_whose_first_pod_is_older_has_room_first() -> None:

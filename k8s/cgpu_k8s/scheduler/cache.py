@@ -293,5 +293,7 @@ def _make_empty_node(name: str) -> NodeInfo:
 
 def make_node_info(offer: Offer) -> NodeInfo:
     """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
-    offered = [] if offer.withheld else [gpu.to_offered_gpu() for gpu in offer.gpus.values()]
+    if offer.withheld:
+        return NodeInfo(offer.name, offer.mode, offer.placement, [])
+    offered = [gpu.to_offered_gpu() for gpu in offer.gpus.values()]
     return NodeInfo(offer.name, offer.mode, offer.placement, offered, offer.links)

@@ -169,6 +169,14 @@ def placed(gpus: int) -> tuple[dict[str, str], Any]:
     return write_annotations(allocation, found, FACTS, 1), found
 
 
+def test_a_node_with_links_that_is_withheld_offers_nothing() -> None:
+    notes = {"cgpu/gpus": write_facts(TOPOLOGY, FACTS.values(), links=islands(2, 2))}
+    labels = {"ack.node.gpu.schedule": CGPU}  # which is not in force yet
+    offer = read_node({"metadata": {"name": "n1", "labels": labels, "annotations": notes}})
+    assert "not in force yet" in offer.withheld
+    assert make_node_info(offer).gpus == {}
+
+
 def test_a_decision_names_all_of_each_gpu_and_shows_the_published_tools_which() -> None:
     notes, _ = placed(2)
     assert json.loads(notes.pop("cgpu/allocation")) == {

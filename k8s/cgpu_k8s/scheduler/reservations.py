@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.names import RESERVATION
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_MERGE = "application/merge-patch+json"
 _AT_ONCE = 16  # patches on their way
 
 
@@ -68,7 +68,7 @@ class ReservationWriter:
         about = {"uid": uid, "annotations": {RESERVATION: text}}  # of no later pod of this name
         path = PODS.path(pod.name, namespace=pod.namespace)
         try:
-            await self._api.patch(path, {"metadata": about}, _MERGE)
+            await self._api.patch(path, {"metadata": about}, MERGE)
         except NotFoundError:
             self._cache.remove_pod(uid)
         if self._cache.assumed.get(uid) == assumed:

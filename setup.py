@@ -324,6 +324,7 @@ setup(
         "cgpu_k8s.node",
         "cgpu_k8s.objects",
         "cgpu_k8s.scheduler",
+        "cgpu_k8s.scheduler.policies",
         "cgpu_sim",
     ],
     package_dir={

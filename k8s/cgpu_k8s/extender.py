@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "cgpu-extender"
 _SCRAPERS = 64  # connections at a time: the text is 1.8 MB for 8,000 GPUs
 report = program.make_reporter(
-    NAME, {"watch_failed", "object_not_read", "not_bound", "call_failed"}
+    NAME, {"watch_failed", "object_not_read", "not_bound", "call_failed", "policy_not_written"}
 )
 
 
@@ -77,9 +77,11 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415
+    from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
     from cgpu_k8s.scheduler.cache import SchedulerCache  # noqa: PLC0415
     from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease  # noqa: PLC0415
     from cgpu_k8s.scheduler.leader_lease import LeaderLease  # noqa: PLC0415
+    from cgpu_k8s.scheduler.policies.policy_controller import PolicyController  # noqa: PLC0415
     from cgpu_k8s.scheduler.server import Extender  # noqa: PLC0415
 
     cache, leader_lease = SchedulerCache(), LeaderLease(given.host) if given.lease else None
@@ -101,7 +103,8 @@ async def serve(given: argparse.Namespace) -> None:
                 if address:
                     served.push_async_callback(port.close)
                     report("serves", {what: await port.open(*address)})
-            await following.run(extender.binder.resolve_unconfirmed)
+            controller = PolicyController(client, cache.policies, extender.find_problem, report)
+            await run_together(following.run(extender.binder.resolve_unconfirmed), controller.run())
 
 
 if __name__ == "__main__":

@@ -43,6 +43,13 @@ MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # of whole GPUs: their indices
 GPU_GROUP = "topology.kubernetes.io/gpu-group"  # the pod's group
 
+# Annotations of a pod that a ResourcePolicy counts: what its deletion costs, and that this is ours;
+# the time of the last change that makes its scheduler try again.
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+OWN_COST = "cgpu/deletion-cost"
+RETRY = "cgpu/retry"
+VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # of virtual nodes
+
 # Schedulers that have the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")
 # The scheduler names of a pod that chooses none; the API server fills in the second.

@@ -104,9 +104,15 @@ class Client:
         """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
         return await self._request_json(ApiRequest("PUT", path, body=body))
 
-    async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
-        """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE."""
-        return await self._request_json(ApiRequest("PATCH", path, None, body, kind))
+    async def patch(
+        self,
+        path: str,
+        body: Json,
+        kind: str = STRATEGIC,
+        before: Callable[[], None] | None = None,
+    ) -> Json:
+        """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE, after ``before``."""
+        return await self._request_json(ApiRequest("PATCH", path, None, body, kind, before))
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
         """Delete the object; ``body`` may give DeleteOptions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +14,8 @@ from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.gpus import MODES, Fact, Facts, FactsError, read_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.links import GpuLink
 
@@ -45,6 +48,7 @@ class Offer(NamedTuple):
         withheld: why it offers nothing; one sentence; "": it offers its GPUs.
         is_asked: whether its label asks for sharing its GPUs, if perhaps misspelt.
         links: of all pairs of its GPUs, by their indices in order; (): not known.
+        labels: the node's.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Offer(NamedTuple):
     withheld: str = ""
     is_asked: bool = True
     links: tuple[GpuLink, ...] = ()
+    labels: Mapping[str, str] = {}
 
 
 def read_node(node: Json) -> Offer:
@@ -86,6 +91,7 @@ def read_node(node: Json) -> Offer:
         withheld=withheld,
         is_asked=mode not in LEFT_ALONE,
         links=facts.links,
+        labels={sys.intern(key): value for key, value in labels.items()},
     )
 
 

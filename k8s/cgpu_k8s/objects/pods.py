@@ -57,6 +57,11 @@ class Pod(NamedTuple):
         allocation_annotation: its annotation ``cgpu/allocation``; "": none.
         labels: its labels.
         created: when it was created, as text that sorts by time.
+        annotations: its annotations.
+        terminating: whether it is being deleted.
+        nominated: the node where its scheduler has evicted others for it; "": none.
+        unschedulable: whether its scheduler has found no node for it.
+        resources: of each container, its kind and its ``resources`` as they are written.
         group: the group that it is in; None: none, or it asks for no GPU.
         reservation: its annotation ``cgpu/reservation``; "": none.
     """
@@ -74,6 +79,11 @@ class Pod(NamedTuple):
     allocation_annotation: str
     labels: Mapping[str, str] = {}
     created: str = ""
+    annotations: Mapping[str, str] = {}
+    terminating: bool = False
+    nominated: str = ""
+    unschedulable: bool = False
+    resources: tuple[tuple[str, Json], ...] = ()
     group: GroupName | None = None
     reservation: str = ""
 
@@ -97,7 +107,7 @@ def read_pod(pod: Json) -> Pod:
         ObjectError: it is no pod.
     """
     meta, spec = get_member(pod, "metadata", dict), get_member(pod, "spec", dict)
-    notes = get_strings(meta, "annotations")
+    status, notes = get_member(pod, "status", dict), get_strings(meta, "annotations")
     gpus, refusal = 1, ""
     containers: tuple[ContainerRequest, ...] = ()
     try:
@@ -111,7 +121,7 @@ def read_pod(pod: Json) -> Pod:
         name=get_member(meta, "name", str),
         owner=_read_owner(meta),
         node=get_member(spec, "nodeName", str),
-        final=get_member(get_member(pod, "status", dict), "phase", str) in _FINAL,
+        final=get_member(status, "phase", str) in _FINAL,
         gpus=gpus,
         containers=containers,
         refusal=refusal,
@@ -120,6 +130,16 @@ def read_pod(pod: Json) -> Pod:
         labels=get_strings(meta, "labels"),
         created=get_member(meta, "creationTimestamp", str),
         reservation=notes.get(RESERVATION, ""),
+        annotations=notes,
+        terminating=bool(get_member(meta, "deletionTimestamp", str)),
+        nominated=get_member(status, "nominatedNodeName", str),
+        unschedulable=any(
+            (each.get("type"), each.get("reason")) == ("PodScheduled", "Unschedulable")
+            for each in get_objects(status, "conditions")
+        ),
+        resources=tuple(
+            (kind, get_member(each, "resources", dict)) for kind, each in _list_containers(spec)
+        ),
     )
     try:
         if found.request is None:

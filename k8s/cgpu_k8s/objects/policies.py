@@ -36,7 +36,9 @@ _FIELDS = (
 _UNIT_FIELDS = ("max", "maxResources", "nodeSelector", "podAnnotations", "podLabels", "resource")
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
-_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?)([numkMGTPE]|[KMGTPE]i)?")
+_AMOUNT = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?"
+)
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -242,22 +244,22 @@ def _require_amount(value: object, where: str) -> Decimal:
 def read_amount(value: object) -> Decimal | None:
     """Return an amount of a resource, such as 500m or 4Gi; None if it is none.
 
-    >>> read_amount("500m"), read_amount("4Gi"), read_amount(2), read_amount("x")
-    (Decimal('0.500'), Decimal('4294967296'), Decimal('2'), None)
+    >>> read_amount("500m"), read_amount("4Gi"), read_amount("1e3"), read_amount("x")
+    (Decimal('0.500'), Decimal('4294967296'), Decimal('1E+3'), None)
     """
     if type(value) is int:
         return Decimal(value)
     found = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
-    suffix = found[2] or ""
+    suffix = found[3] or ""
     try:
         number = Decimal(found[1])
     except InvalidOperation:
         return None
     if suffix in _BINARY:
         return number * Decimal(1024 ** (_BINARY.index(suffix) + 1))
-    return number.scaleb(_POWERS.get(suffix, 0))
+    return number.scaleb(_POWERS.get(suffix, int(found[2] or 0)))
 
 
 def _read_duration(text: str) -> float:

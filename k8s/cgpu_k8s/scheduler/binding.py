@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.objects.allocations import write_annotations
@@ -18,6 +19,8 @@ from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.allocation import Refusal
 from cgpu_k8s.scheduler.placing import allocate_for_binding
+from cgpu_k8s.scheduler.policies.pod_writes import list_unit_writes
+from cgpu_k8s.scheduler.policies.unit_choices import check_binding
 from cgpu_k8s.scheduler.reservations import ReservationWriter
 
 if TYPE_CHECKING:
@@ -57,8 +60,8 @@ class BindingClient(Protocol):
         """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
         ...
 
-    async def patch(self, path: str, body: Json, kind: str) -> Json:
-        """Change the object at ``path``. Raises ApiError."""
+    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
+        """PATCH ``body``, after ``before``. Raises as ``post`` does."""
         ...
 
 
@@ -94,7 +97,10 @@ class Binder:
         if self._is_done(asked):
             return REPEATED
         pod = await self._find_pod(asked)
+        if not pod.group and (problem := check_binding(self._cache.policies, pod, asked.node)):
+            raise BindError(REFUSED, problem)
         if not pod.asks_for_gpu:
+            self._cache.policies.mark_sent(pod, asked.node, self._clock())
             return await self._send_binding(asked, {})
         try:
             if pod.group:
@@ -123,7 +129,9 @@ class Binder:
 
     async def _find_pod(self, asked: ExtenderBindingArgs) -> Pod:
         assumed = self._cache.assumed.get(asked.uid)
+        promised = self._cache.policies.promised.get(asked.uid)
         known = self._cache.pods.get(asked.uid) or (assumed and assumed.pod)
+        known = known or (promised and promised.pod) or self._cache.plain.pop(asked.uid, None)
         if known:
             return known
         try:
@@ -140,7 +148,10 @@ class Binder:
             raise BindError(REFUSED, problem)
 
     async def _send_binding(self, asked: ExtenderBindingArgs, notes: dict[str, str]) -> str:
-        body = _make_binding(asked, notes)
+        labels, of_unit = list_unit_writes(self._cache.policies, asked.uid)
+        body = _make_binding(asked, {**of_unit, **notes})
+        if labels:
+            await self._label_pod(asked, labels)
         try:
             await self._api.post(_make_path(asked, "binding"), body, self._expect_leading)
         except BindError:
@@ -159,6 +170,16 @@ class Binder:
                 UNKNOWN, f"{error}; its part stays reserved until the pod shows the outcome"
             ) from None
         return DONE
+
+    async def _label_pod(self, asked: ExtenderBindingArgs, labels: dict[str, str | None]) -> None:
+        """Write a unit's labels, ahead of the binding: with them the pod counts in the unit."""
+        change = {"metadata": {"uid": asked.uid, "labels": labels}}
+        try:
+            await self._api.patch(_make_path(asked), change, MERGE, self._expect_leading)
+        except CgpuError as error:
+            self._cache.mark_refused(asked.uid)
+            outcome = error.outcome if isinstance(error, BindError) else FAILED
+            raise BindError(outcome, str(error)) from None
 
     async def _resolve_conflict(self, asked: ExtenderBindingArgs) -> str:
         """Find out to which node the pod was bound before: if to ours, that is no error."""
@@ -198,16 +219,26 @@ class Binder:
         """
         with suppress(CgpuError):
             await self.reservations.write_all()
-        now = self._clock()
-        for each in self._cache.list_unconfirmed(now - older):
-            pod = each.pod
-            try:
-                await self._refresh_pod(pod.namespace, pod.name, pod.uid)
-            except CgpuError:
-                continue
-            current = self._cache.assumed.get(pod.uid)
-            if current == each and now - each.since > ON_ITS_WAY:
-                self._cache.forget_pod(pod.uid)
+        now, cache = self._clock(), self._cache
+        for each in cache.list_unconfirmed(now - older):
+            known = await self._try_refresh(each.pod) and cache.assumed.get(each.pod.uid)
+            if known == each and now - each.since > ON_ITS_WAY:
+                cache.forget_pod(each.pod.uid)
+        for promise in cache.policies.list_unconfirmed(now - older):
+            pod = promise.pod
+            if pod.asks_for_gpu:
+                continue  # its share was one of those before
+            last = await self._try_refresh(pod) and cache.policies.promised.get(pod.uid)
+            if last == promise and now - promise.since > ON_ITS_WAY:
+                cache.policies.forget_pod(pod.uid)
+
+    async def _try_refresh(self, pod: Pod) -> bool:
+        """Read a pod into the cache; return whether the API server answers."""
+        try:
+            await self._refresh_pod(pod.namespace, pod.name, pod.uid)
+        except CgpuError:
+            return False
+        return True
 
 
 def _make_path(asked: ExtenderBindingArgs, part: str = "") -> str:

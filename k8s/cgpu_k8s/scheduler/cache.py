@@ -19,12 +19,16 @@ from cgpu_k8s.objects.pod_request import WHOLE, compute_pod_part
 from cgpu_k8s.scheduler.allocation import NodeInfo, make_allocation
 from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
+from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cgpu_k8s.objects.nodes import Offer
     from cgpu_k8s.objects.pods import Pod
+
+
+MOST_PLAIN = 1000  # pods without GPUs that are kept for their bindings
 
 
 class AssumedPod(NamedTuple):
@@ -61,6 +65,8 @@ class SchedulerCache:
         freed: how often a node or a share changed so that there may be more room.
         refused: the value of ``freed`` when a pod was last refused, by UID.
         groups: groups of pods, whose reservations are shares that are assumed.
+        policies: the ResourcePolicies; whatever happens here is handed on to them.
+        plain: pods without GPUs and policy that were answered last, by UID.
     """
 
     def __init__(self) -> None:
@@ -72,13 +78,25 @@ class SchedulerCache:
         self.assumed: dict[str, AssumedPod] = {}
         self.freed = 0
         self.refused: dict[str, int] = {}
+        self.policies = PolicyCache(self._count_freed)
         self.groups = Groups(
             self._list_rooms, self._reserve_spot, self.forget_pod, lambda: self.freed
         )
+        self.plain: dict[str, Pod] = {}
         self._entered: dict[str, Allocation] = {}
+
+    def remember_plain(self, pod: Pod) -> None:
+        """Keep a pod without GPUs for its binding, which names it alone."""
+        self.plain[pod.uid] = pod._replace(annotations={}, resources=())
+        if len(self.plain) > MOST_PLAIN:
+            del self.plain[next(iter(self.plain))]
+
+    def _count_freed(self) -> None:
+        self.freed += 1
 
     def update_node(self, offer: Offer) -> None:
         """Take over a node that was added or modified."""
+        self.policies.update_node(offer.name, offer.labels)
         if self.offers.get(offer.name) == offer:
             return  # most events of a node are about something else; its answers stay known
         self.offers[offer.name] = offer
@@ -86,6 +104,7 @@ class SchedulerCache:
 
     def remove_node(self, name: str) -> None:
         """Remove a node that was deleted; pods on it count until they are deleted too."""
+        self.policies.remove_node(name)
         if self.offers.pop(name, None):
             self._replace_node(_make_empty_node(name))
             self._drop_empty_node(name)
@@ -111,14 +130,15 @@ class SchedulerCache:
 
     def update_pod(self, pod: Pod) -> None:
         """Take over a pod that was added or modified."""
+        self.policies.update_pod(pod)
         if not pod.asks_for_gpu or pod.final:
-            self.remove_pod(pod.uid)
+            self._remove_share(pod.uid)
             return
         if not pod.node and self._is_bound(pod.uid):
             return  # older than what is known: its binding was read before the watch showed it
         if pod.group and pod.uid not in self.pods:
             self.freed += 1  # its group may be complete
-        self.pods[pod.uid] = pod._replace(allocation_annotation="")
+        self.pods[pod.uid] = pod._replace(allocation_annotation="", annotations={}, resources=())
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
         if pod.node:
@@ -192,19 +212,24 @@ class SchedulerCache:
 
         A list of all pods that comes later may be older, and does not have the pod then.
         """
+        self.policies.confirm_pod(pod, now)
         assumed = self.assumed.get(pod.uid)
         if pod.final or not pod.asks_for_gpu:
-            self.remove_pod(pod.uid)
+            self._remove_share(pod.uid)
         elif pod.node and assumed:
             allocation, _ = _parse_allocation(pod)
             if allocation is None:
-                self.forget_pod(pod.uid)
+                self._forget_share(pod.uid)
                 return
             self.assumed[pod.uid] = assumed._replace(allocation=allocation, since=now)
             self._update_share(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted, or whose containers have all ended for good."""
+        self.policies.remove_pod(uid)
+        self._remove_share(uid)
+
+    def _remove_share(self, uid: str) -> None:
         self.groups.remove_pod(uid)
         for kept in (self.pods, self.bound, self.problems, self.assumed, self.refused):
             kept.pop(uid, None)
@@ -216,6 +241,7 @@ class SchedulerCache:
         Shares that are assumed for pods that no event has shown yet stay: the list may be older.
         """
         found = {pod.uid: pod for pod in pods}
+        self.policies.keep_pods(found)
         for uid in self.pods.keys() - found.keys():
             self.remove_pod(uid)
         for pod in found.values():
@@ -223,11 +249,13 @@ class SchedulerCache:
 
     def assume_pod(self, pod: Pod, allocation: Allocation, now: float) -> None:
         """Count the share that a pod will have, in place of what was assumed before."""
+        self.policies.assume_pod(pod, allocation.node, now)
         self.assumed[pod.uid] = AssumedPod(pod, allocation, now)
         self._update_share(pod.uid)
 
     def mark_sent(self, pod: Pod, allocation: Allocation, now: float) -> None:
         """Count the share that a pod will have; its binding is about to be sent, perhaps again."""
+        self.policies.mark_sent(pod, allocation.node, now)
         before = self.assumed.get(pod.uid)
         times = before.sent if before else 0
         self.assumed[pod.uid] = AssumedPod(pod, allocation, now, times + 1)
@@ -236,12 +264,17 @@ class SchedulerCache:
 
     def mark_refused(self, uid: str) -> None:
         """Forget an assumed share if its only binding was refused; else one may be under way."""
+        self.policies.mark_refused(uid)
         assumed = self.assumed.get(uid)
         if assumed and assumed.sent <= 1:
             self.forget_pod(uid)
 
     def forget_pod(self, uid: str) -> None:
         """Forget what was assumed for a pod that surely does not get it, if anything was."""
+        self.policies.forget_pod(uid)
+        self._forget_share(uid)
+
+    def _forget_share(self, uid: str) -> None:
         assumed = self.assumed.pop(uid, None)
         self._update_share(uid)
         if assumed and assumed.sent and uid in self.pods:
@@ -249,6 +282,7 @@ class SchedulerCache:
 
     def forget_expired(self, before: float) -> None:
         """Forget the shares that were assumed before a time and whose binding was not sent."""
+        self.policies.forget_expired(before)
         for uid, assumed in list(self.assumed.items()):
             if not assumed.sent and not assumed.in_group and assumed.since < before:
                 self.forget_pod(uid)

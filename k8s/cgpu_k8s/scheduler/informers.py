@@ -9,13 +9,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS
+from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS, RESOURCE_POLICIES
 from cgpu_k8s.apiserver.tasks import cancel_tasks, run_together
 from cgpu_k8s.apiserver.watch import DELETED, Listed, Watch
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.leader_lease import read_clock
+from cgpu_k8s.scheduler.policies.policy_informer import PolicyInformer, read_known_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,18 +59,22 @@ class ClusterInformer:
         self._listed: set[str] = set()
         self._restored = False
         self._anew = asyncio.Event()
+        self._policies = PolicyInformer(client, cache.policies, report)
         if lease is None:
             self._anew.set()
 
     def get_heard_times(self) -> dict[str, float | None]:
-        """Return the time of the last message of the API server (``time.monotonic()``), by kind."""
-        return {kind: watch.heard for kind, watch in self._watches.items()}
+        """Return the time of the last message of the API server (``time.monotonic()``), by kind.
+
+        Without policies, of which it sends nothing for as long as nobody changes one.
+        """
+        return {kind: each.heard for kind, each in self._watches.items() if kind != "policies"}
 
     def find_missing(self) -> str:
         """Return what was not listed since our scheduler leads; "" if the cache is complete."""
         if self._anew.is_set():
             return "nodes and pods are to be listed again"
-        ahead = sorted({"nodes", "pods"} - self._listed)
+        ahead = sorted({"nodes", "pods", "policies"} - self._listed)
         return f"the API server has not listed {' and '.join(ahead)} yet" if ahead else ""
 
     async def run(self, resolve: Callable[[float], Awaitable[None]]) -> None:
@@ -78,13 +83,17 @@ class ClusterInformer:
         Args:
             resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
         """
-        works = [self._follow_objects(), self._clean_reservations(resolve)]
+        works = [
+            self._follow_objects(),
+            self._policies.list_namespaces(),
+            self._clean_reservations(resolve),
+        ]
         if self._lease:
             works.append(self._follow_lease(self._lease))
         await run_together(*works)
 
     async def _follow_objects(self) -> None:
-        """Follow nodes and pods; list them anew whenever our scheduler begins to lead.
+        """Follow nodes, policies and pods; list them anew whenever our scheduler begins to lead.
 
         The new list has all bindings of the leader before, which a watch may show later.
         """
@@ -92,15 +101,17 @@ class ClusterInformer:
             await self._anew.wait()
             self._listed.clear()
             self._restored = False
+            self._policies.listed.clear()
             self._anew.clear()
-            both = asyncio.ensure_future(run_together(self._follow_nodes(), self._follow_pods()))
+            works = (self._follow_nodes(), self._follow_policies(), self._follow_pods())
+            every = asyncio.ensure_future(run_together(*works))
             again = asyncio.ensure_future(self._anew.wait())
             try:
-                await asyncio.wait((both, again), return_when=asyncio.FIRST_COMPLETED)
-                if both.done():
-                    both.result()  # its error ends us
+                await asyncio.wait((every, again), return_when=asyncio.FIRST_COMPLETED)
+                if every.done():
+                    every.result()  # its error ends us
             finally:
-                await cancel_tasks(both, again)
+                await cancel_tasks(every, again)
 
     async def _follow_nodes(self) -> None:
         cache = self._cache
@@ -115,7 +126,17 @@ class ClusterInformer:
                 elif event.item:
                     cache.update_node(event.item)
 
+    async def _follow_policies(self) -> None:
+        watch = self._make_watch("policies", RESOURCE_POLICIES.path(), read_known_policy)
+        await self._policies.follow_policies(
+            watch,
+            lambda count: self._mark_listed("policies", count),
+            lambda: "pods" in self._listed,
+        )
+
     async def _follow_pods(self) -> None:
+        """Follow the pods, once it is known which namespaces have policies."""
+        await self._policies.listed.wait()
         cache = self._cache
         watch = self._make_watch("pods", PODS.path(), read_pod)
         async with aclosing(aiter(watch)) as events:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.pod_request import PodRequestError, compute_pod_part
 from cgpu_k8s.scheduler.allocation import WITHHELD, Choice, Refusal, allocate_gpus, select_node
+from cgpu_k8s.scheduler.policies.unit_choices import exclude_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes
 GROUP = "group"  # the pod's group has no room, or its room elsewhere
-_NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
+NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
 
 
 class FeasibleNodes(NamedTuple):
@@ -51,6 +52,9 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
         return _find_group_nodes(cache, pod, request, names, now)
     cache.forget_pod(pod.uid)
     fitting, refused = _filter_nodes(cache, request, names)
+    for name, refusal in exclude_nodes(cache.policies, pod, fitting, now).items():
+        refused[name] = refusal
+        del fitting[name]
     if not fitting:
         return FeasibleNodes([], refused, "")
     first = select_node(fitting)
@@ -152,7 +156,7 @@ def _check_resend(cache: SchedulerCache, sent: Allocation) -> Refusal | None:
     """Return why the allocation that was sent cannot be sent again; None if it can."""
     offer = cache.offers.get(sent.node)
     if offer is None:
-        return _NOT_KNOWN
+        return NOT_KNOWN
     gone = [uuid for uuid in sent.gpus if uuid not in offer.gpus]
     return Refusal(SENT, f"node {sent.node} has no GPU {gone[0]} any more") if gone else None
 
@@ -188,5 +192,5 @@ def _check_offer(cache: SchedulerCache, name: str) -> Refusal | None:
     """Return why a node takes no pod at all; None if it takes some."""
     offer = cache.offers.get(name)
     if offer is None:
-        return _NOT_KNOWN
+        return NOT_KNOWN
     return Refusal(WITHHELD, offer.withheld) if offer.withheld else None

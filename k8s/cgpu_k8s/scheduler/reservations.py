@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
@@ -28,8 +29,8 @@ _AT_ONCE = 16  # patches on their way
 class PatchingClient(Protocol):
     """The request that a reservation takes."""
 
-    async def patch(self, path: str, body: Json, kind: str) -> Json:
-        """Change the object at ``path``. Raises ApiError."""
+    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
+        """PATCH ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
         ...
 
 
@@ -60,6 +61,10 @@ class ReservationWriter:
                 known = [(uid, self._cache.assumed[uid]) for uid in ahead]
                 await asyncio.gather(*(self._write(uid, assumed) for uid, assumed in known))
 
+    def _expect_leading(self) -> None:
+        if problem := self._problem():
+            raise CgpuError(problem)
+
     async def _write(self, uid: str, assumed: AssumedPod) -> None:
         pod, allocation = assumed.pod, assumed.allocation
         now, age = time.time(), time.monotonic() - self._cache.groups.get_since(uid)
@@ -68,7 +73,7 @@ class ReservationWriter:
         about = {"uid": uid, "annotations": {RESERVATION: text}}  # of no later pod of this name
         path = PODS.path(pod.name, namespace=pod.namespace)
         try:
-            await self._api.patch(path, {"metadata": about}, MERGE)
+            await self._api.patch(path, {"metadata": about}, MERGE, self._expect_leading)
         except NotFoundError:
             self._cache.remove_pod(uid)
         if self._cache.assumed.get(uid) == assumed:

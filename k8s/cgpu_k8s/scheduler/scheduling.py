@@ -9,6 +9,8 @@ from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.allocation import FULL
 from cgpu_k8s.scheduler.placing import SENT, UNKNOWN, find_nodes, fits_without
+from cgpu_k8s.scheduler.policies.plain_pods import find_unit_nodes
+from cgpu_k8s.scheduler.policies.unit_choices import UNIT, list_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +46,14 @@ class Scheduling:
 
         The scheduler asks for scores only if there are several nodes.
         """
-        if not asked.pod.asks_for_gpu:
+        if not asked.pod.asks_for_gpu and not self._cache.policies.find_policy(asked.pod):
+            self._cache.remember_plain(asked.pod)
             return extender_api.make_filter_result(asked, asked.names, {}, {})
+        if not asked.pod.group and (problem := self._cache.policies.find_key_problem(asked.pod)):
+            self._count(UNIT, len(asked.names))
+            return extender_api.make_filter_result(
+                asked, [], {}, dict.fromkeys(asked.names, problem)
+            )
         try:
             found = self._find_nodes(asked)
         except PodRequestError as error:
@@ -89,9 +97,12 @@ class Scheduling:
                 if not pod.asks_for_gpu
                 or (not pod.group and fits_without(cache, pod, name, victims))
             ]
+            nodes = list_candidates(cache.policies, pod, nodes, self._clock())
         except PodRequestError:
             nodes = []
         return extender_api.make_preemption_result(asked, nodes)
 
     def _find_nodes(self, asked: ExtenderArgs) -> FeasibleNodes:
+        if not asked.pod.asks_for_gpu:
+            return find_unit_nodes(self._cache.policies, asked.pod, asked.names, self._clock())
         return find_nodes(self._cache, asked.pod, asked.names, self._clock())

@@ -68,14 +68,14 @@ class Extender:
         heard: Callable[[], dict[str, float | None]],
         report: Report,
     ) -> None:
-        self.binder = Binder(cache, api, self._find_problem)
+        self.binder = Binder(cache, api, self.find_problem)
         self._cache, self._leader_lease, self._missing, self._report = (
             cache,
             leader_lease,
             missing,
             report,
         )
-        self._metrics = Metrics(cache, heard, self._find_problem)
+        self._metrics = Metrics(cache, heard, self.find_problem)
         refusals = self._metrics.refusals
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
@@ -130,7 +130,7 @@ class Extender:
 
     async def _answer_filter(self, body: bytes) -> object:
         asked = extender_api.read_extender_args(body)
-        await self._expect_complete()
+        await self._expect_complete(asked.pod.namespace)
         answer = self._scheduling.filter(asked)
         if not answer["NodeNames"] and await self._hear_of_room(asked.pod.uid):
             answer = self._scheduling.filter(asked)
@@ -151,7 +151,7 @@ class Extender:
         waits until something else happens, for up to five minutes.
         """
         cache, freed, now = self._cache, self._cache.freed, time.monotonic()
-        if uid in cache.pods and cache.refused.get(uid) != freed:
+        if self._knows_pod(uid) and cache.refused.get(uid) != freed:
             cache.refused[uid] = freed
             return False
         if now < self._next_wait:
@@ -159,22 +159,28 @@ class Extender:
         while cache.freed == freed and time.monotonic() < now + BEHIND:  # noqa: ASYNC110
             await asyncio.sleep(BEHIND / 20)
         self._next_wait = time.monotonic() + BETWEEN * (cache.freed == freed)
-        if uid in cache.pods:
+        if self._knows_pod(uid):
             cache.refused[uid] = cache.freed
         return cache.freed != freed
 
+    def _knows_pod(self, uid: str) -> bool:
+        return uid in self._cache.pods or self._cache.policies.has_pod(uid)
+
     async def _answer_prioritize(self, body: bytes) -> object:
         asked = extender_api.read_extender_args(body)
-        await self._expect_complete()
+        await self._expect_complete(asked.pod.namespace)
         return self._scheduling.prioritize(asked)
 
     async def _answer_preempt(self, body: bytes) -> object:
         asked = extender_api.read_preemption_args(body)
-        await self._expect_complete()
+        await self._expect_complete(asked.pod.namespace)
         return self._scheduling.preempt(asked)
 
-    async def _expect_complete(self) -> None:
-        if problem := await _wait_past_beginning(self._missing, lambda: True):
+    async def _expect_complete(self, namespace: str) -> None:
+        def find_missing() -> str:
+            return self._missing() or self._cache.policies.find_unlisted(namespace)
+
+        if problem := await _wait_past_beginning(find_missing, lambda: True):
             raise UnreadyError(problem)
 
     async def _answer_bind(self, body: bytes) -> object:
@@ -188,7 +194,7 @@ class Extender:
 
     async def _try_bind(self, asked: extender_api.ExtenderBindingArgs) -> tuple[str, str]:
         """Return the outcome, and a problem or an empty string."""
-        if problem := await _wait_past_beginning(self._find_problem, self._is_beginning):
+        if problem := await _wait_past_beginning(self.find_problem, self._is_beginning):
             return REFUSED, problem
         try:
             # The scheduler may hang up; what was begun is finished, so that its outcome is known.
@@ -196,7 +202,7 @@ class Extender:
         except BindError as error:
             return error.outcome, str(error)
 
-    def _find_problem(self) -> str:
+    def find_problem(self) -> str:
         """Return why no pod may be bound now; "" if pods may."""
         fenced = self._leader_lease.find_problem(read_clock()) if self._leader_lease else ""
         return fenced or self._missing()

@@ -141,6 +141,8 @@ class UnitCounts:
         self.policy = policy
         self._pods: dict[Key, dict[str, _Counted]] = {}
         self._keys: dict[str, Key] = {}
+        # By key and pod that is left out: found once for all questions between two changes.
+        self._answers: dict[Key, dict[str, tuple[dict[str, int], tuple[UnitCount, ...]]]] = {}
 
     def update_pod(self, pod: PolicyPod, node: Labels) -> None:
         """Count a pod on a node with these labels, in place of what was known of it."""
@@ -163,12 +165,14 @@ class UnitCounts:
         )
         counts = not (pod.terminating and policy.ignores_terminating)
         self._keys[pod.uid] = key
+        self._answers.pop(key, None)
         self._pods.setdefault(key, {})[pod.uid] = _Counted(pod, units, counts)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that is gone; one that is not counted is no error."""
         key = self._keys.pop(uid, None)
         if key is not None:
+            self._answers.pop(key, None)
             del self._pods[key][uid]
             if not self._pods[key]:
                 del self._pods[key]
@@ -193,7 +197,24 @@ class UnitCounts:
             for uid, unit in self.assign_units(key).items()
         }
 
+    def sum_units(self) -> list[int]:
+        """Return how many pods each unit has, of all keys; the last: those outside all units."""
+        sums = [0] * (len(self.policy.units) + 1)
+        for key in self._pods:
+            found, counts = self._assign(key)
+            for number, count in enumerate(counts):
+                sums[number] += count.pods
+            sums[-1] += sum(unit == len(counts) for unit in found.values())
+        return sums
+
     def _assign(self, key: Key, without: str = "") -> tuple[dict[str, int], tuple[UnitCount, ...]]:
+        left_out = without if self._keys.get(without) == key else ""
+        answers = self._answers.setdefault(key, {}) if key in self._pods else {}
+        if left_out not in answers:
+            answers[left_out] = self._assign_anew(key, left_out)
+        return answers[left_out]
+
+    def _assign_anew(self, key: Key, without: str) -> tuple[dict[str, int], tuple[UnitCount, ...]]:
         units = self.policy.units
         counts = [UnitCount() for _ in units]
         found = {}
@@ -274,6 +295,29 @@ def choose_unit(
         outside = "no node outside has room" if policy.strategy == PREFER else "no other node may"
         reasons.append(outside)
     return UnitChoice(len(policy.units), rest, _join_reasons(policy, reasons), waits)
+
+
+def find_open_unit(
+    policy: ResourcePolicy, counts: Sequence[UnitCount], pod: PolicyPod, node: Labels
+) -> int | str:
+    """Return the number of the unit that takes a pod on a node with these labels, or why none does.
+
+    Args:
+        policy: that selects the pod.
+        counts: of its units, for the pod's key and without the pod.
+        pod: the pod.
+        node: the labels; if it is of no unit, the number is one more than the last.
+    """
+    reasons = []
+    for number, unit in enumerate(policy.units):
+        if has_node(unit, node):
+            limit = _find_limit(unit, counts[number], pod.requests)
+            if not limit:
+                return number
+            reasons.append(_describe_limit(number, unit, counts[number], limit))
+    if reasons or policy.strategy != PREFER:
+        return _join_reasons(policy, reasons or ["the node is of no unit"])
+    return len(policy.units)
 
 
 def _explain_hold(

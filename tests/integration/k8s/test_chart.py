@@ -14,6 +14,7 @@ from cgpu_k8s import extender, names
 from cgpu_k8s.admission.rules import Review
 from cgpu_k8s.agent import build_parser
 from cgpu_k8s.apiserver.configuration import SERVICE_ACCOUNT
+from cgpu_k8s.apiserver.resources import RESOURCE_POLICIES
 from cgpu_k8s.guard import build_parser as build_guard_parser
 from cgpu_k8s.scheduler import leader_lease
 from lab.kubernetes import cel, chart
@@ -32,6 +33,7 @@ AGENT = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-agent"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 # apiVersion and kind: from which minor version on it is served, and in which it no longer is.
 SERVED: dict[tuple[str, str], tuple[int, int]] = {
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): (16, EVER),
     ("apps/v1", "DaemonSet"): (9, EVER),
     ("apps/v1", "Deployment"): (9, EVER),
     ("coordination.k8s.io/v1", "Lease"): (14, EVER),
@@ -169,14 +171,14 @@ def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
     assert build_guard_parser().parse_args(words).runtime_class == "cgpu"
 
 
-def test_both_profiles_ask_the_extender_for_pods_with_gpus(objects: list[Json]) -> None:
+def test_cos_1_both_profiles_ask_the_extender_about_all_pods(objects: list[Json]) -> None:
+    """COS-1: a ResourcePolicy selects pods without GPUs, too."""
     config = yaml.safe_load(
         chart.one(objects, "ConfigMap", "cgpu-scheduler")["data"]["config.yaml"]
     )
     assert tuple(each["schedulerName"] for each in config["profiles"]) == names.SCHEDULERS
     [extender] = config["extenders"]
-    managed = [each["name"] for each in extender["managedResources"]]
-    assert managed == [names.MEMORY, names.CORES, names.WHOLE_GPU]
+    assert "managedResources" not in extender
     assert not extender["ignorable"]
 
 
@@ -201,6 +203,15 @@ def test_no_leader_binds_once_another_may_lead_which_is_within_20_s(objects: lis
     # A replica looks at the lease after 1 to 2.2 such periods, and counts from when it has seen
     # the last renewal.
     assert lease + 2 * 2.2 * retry < 20
+
+
+def test_the_kind_of_policies_stays_when_the_chart_goes(objects: list[Json]) -> None:
+    """All ResourcePolicies of the cluster would go with it."""
+    name = f"{RESOURCE_POLICIES.plural}.{RESOURCE_POLICIES.group}"
+    found = chart.one(objects, "CustomResourceDefinition", name)
+    assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    text = (chart.CHART / "files" / "resourcepolicies.yaml").read_text()
+    assert found["spec"] == yaml.safe_load(text)
 
 
 def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None:

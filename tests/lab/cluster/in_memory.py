@@ -11,7 +11,7 @@ from cgpu_k8s.apiserver.client import DEAD, STRATEGIC, Page
 from cgpu_k8s.apiserver.errors import NoAnswerError, UnreachableError, make_api_error
 from lab.kubernetes.fake_server import line_of, parsed
 from lab.kubernetes.selectors import chosen
-from lab.kubernetes.store import Key, Refusal, Store
+from lab.kubernetes.store import Key, Kind, Refusal, Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -73,15 +73,22 @@ class InMemory:
         """The object."""
         return await self._ask("GET", path, None, lambda key, _: self.store.read(key))
 
-    async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
+    async def patch(
+        self,
+        path: str,
+        body: Json,
+        kind: str = STRATEGIC,
+        before: Callable[[], None] | None = None,
+    ) -> Json:
         """Change it."""
         part, strategic = parsed(path)[3], kind == STRATEGIC
-        return await self._ask(
-            "PATCH",
-            path,
-            body,
-            lambda key, sent: self.store.patch(key, sent, part, strategic=strategic),
-        )
+
+        def act(key: Key, sent: Json) -> Json:
+            if before:
+                before()
+            return self.store.patch(key, sent, part, strategic=strategic)
+
+        return await self._ask("PATCH", path, body, act)
 
     async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
         """Create it, or bind a pod."""
@@ -96,11 +103,13 @@ class InMemory:
 
         return await self._ask("POST", path, body, act)
 
-    async def list_pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
+    async def list_pages(
+        self, path: str, query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Page]:
         """All that are chosen."""
         await self._reach("GET", path)
-        kind = parsed(path)[0]
-        found = [each for each in self.items(kind.plural) if chosen(each, query)]
+        kind = _kind_of(path)
+        found = [each for each in self.items(kind.plural) if chosen(each, query or {})]
         yield Page(found, str(self.store.version))
 
     async def stream_lines(
@@ -108,7 +117,7 @@ class InMemory:
     ) -> AsyncIterator[Json]:
         """The events of a watch, until its time is over or its connection is dead."""
         await self._reach("GET", path)
-        kind, version = parsed(path)[0], int(query["resourceVersion"])
+        kind, version = _kind_of(path), int(query["resourceVersion"])
         loop = asyncio.get_running_loop()
         end = loop.time() + float(query["timeoutSeconds"])
         while (left := end - loop.time()) > 0:
@@ -148,3 +157,10 @@ class InMemory:
         if self.away:
             raise UnreachableError(f"the API server cannot be reached: {self.away}")
         await asyncio.sleep(0)
+
+
+def _kind_of(path: str) -> Kind:
+    try:
+        return parsed(path)[0]
+    except Refusal as error:
+        raise make_api_error(f"GET {path}", error.status, str(error)) from None

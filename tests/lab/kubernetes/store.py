@@ -46,6 +46,7 @@ KINDS = {
         Kind("batch", "v1", "cronjobs", "CronJob"),
         Kind("batch", "v1", "jobs", "Job"),
         Kind("coordination.k8s.io", "v1", "leases", "Lease"),
+        Kind("scheduling.alibabacloud.com", "v1alpha1", "resourcepolicies", "ResourcePolicy"),
     )
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
@@ -22,24 +23,32 @@ Json = dict[str, Any]
 PREFIX = "/gpushare-scheduler"
 
 
-def node(name: str, mode: str = "cgpu", gpus: int = 2) -> Json:
+def node(name: str, mode: str = "cgpu", gpus: int = 2, **labels: str) -> Json:
     facts = [Fact(f"GPU-{name}-{n}", n, 16160) for n in range(gpus)]
     return {
         "metadata": {
             "name": name,
-            "labels": {"ack.node.gpu.schedule": mode},
+            "labels": {"ack.node.gpu.schedule": mode, **labels},
             "annotations": {"cgpu/gpus": write_facts(mode, facts)},
         }
     }
 
 
-def pod(name: str, mem: object = 8, *, uid: str = "") -> Json:
+def pod(name: str, mem: object = 8, *, uid: str = "", **labels: str) -> Json:
     limits = {"aliyun.com/gpu-mem": str(mem)} if mem else {"cpu": "1"}
+    about = {"labels": labels, "creationTimestamp": "2026-02-01T00:00:00Z"} if labels else {}
     return {
-        "metadata": {"name": name, "namespace": "ns", "uid": uid or f"uid-{name}"},
+        "metadata": {"name": name, "namespace": "ns", "uid": uid or f"uid-{name}", **about},
         "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         "status": {"phase": "Pending"},
     }
+
+
+def policy(*units: Json, name: str = "rule", **spec: Any) -> Json:
+    """A ResourcePolicy; ``created``: when."""
+    created = spec.pop("created", "2026-01-01T00:00:00Z")
+    meta = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "creationTimestamp": created}
+    return {"metadata": meta, "spec": {"units": list(units), **spec}}
 
 
 class Server:
@@ -81,16 +90,20 @@ class Server:
             raise error
         return {"kind": "Status", "status": "Success"}
 
-    async def patch(self, path: str, body: Json, kind: str) -> Json:
+    async def patch(
+        self, path: str, body: Json, kind: str, before: Callable[[], None] | None = None
+    ) -> Json:
         await asyncio.sleep(0)
+        assert kind == MERGE
+        if before:
+            before()
         self.calls.append(f"PATCH {path}")
         if self.patch_faults:
             raise self.patch_faults.pop(0)
-        found = self.pods[path.rpartition("/")[2]]["metadata"]
-        assert kind == "application/merge-patch+json"
-        assert body["metadata"].pop("uid") == found["uid"]
-        found.setdefault("annotations", {}).update(body["metadata"].pop("annotations"))
-        assert body == {"metadata": {}}
+        found = self.pods[path.rpartition("/")[2]]
+        for part in ("labels", "annotations"):
+            merged = {**found["metadata"].get(part, {}), **body["metadata"].get(part, {})}
+            found["metadata"][part] = {key: value for key, value in merged.items() if value}
         return found
 
     def land(self, body: Json) -> None:

@@ -18,12 +18,13 @@ import pytest
 from cgpu_k8s import names
 from cgpu_k8s.apiserver.client import MERGE, Client, open_client
 from cgpu_k8s.apiserver.errors import ForbiddenError
-from cgpu_k8s.apiserver.resources import NODES, PODS
+from cgpu_k8s.apiserver.resources import NODES, PODS, RESOURCE_POLICIES
 from cgpu_k8s.apiserver.watch import DELETED, Changed, Listed, Watch
+from cgpu_k8s.objects import policies
 from cgpu_node import allocation_annotation
 from lab.cluster import crowd
 from lab.containers.enclosure import wait_until
-from lab.kubernetes.control_plane import ControlPlane, control_plane, controllers
+from lab.kubernetes.control_plane import Call, ControlPlane, control_plane, controllers
 from lab.kubernetes.manifests import V100, gpus, node
 from lab.kubernetes.objects import pod, pod_path, pods_path
 from lab.kubernetes.programs import Release
@@ -333,13 +334,37 @@ def test_a_quota_of_a_namespace_counts_what_its_pods_ask_for(plane: ControlPlane
 
 
 def test_the_chart_grants_the_extender_what_it_calls_and_no_more(cluster: Scheduled) -> None:
+    """COS-2, COS-9: also for a policy whose unit gives labels, and of which one has no node."""
     absent = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": NAMES[0]}
     assert "not found" in bind(cluster.extender, absent)  # it reads a pod that it does not know
-    called = {
+    units = [{"podLabels": {"unit": "first"}}, {"nodeSelector": {"no": "node"}}]
+    rule = {"kind": "ResourcePolicy", "metadata": {"name": "rule"}, "spec": {"units": units}}
+    rules = RESOURCE_POLICIES.path(namespace="default")
+
+    async def follow_a_policy(client: Client) -> dict[str, Json]:
+        await client.post(rules, {"apiVersion": policies.GROUP, **rule})
+        await client.post(pods_path("default"), limited("led", 1))
+        return await scheduled(client, {"led"})
+
+    def message() -> str:
+        path = RESOURCE_POLICIES.path("rule", namespace="default")
+        found: Json = crowd.asked(cluster.plane, lambda client: client.get(path))
+        return str(found.get("status", {}).get("message", ""))
+
+    led = crowd.asked(cluster.plane, follow_a_policy)["led"]
+    assert led["metadata"]["labels"]["unit"] == "first"
+    wait_until(lambda: "no node matches" in message(), "the policy's status says it", PATIENCE)
+    granted_calls = cluster.plane.granted(EXTENDER)
+    wait_until(lambda: called(cluster) >= granted_calls, "it has called all of it", PATIENCE)
+    assert called(cluster) == granted_calls
+
+
+def called(cluster: Scheduled) -> set[Call]:
+    """What the extender has called."""
+    return {
         each._replace(namespace="") if each.namespace == "default" else each
         for each in cluster.plane.calls(cluster.user)
     }
-    assert called == cluster.plane.granted(EXTENDER)
 
 
 def bind(extender: str, asked: Json) -> str:

@@ -283,6 +283,10 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
         f"cgpu_k8s.scheduler.{name}"
         for name in ("allocation", "cache", "placing", "topology", "gangs", "groups", "units")
     }
+    pure |= {
+        f"cgpu_k8s.scheduler.policies.{name}"
+        for name in ("policy_cache", "unit_choices", "plain_pods", "pod_writes", "policy_status")
+    }
     below = set().union(*(reached(name, imports) for name in pure))
     ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}
     assert ours == {"cgpu_node.allocation_annotation", "cgpu_node.jsontext"}

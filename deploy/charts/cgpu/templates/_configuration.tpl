@@ -44,8 +44,4 @@ extenders:
   nodeCacheCapable: true
   ignorable: false
   httpTimeout: 30s
-  managedResources:
-  - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
-  - {name: aliyun.com/gpu-core.percentage, ignoredByScheduler: false}
-  - {name: aliyun.com/gpu, ignoredByScheduler: false}
 {{- end }}

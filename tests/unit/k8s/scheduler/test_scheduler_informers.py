@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
-NODES, PODS, LEASES = "nodes", "pods", "leases"
+NODES, PODS, LEASES, POLICIES = "nodes", "pods", "leases", "resourcepolicies"
 
 
 def node(name: str, gpus: int = 1, version: int = 1) -> Json:
@@ -58,7 +58,9 @@ class Stream:
     """An API server whose lists and events the test gives by hand."""
 
     def __init__(self, **items: list[Json]) -> None:
-        self.items: dict[str, list[Json]] = {NODES: [], PODS: [], LEASES: [], **items}
+        self.items: dict[str, list[Json]] = {
+            each: items.get(each, []) for each in (NODES, PODS, LEASES, POLICIES)
+        }
         self.events: dict[str, asyncio.Queue[Json]] = {kind: asyncio.Queue() for kind in self.items}
         self.lists: list[str] = []
         self.selected: dict[str, str] = {}
@@ -141,7 +143,7 @@ def test_books_have_what_is_listed_and_every_change_after_it() -> None:
         stream.send(NODES, "DELETED", node("a", 2, 3))
         stream.send(PODS, "DELETED", pod("q", 3))
         await until(lambda: not cache.pods and set(cache.offers) == {"b"})
-        assert sorted(log) == ["listed nodes", "listed pods"]
+        assert sorted(log) == ["listed nodes", "listed pods", "listed policies"]
 
     follow(work, nodes=[node("a")], pods=[pod("p")])
 
@@ -174,7 +176,12 @@ def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_
     ) -> None:
         await until(lambda: not followed.find_missing())
         assert stream.lists[0] == LEASES
-        assert stream.selected == {LEASES: "metadata.name=s", NODES: "", PODS: ""}
+        assert stream.selected == {
+            LEASES: "metadata.name=s",
+            NODES: "",
+            PODS: "",
+            POLICIES: "",
+        }
         assert leader_lease.holder == "host-2_x"
         stream.items[PODS] = [pod("bound-by-the-leader-before")]
         stream.may_list.clear()
@@ -182,16 +189,18 @@ def test_nothing_is_listed_before_it_is_known_who_leads_and_all_again_for_a_new_
         await until(lambda: leader_lease.is_leading)
         await until(followed.find_missing)
         await until(lambda: "again" not in followed.find_missing())
-        assert followed.find_missing() == "the API server has not listed nodes and pods yet"
+        assert followed.find_missing() == (
+            "the API server has not listed nodes and pods and policies yet"
+        )
         assert "bound-by-the-leader-before" not in cache.pods
         stream.may_list.set()
         await until(lambda: not followed.find_missing())
         assert set(cache.pods) == {"bound-by-the-leader-before"}
-        assert sorted(stream.lists) == [LEASES, NODES, NODES, PODS, PODS]
+        assert sorted(stream.lists) == [LEASES, *2 * [NODES], *2 * [PODS], *2 * [POLICIES]]
         stream.send(LEASES, "MODIFIED", lease("host-1_x", 3))  # a renewal lists nothing
         stream.send(LEASES, "DELETED", lease("host-1_x", 4))
         await until(lambda: not leader_lease.holder)
-        assert len(stream.lists) == 5
+        assert len(stream.lists) == 7
         assert "leads " in log
 
     follow(work, leader_lease, leases=[lease("host-2_x", 1)])

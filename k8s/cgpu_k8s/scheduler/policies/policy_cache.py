@@ -1,0 +1,347 @@
+"""The ResourcePolicies of the cluster, and the pods that they count.
+
+It is pure, and follows from events, as the scheduler's cache does, which hands its own events on.
+Only pods of namespaces that have a policy are kept. A pod counts in its unit from the answer that
+promises it a node, so the next one is answered with that in mind. Design:
+docs/design/coscheduling.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_k8s.scheduler.policies.policy_records import Promise, make_policy_pod
+from cgpu_k8s.scheduler.units import PolicyPod, UnitCounts, find_open_unit, find_policy, read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from cgpu_k8s.objects.pods import Pod
+    from cgpu_k8s.objects.policies import ResourcePolicy
+    from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy, UnitWait
+
+    Labels = Mapping[str, str]
+
+
+class PolicyCache:
+    """The policies and their pods.
+
+    Args:
+        report_room: is called when a pod that was refused may have room.
+
+    Attributes:
+        known: the policies, by namespace and name.
+        nodes: the labels of nodes, by name.
+        pods: the pods that have not ended, by namespace and UID; of namespaces with policies.
+        promised: the pods that were promised a node, by UID.
+        waits: the pods that lack room, by UID.
+        changed: namespaces with policies in which something was changed; its reader empties it.
+    """
+
+    def __init__(self, report_room: Callable[[], None] = lambda: None) -> None:
+        self.known: dict[str, dict[str, KnownPolicy]] = {}
+        self.nodes: dict[str, Labels] = {}
+        self.pods: dict[str, dict[str, Pod]] = {}
+        self.promised: dict[str, Promise] = {}
+        self.waits: dict[str, UnitWait] = {}
+        self.changed: set[str] = set()
+        self._report_room = report_room
+        self._matched: dict[str, ResourcePolicy | None] = {}  # which policy counts a pod, by UID
+        self._overlaps: dict[str, str] = {}  # a sentence if others select a pod too, by UID
+        self._namespaces: dict[str, str] = {}  # of pods, by UID
+        self._counts: dict[tuple[str, str], UnitCounts] = {}  # made when they are asked for
+        # Namespaces whose pods are still to be listed, and the pods that were removed meanwhile.
+        self._unlisted: dict[str, set[str]] = {}
+
+    def update_policy(self, policy: KnownPolicy) -> None:
+        """Take over a policy that was added or modified."""
+        namespace = policy.namespace
+        if namespace not in self.known:
+            self.known[namespace], self.pods[namespace] = {}, {}
+            self._unlisted[namespace] = set()
+        before = self.known[namespace].get(policy.name)
+        if before and (before.policy, before.problem) == (policy.policy, policy.problem):
+            # Only its status is new: what was counted goes by the policy that was there.
+            self.known[namespace][policy.name] = policy._replace(policy=before.policy)
+            return
+        self.known[namespace][policy.name] = policy
+        self._match_pods(namespace)
+
+    def remove_policy(self, namespace: str, name: str) -> None:
+        """Remove a policy that was deleted."""
+        if self.known.get(namespace, {}).pop(name, None) is None:
+            return
+        self._match_pods(namespace)
+        if not self.known[namespace]:
+            for uid in [*self.pods[namespace], *self._list_promised(namespace)]:
+                for kept in (self._matched, self._overlaps, self._namespaces, self.promised):
+                    kept.pop(uid, None)
+            del self.known[namespace], self.pods[namespace]
+            self._unlisted.pop(namespace, None)
+            self.changed.discard(namespace)
+
+    def replace_policies(self, policies: Iterable[KnownPolicy]) -> None:
+        """Take over these policies, and forget all others."""
+        found = {(each.namespace, each.name): each for each in policies}
+        for each in [each for names in self.known.values() for each in names.values()]:
+            if (each.namespace, each.name) not in found:
+                self.remove_policy(each.namespace, each.name)
+        for each in found.values():
+            self.update_policy(each)
+        self.changed |= self.known.keys()
+
+    def _match_pods(self, namespace: str) -> None:
+        """Find anew which policy counts each pod of a namespace; who waits is tried again."""
+        self._counts = {key: each for key, each in self._counts.items() if key[0] != namespace}
+        for pod in self.pods[namespace].values():
+            self._match_pod(pod)
+        for uid in self._list_promised(namespace):
+            self._matched[uid] = self.find_policy(self.promised[uid].pod)
+        for uid, wait in self.waits.items():
+            if wait.pod.namespace == namespace:
+                self.waits[uid] = wait._replace(again=0.0)
+        self.changed.add(namespace)
+        self._report_room()
+
+    def _match_pod(self, pod: Pod) -> None:
+        self._matched[pod.uid], overlap = self.find_policies(pod)
+        self._overlaps.pop(pod.uid, None)
+        if overlap:
+            self._overlaps[pod.uid] = overlap
+
+    def find_overlaps(self, namespace: str) -> dict[str, Pod]:
+        """Return a sentence for each group of policies that select one pod, with such a pod."""
+        pods = self.pods.get(namespace, {})
+        found = ((text, pods.get(uid)) for uid, text in self._overlaps.items())
+        return {text: pod for text, pod in found if pod}
+
+    def _list_promised(self, namespace: str) -> list[str]:
+        return [uid for uid, each in self.promised.items() if each.pod.namespace == namespace]
+
+    def find_policy(self, pod: Pod) -> ResourcePolicy | None:
+        """Return the policy that counts a pod; None: none selects it."""
+        return self.find_policies(pod)[0]
+
+    def find_policies(self, pod: Pod) -> tuple[ResourcePolicy | None, str]:
+        """Return the policy that counts a pod, and a sentence if others select it, too."""
+        known = self.known.get(pod.namespace)
+        if not known:
+            return None, ""
+        given = PolicyPod(pod.uid, pod.namespace, pod.labels)
+        return find_policy([each.policy for each in known.values() if each.policy], given)
+
+    def find_key_problem(self, pod: Pod) -> str:
+        """Return why its policy cannot count a pod; "": it can, or the pod has no policy."""
+        policy = self.find_policy(pod)
+        return read_key(policy, pod.labels)[1] if policy else ""
+
+    def get_counts(self, policy: ResourcePolicy) -> UnitCounts:
+        """Return the counts of a policy's units."""
+        key = (policy.namespace, policy.name)
+        if key not in self._counts:
+            counts = self._counts[key] = UnitCounts(policy)
+            known = self.pods.get(policy.namespace, {})
+            for uid in {*known, *self._list_promised(policy.namespace)}:
+                self._count_in(counts, uid)
+        return self._counts[key]
+
+    def _count_pod(self, uid: str) -> None:
+        """Count a pod where it is, or will be."""
+        for counts in self._list_counts(self._namespaces.get(uid, "")):
+            self._count_in(counts, uid)
+
+    def _count_in(self, counts: UnitCounts, uid: str) -> None:
+        policy, promise = counts.policy, self.promised.get(uid)
+        pod = self.pods.get(policy.namespace, {}).get(uid)
+        if policy is not self._matched.get(uid):
+            counts.remove_pod(uid)
+        elif pod and pod.node:
+            counts.update_pod(make_policy_pod(pod, policy), self.nodes.get(pod.node, {}))
+        elif promise:
+            given = make_policy_pod(pod or promise.pod, policy, promise.unit)
+            counts.update_pod(given, self.nodes.get(promise.node, {}))
+        else:
+            counts.remove_pod(uid)
+
+    def _list_counts(self, namespace: str) -> list[UnitCounts]:
+        keys = ((namespace, name) for name in self.known.get(namespace, {}))
+        return [self._counts[key] for key in keys if key in self._counts]
+
+    def find_open_unit(self, policy: ResourcePolicy, pod: Pod, node: str) -> int | str:
+        """Return the number of the unit that takes a pod on a node, or why none does."""
+        key, problem = read_key(policy, pod.labels)
+        if key is None:
+            return problem
+        counts = self.get_counts(policy).count_units(key, without=pod.uid)
+        given = make_policy_pod(self.get_pod(pod), policy)
+        return find_open_unit(policy, counts, given, self.nodes.get(node, {}))
+
+    def get_pod(self, pod: Pod) -> Pod:
+        """Return a pod with all its members, as it was seen last."""
+        promise = self.promised.get(pod.uid)
+        known = self.pods.get(pod.namespace, {}).get(pod.uid)
+        return known or (promise.pod if promise else pod)
+
+    def has_pod(self, uid: str) -> bool:
+        """Return whether a pod of a namespace with policies was seen."""
+        return uid in self.pods.get(self._namespaces.get(uid, ""), {})
+
+    def update_node(self, name: str, labels: Labels) -> None:
+        """Take over a node that was added or modified."""
+        if self.nodes.get(name) != labels:
+            self.nodes[name] = labels
+            self._count_anew()
+
+    def remove_node(self, name: str) -> None:
+        """Remove a node that was deleted; pods on it are in no unit any more."""
+        if self.nodes.pop(name, None) is not None:
+            self._count_anew()
+
+    def _count_anew(self) -> None:
+        self._counts.clear()
+        self.changed |= self.known.keys()
+        self._report_room()
+
+    def update_pod(self, pod: Pod) -> None:
+        """Take over a pod that was added or modified."""
+        uid, known = pod.uid, self.pods.get(pod.namespace)
+        if known is None:
+            return
+        if pod.final:
+            self.remove_pod(uid)
+            return
+        before = known.get(uid)
+        if before and before.node and not pod.node:
+            return  # older than what is known
+        known[uid] = pod._replace(allocation_annotation="")
+        self._namespaces[uid] = pod.namespace
+        if pod.node:
+            self.promised.pop(uid, None)
+            self.waits.pop(uid, None)
+        if before and _list_counted(before) == _list_counted(pod):
+            return
+        self._match_pod(pod)
+        self._count_pod(uid)
+        self.changed.add(pod.namespace)
+        if before and before.node:  # it may count less than before
+            self._report_room()
+
+    def remove_pod(self, uid: str) -> None:
+        """Remove a pod that was deleted, or whose containers have all ended for good."""
+        for removed in self._unlisted.values():
+            removed.add(uid)
+        namespace = self._namespaces.pop(uid, "")
+        self.waits.pop(uid, None)
+        if not namespace:
+            return
+        self.pods.get(namespace, {}).pop(uid, None)
+        self.promised.pop(uid, None)
+        self._matched.pop(uid, None)
+        self._overlaps.pop(uid, None)
+        for counts in self._list_counts(namespace):
+            counts.remove_pod(uid)
+        self.changed.add(namespace)
+        self._report_room()
+
+    def keep_pods(self, uids: Collection[str]) -> None:
+        """Forget all pods but these; the caller then takes over each of them.
+
+        Those that were promised a node and that no event has shown stay: the list may be older.
+        """
+        for uid in {uid for known in self.pods.values() for uid in known}.difference(uids):
+            self.remove_pod(uid)
+        for uid in self.waits.keys() - uids:
+            del self.waits[uid]
+        self._unlisted.clear()
+
+    def list_unlisted(self) -> list[str]:
+        """Return the namespaces whose pods have to be listed: their first policy is new."""
+        return [*self._unlisted]
+
+    def find_unlisted(self, namespace: str) -> str:
+        """Return why the pods of a namespace cannot be counted yet; "": they can."""
+        if namespace not in self._unlisted:
+            return ""
+        return f"the API server has not listed the pods of namespace {namespace} yet"
+
+    def take_namespace(self, namespace: str, pods: Iterable[Pod]) -> None:
+        """Take over a list of the pods of a namespace that was begun after its first policy came.
+
+        Events go on meanwhile: a pod that they have shown on a node, or have removed, stays so.
+        """
+        removed = self._unlisted.pop(namespace, None)
+        if removed is None:
+            return
+        for pod in pods:
+            before = self.pods[namespace].get(pod.uid)
+            if pod.uid not in removed and not (before and before.node):
+                self.update_pod(pod)
+
+    def assume_pod(self, pod: Pod, node: str, now: float) -> None:
+        """Count a pod that was promised a node, in place of what was promised before."""
+        self._promise(pod, node, now, 0)
+
+    def mark_sent(self, pod: Pod, node: str, now: float) -> None:
+        """Count a pod whose binding is about to be sent, perhaps again."""
+        before = self.promised.get(pod.uid)
+        if before and before.sent and before.node == node:
+            self.promised[pod.uid] = before._replace(since=now, sent=before.sent + 1)
+        else:
+            self._promise(pod, node, now, 1 + (before.sent if before else 0))
+
+    def _promise(self, pod: Pod, node: str, now: float, sent: int) -> None:
+        policy = self.find_policy(pod)
+        if policy is None or self.get_pod(pod).node:
+            return
+        number = self.find_open_unit(policy, pod, node)
+        inside = isinstance(number, int) and number < len(policy.units)
+        unit = policy.units[number] if inside and isinstance(number, int) else None
+        self.promised[pod.uid] = Promise(self.get_pod(pod), node, unit, now, sent)
+        self._matched[pod.uid], self._namespaces[pod.uid] = policy, pod.namespace
+        self._count_pod(pod.uid)
+        self.changed.add(pod.namespace)
+
+    def confirm_pod(self, pod: Pod, now: float) -> None:
+        """Take over a pod that was read ahead of the watch, which has yet to show it."""
+        promise = self.promised.get(pod.uid)
+        if pod.final:
+            self.remove_pod(pod.uid)
+        elif pod.node and promise:
+            self.promised[pod.uid] = promise._replace(node=pod.node, since=now)
+            self._count_pod(pod.uid)
+
+    def mark_refused(self, uid: str) -> None:
+        """Forget a promise if its only binding was refused; else one may be under way."""
+        promise = self.promised.get(uid)
+        if promise and promise.sent <= 1:
+            self.forget_pod(uid)
+
+    def forget_pod(self, uid: str) -> None:
+        """Forget what was promised to a pod that surely does not get it, if anything was."""
+        promise = self.promised.pop(uid, None)
+        if promise is None:
+            return
+        self._count_pod(uid)
+        if uid not in self.pods.get(promise.pod.namespace, {}):
+            self._namespaces.pop(uid, None)
+            self._matched.pop(uid, None)
+        self.changed.add(promise.pod.namespace)
+        self._report_room()
+
+    def forget_expired(self, before: float) -> None:
+        """Forget what was promised before a time to pods whose binding was not sent."""
+        for uid, promise in list(self.promised.items()):
+            if not promise.sent and promise.since < before:
+                self.forget_pod(uid)
+
+    def list_unconfirmed(self, before: float) -> list[Promise]:
+        """Return the promises whose binding was sent before a time, and is not seen yet."""
+        return [each for each in self.promised.values() if each.sent and each.since < before]
+
+
+def _list_counted(pod: Pod) -> tuple[object, ...]:
+    """Return all of a pod by which it is counted, or something is written on it."""
+    return (
+        *(pod.node, pod.terminating, pod.labels, pod.annotations, pod.resources),
+        pod.unschedulable,
+    )

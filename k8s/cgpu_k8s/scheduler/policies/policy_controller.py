@@ -1,0 +1,211 @@
+"""Writes what follows from ResourcePolicies: costs of deletions, wake-ups, tolerations and status.
+
+It writes only while its scheduler leads, and only what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.client import MERGE
+from cgpu_k8s.apiserver.errors import NotFoundError
+from cgpu_k8s.apiserver.resources import EVENTS, PODS, RESOURCE_POLICIES
+from cgpu_k8s.names import RETRY, VIRTUAL_TAINT
+from cgpu_k8s.objects.fields import get_member, get_objects
+from cgpu_k8s.objects.policies import BEFORE_NEXT, ECS
+from cgpu_k8s.scheduler.policies.pod_writes import write_cost
+from cgpu_k8s.scheduler.policies.policy_status import make_event, make_status, make_status_change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from cgpu_k8s.objects.pods import Pod
+    from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
+    from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy
+
+    Json = dict[str, Any]
+    Report = Callable[[str, dict[str, object]], None]
+
+LOOK = 1.0  # seconds between two looks at what has changed
+AGAIN = 10.0  # seconds after which a namespace is tried again whose writes failed
+
+
+class PolicyClient(Protocol):
+    """The requests that a controller makes; ``cgpu_k8s.apiserver.client.Client`` has them."""
+
+    async def get(self, path: str) -> Json:
+        """Return the object at ``path``. Raises ApiError."""
+        ...
+
+    async def post(self, path: str, body: Json) -> Json:
+        """POST ``body``. Raises ApiError."""
+        ...
+
+    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
+        """PATCH ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
+        ...
+
+
+class NotLeadingError(CgpuError):
+    """Another replica writes now."""
+
+
+class PolicyController:
+    """Keeps pods and policies as the policies have them.
+
+    Args:
+        api: of the API server.
+        policies: of the cluster.
+        problem: returns why nothing may be written now; "": it may.
+        report: writes a line of the log.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        api: PolicyClient,
+        policies: PolicyCache,
+        problem: Callable[[], str],
+        report: Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._policies, self._problem, self._report = api, policies, problem, report
+        self._clock = clock
+        self._delayed: dict[str, float] = {}  # until when, by namespace
+        self._tolerant: set[str] = set()  # UIDs of pods that tolerate virtual nodes
+        self._warned: dict[str, str] = {}  # the messages of events, by UIDs of policies
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            if not self._problem():
+                await self.write_changes()
+
+    async def write_changes(self) -> None:
+        """Write what has changed since the last call, and what the time has made due."""
+        policies, now = self._policies, self._clock()
+        self._delayed = {name: until for name, until in self._delayed.items() if until > now}
+        await self._try_all(self._wake_pods())
+        for namespace in policies.changed - self._delayed.keys():
+            policies.changed.discard(namespace)
+            for write in (self._write_costs, self._write_tolerations, self._write_statuses):
+                if not await self._try_all(write(namespace)):
+                    policies.changed.add(namespace)
+                    self._delayed[namespace] = now + AGAIN
+
+    async def _try_all(self, writes: Coroutine[None, None, None]) -> bool:
+        """Return whether all of some writes were made."""
+        try:
+            await writes
+        except NotLeadingError:
+            return False
+        except CgpuError as error:
+            self._report("policy_not_written", {"error": error})
+            return False
+        return True
+
+    def _expect_leading(self) -> None:
+        if problem := self._problem():
+            raise NotLeadingError(problem)
+
+    async def _change_pod(self, pod: Pod, metadata: Json, **members: Json) -> None:
+        """Change a pod, unless it is gone or another one has its name."""
+        path = PODS.path(pod.name, namespace=pod.namespace)
+        body = {"metadata": {"uid": pod.uid, **metadata}, **members}
+        try:
+            await self._api.patch(path, body, MERGE, self._expect_leading)
+        except NotFoundError:
+            return
+
+    async def _wake_pods(self) -> None:
+        """Let schedulers try the pods again whose time in a unit is over."""
+        now, waits = self._clock(), self._policies.waits
+        for uid, wait in [*waits.items()]:
+            if wait.again is None or wait.again > now:
+                continue
+            pod = self._policies.get_pod(wait.pod)
+            evicting = pod.nominated and wait.policy.preempt == BEFORE_NEXT
+            if pod.node or uid in self._policies.promised or evicting:
+                continue
+            due = waits[uid] = wait._replace(again=now + AGAIN)  # if it is not woken now
+            await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
+            if waits.get(uid) is due:
+                waits[uid] = due._replace(again=None)
+            if self._policies.find_policy(pod) is None:
+                waits.pop(uid, None)
+
+    async def _write_costs(self, namespace: str) -> None:
+        policies = self._policies
+        for known in self._list_known(namespace):
+            if known.policy is None:
+                continue
+            for uid, cost in policies.get_counts(known.policy).list_costs().items():
+                pod = policies.pods.get(namespace, {}).get(uid)
+                if pod and pod.node and not pod.terminating:
+                    notes = write_cost(pod, cost)
+                    if not notes.items() <= pod.annotations.items():
+                        await self._change_pod(pod, {"annotations": notes})
+            await asyncio.sleep(0)  # calls of the scheduler go on meanwhile
+
+    def _list_known(self, namespace: str) -> Iterator[KnownPolicy]:
+        """Yield each policy as it is by then: others change them while we write."""
+        for name in [*self._policies.known.get(namespace, {})]:
+            known = self._policies.known.get(namespace, {}).get(name)
+            if known:
+                yield known
+
+    async def _write_tolerations(self, namespace: str) -> None:
+        """Let pods that fit nowhere tolerate the virtual nodes of their policy.
+
+        Their scheduler does not ask the extender about a node whose taint they do not tolerate.
+        """
+        policies = self._policies
+        pods = [*policies.pods.get(namespace, {}).values()]
+        self._tolerant &= {uid for known in policies.pods.values() for uid in known}
+        for pod in pods:
+            policy = policies.find_policy(pod) if pod.unschedulable and not pod.node else None
+            if policy is None or pod.uid in self._tolerant:
+                continue
+            if any(unit.resource != ECS for unit in policy.units):
+                await self._tolerate(pod)
+            self._tolerant.add(pod.uid)
+
+    async def _tolerate(self, pod: Pod) -> None:
+        try:
+            item = await self._api.get(PODS.path(pod.name, namespace=pod.namespace))
+        except NotFoundError:
+            return
+        have = get_objects(get_member(item, "spec", dict), "tolerations")
+        if any(each.get("key", "") in {"", VIRTUAL_TAINT} for each in have):
+            return
+        version = get_member(get_member(item, "metadata", dict), "resourceVersion", str)
+        tolerations = [*have, {"key": VIRTUAL_TAINT, "operator": "Exists"}]
+        await self._change_pod(pod, {"resourceVersion": version}, spec={"tolerations": tolerations})
+
+    async def _write_statuses(self, namespace: str) -> None:
+        for known in self._list_known(namespace):
+            status = make_status(self._policies, known)
+            if status != known.status:
+                await self._write_status(known, status)
+            await asyncio.sleep(0)
+
+    async def _write_status(self, known: KnownPolicy, status: Json) -> None:
+        path = RESOURCE_POLICIES.path(known.name, namespace=known.namespace, part="status")
+        change = make_status_change(known.status, status)
+        body = {"metadata": {"uid": known.uid}, **change}
+        with suppress(NotFoundError):  # it is gone, or another system's kind has no status
+            await self._api.patch(path, body, MERGE, self._expect_leading)
+        message = status["message"]
+        if message and message not in {known.status.get("message"), self._warned.get(known.uid)}:
+            when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            event = make_event(known, message, when, f"{time.time_ns():x}")
+            await self._api.post(EVENTS.path(namespace=known.namespace), event)
+        self._warned = {uid: each for uid, each in self._warned.items() if uid != known.uid}
+        if message:
+            self._warned[known.uid] = message

@@ -1,0 +1,75 @@
+"""The status of a ResourcePolicy, and the sentences of the event about it: pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cgpu_k8s.objects.policies import GROUP, KIND, match_labels
+from cgpu_k8s.scheduler.units import describe_unused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
+    from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy
+
+    Json = dict[str, Any]
+
+COMPONENT = "cgpu-scheduler"
+LONGEST = 1024  # characters of an event's message
+
+
+def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
+    """Return the pods of each unit and outside, also as text, and sentences about what is wrong."""
+    policy = known.policy
+    if policy is None:
+        return {"message": known.problem}
+    *sums, outside = policies.get_counts(policy).sum_units()
+    pods = policies.pods[known.namespace].values()
+    message = [
+        *(
+            text
+            for text, pod in sorted(policies.find_overlaps(known.namespace).items())
+            if match_labels(policy.selector, pod.labels)
+        ),
+        *describe_unused(policy, policies.nodes.values(), (pod.labels for pod in pods)),
+    ]
+    texts = (
+        f"{pods}/{unit.most}" if unit.most is not None else str(pods)
+        for pods, unit in zip(sums, policy.units, strict=True)
+    )
+    return {
+        "units": [{"pods": pods} for pods in sums],
+        "outside": outside,
+        "pods": ", ".join(texts),
+        "message": "; ".join(message),
+    }
+
+
+def make_status_change(before: Mapping[str, Any], status: Json) -> Json:
+    """Return the body that makes a merging API server replace one status by another."""
+    return {"status": {**dict.fromkeys(before.keys() - status.keys()), **status}}
+
+
+def make_event(known: KnownPolicy, message: str, when: str, name: str) -> Json:
+    """Return a warning about a policy."""
+    policy = {
+        "apiVersion": GROUP,
+        "kind": KIND,
+        "namespace": known.namespace,
+        "name": known.name,
+        "uid": known.uid,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{known.name}.{name}", "namespace": known.namespace},
+        "involvedObject": policy,
+        "reason": "PolicyIgnored" if known.policy is None else "PolicyUnclear",
+        "message": message[:LONGEST],
+        "type": "Warning",
+        "source": {"component": COMPONENT},
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": 1,
+    }

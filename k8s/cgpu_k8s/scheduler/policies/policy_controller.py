@@ -201,7 +201,7 @@ class PolicyController:
         body = {"metadata": {"uid": known.uid}, **change}
         with suppress(NotFoundError):  # it is gone, or another system's kind has no status
             await self._api.patch(path, body, MERGE, self._expect_leading)
-        message = status["message"]
+        message = status.get("message", "")
         if message and message not in {known.status.get("message"), self._warned.get(known.uid)}:
             when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             event = make_event(known, message, when, f"{time.time_ns():x}")

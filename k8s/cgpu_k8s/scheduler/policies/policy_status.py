@@ -38,12 +38,13 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
         f"{pods}/{unit.most}" if unit.most is not None else str(pods)
         for pods, unit in zip(sums, policy.units, strict=True)
     )
-    return {
+    found = {
         "units": [{"pods": pods} for pods in sums],
         "outside": outside,
         "pods": ", ".join(texts),
-        "message": "; ".join(message),
     }
+    # Kubernetes 1.20 takes an empty string in a patch for null, which is no string.
+    return {**found, "message": "; ".join(message)} if message else found
 
 
 def make_status_change(before: Mapping[str, Any], status: Json) -> Json:

@@ -245,7 +245,6 @@ def test_the_status_has_the_pods_of_each_unit_and_changes_only_with_them() -> No
         "units": [{"pods": 1}, {"pods": 1}],
         "outside": 1,
         "pods": "1/2, 1",
-        "message": "",
     }
     assert not any(path.endswith("events") for path, _ in world.writes)
     world.policies.changed.add("ns")

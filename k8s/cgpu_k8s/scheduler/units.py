@@ -238,6 +238,8 @@ def _add_pod(count: UnitCount, counted: _Counted) -> UnitCount:
     if not counted.counts:
         return count._replace(terminating=gone)
     requests = counted.pod.requests
+    if not requests:
+        return UnitCount(count.pods + 1, count.resources, gone)
     names = {*count.resources, *requests}
     zero = Decimal(0)
     sums = {name: count.resources.get(name, zero) + requests.get(name, zero) for name in names}

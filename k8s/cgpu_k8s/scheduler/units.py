@@ -95,12 +95,6 @@ class Attempt(NamedTuple):
     waits: Mapping[int, float] = {}
 
 
-class _Counted(NamedTuple):
-    pod: PolicyPod
-    units: tuple[int, ...]  # that its node and its labels allow
-    counts: bool  # False: it is only known to be terminating
-
-
 def has_node(unit: NodeUnit, labels: Labels) -> bool:
     """Return whether a node with these labels is of a unit."""
     name, value = VIRTUAL_NODE
@@ -134,119 +128,7 @@ def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:
     return tuple(labels[each] for each in policy.keys), ""
 
 
-class UnitCounts:
-    """The pods of one policy that are on nodes, or will be."""
-
-    def __init__(self, policy: ResourcePolicy) -> None:
-        self.policy = policy
-        self._pods: dict[Key, dict[str, _Counted]] = {}
-        self._keys: dict[str, Key] = {}
-        # By key and pod that is left out: found once for all questions between two changes.
-        self._answers: dict[Key, dict[str, tuple[dict[str, int], tuple[UnitCount, ...]]]] = {}
-
-    def update_pod(self, pod: PolicyPod, node: Labels) -> None:
-        """Count a pod on a node with these labels, in place of what was known of it."""
-        self.remove_pod(pod.uid)
-        policy = self.policy
-        key, _ = read_key(policy, pod.labels)
-        if (
-            key is None
-            or pod.namespace != policy.namespace
-            or not match_labels(policy.selector, pod.labels)
-            or (policy.ignores_previous and pod.created < policy.created)
-        ):
-            return
-        units = tuple(
-            number
-            for number, unit in enumerate(policy.units)
-            if has_node(unit, node)
-            and unit.labels.items() <= pod.labels.items()
-            and unit.annotations.items() <= pod.annotations.items()
-        )
-        counts = not (pod.terminating and policy.ignores_terminating)
-        self._keys[pod.uid] = key
-        self._answers.pop(key, None)
-        self._pods.setdefault(key, {})[pod.uid] = _Counted(pod, units, counts)
-
-    def remove_pod(self, uid: str) -> None:
-        """Remove a pod that is gone; one that is not counted is no error."""
-        key = self._keys.pop(uid, None)
-        if key is not None:
-            self._answers.pop(key, None)
-            del self._pods[key][uid]
-            if not self._pods[key]:
-                del self._pods[key]
-
-    def assign_units(self, key: Key) -> dict[str, int]:
-        """Return the unit of each pod of a key, by UID; one more than the last: it is in none."""
-        return self._assign(key)[0]
-
-    def count_units(self, key: Key, without: str = "") -> tuple[UnitCount, ...]:
-        """Return the counts of all units, for pods of a key, without one pod."""
-        return self._assign(key, without)[1]
-
-    def list_costs(self) -> dict[str, int]:
-        """The deletion cost of each pod, which falls with each unit and is least outside all.
-
-        A controller that scales in deletes the pods that cost least.
-        """
-        last = len(self.policy.units)
-        return {
-            uid: COST_STEP * (last - unit)
-            for key in self._pods
-            for uid, unit in self.assign_units(key).items()
-        }
-
-    def sum_units(self) -> list[int]:
-        """Return how many pods each unit has, of all keys; the last: those outside all units."""
-        sums = [0] * (len(self.policy.units) + 1)
-        for key in self._pods:
-            found, counts = self._assign(key)
-            for number, count in enumerate(counts):
-                sums[number] += count.pods
-            sums[-1] += sum(unit == len(counts) for unit in found.values())
-        return sums
-
-    def _assign(self, key: Key, without: str = "") -> tuple[dict[str, int], tuple[UnitCount, ...]]:
-        left_out = without if self._keys.get(without) == key else ""
-        answers = self._answers.setdefault(key, {}) if key in self._pods else {}
-        if left_out not in answers:
-            answers[left_out] = self._assign_anew(key, left_out)
-        return answers[left_out]
-
-    def _assign_anew(self, key: Key, without: str) -> tuple[dict[str, int], tuple[UnitCount, ...]]:
-        units = self.policy.units
-        counts = [UnitCount() for _ in units]
-        found = {}
-        pods = [each for uid, each in self._pods.get(key, {}).items() if uid != without]
-        for each in sorted(pods, key=lambda counted: (counted.pod.created, counted.pod.uid)):
-            open_to = (
-                unit
-                for unit in each.units
-                if not _find_limit(units[unit], counts[unit], each.pod.requests)
-            )
-            first = each.units[0] if each.units else len(units)
-            unit = next(open_to, first) if each.counts else first
-            found[each.pod.uid] = unit
-            if unit < len(units):
-                counts[unit] = _add_pod(counts[unit], each)
-        return found, tuple(counts)
-
-
-def _add_pod(count: UnitCount, counted: _Counted) -> UnitCount:
-    gone = count.terminating + counted.pod.terminating
-    if not counted.counts:
-        return count._replace(terminating=gone)
-    requests = counted.pod.requests
-    if not requests:
-        return UnitCount(count.pods + 1, count.resources, gone)
-    names = {*count.resources, *requests}
-    zero = Decimal(0)
-    sums = {name: count.resources.get(name, zero) + requests.get(name, zero) for name in names}
-    return UnitCount(count.pods + 1, sums, gone)
-
-
-def _find_limit(unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal]) -> str:
+def find_limit(unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal]) -> str:
     """Return the resource of which a unit has too little for one more pod; "": it has room."""
     if unit.most is not None and count.pods >= unit.most:
         return _PODS
@@ -273,7 +155,7 @@ def choose_unit(
     (pod, now, before), reasons = attempt, list[str]()
     waits = dict(before)
     for number, unit in enumerate(policy.units):
-        limit = _find_limit(unit, counts[number], pod.requests)
+        limit = find_limit(unit, counts[number], pod.requests)
         if limit:
             reasons.append(_describe_limit(number, unit, counts[number], limit))
             continue
@@ -313,7 +195,7 @@ def find_open_unit(
     reasons = []
     for number, unit in enumerate(policy.units):
         if has_node(unit, node):
-            limit = _find_limit(unit, counts[number], pod.requests)
+            limit = find_limit(unit, counts[number], pod.requests)
             if not limit:
                 return number
             reasons.append(_describe_limit(number, unit, counts[number], limit))

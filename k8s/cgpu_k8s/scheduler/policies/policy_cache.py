@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_k8s.scheduler.policies.policy_records import Promise, make_policy_pod
-from cgpu_k8s.scheduler.units import PolicyPod, UnitCounts, find_open_unit, find_policy, read_key
+from cgpu_k8s.scheduler.policies.unit_counts import UnitCounts
+from cgpu_k8s.scheduler.units import PolicyPod, find_open_unit, find_policy, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.policies import NodeUnit, Requirement, ResourcePolicy
-from cgpu_k8s.scheduler.units import PolicyPod, UnitCounts
+from cgpu_k8s.scheduler.policies import unit_counts
+from cgpu_k8s.scheduler.policies.unit_counts import UnitCounts
+from cgpu_k8s.scheduler.units import PolicyPod
 
 pytestmark = pytest.mark.unit
 
@@ -92,3 +94,54 @@ def test_pods_of_other_policies_and_namespaces_do_not_count(
         others.update_pod(each._replace(uid=each.uid + "x", labels=labels), node)
         others.update_pod(each._replace(uid=each.uid + "y", namespace="other"), node)
     assert state(counts) == state(others)
+
+
+@given(RULES, PODS, st.data())
+def test_counts_are_those_of_all_pods_counted_anew_after_each_change(
+    rule: ResourcePolicy, pods: list[tuple[PolicyPod, dict[str, str]]], data: st.DataObject
+) -> None:
+    counts, there = UnitCounts(rule), dict[str, tuple[PolicyPod, dict[str, str]]]()
+    for _ in range(len(pods) * 2):
+        pod, node = data.draw(st.sampled_from(pods))
+        if pod.uid in there and data.draw(st.booleans()):
+            counts.remove_pod(pod.uid)
+            del there[pod.uid]
+        else:
+            node = data.draw(st.sampled_from((node, NODES["a"])))
+            counts.update_pod(pod, node)
+            there[pod.uid] = pod, node
+        anew = UnitCounts(rule)
+        for each in there.values():
+            anew.update_pod(*each)
+        assert state(counts) == state(anew)
+        assert counts.sum_units() == anew.sum_units()
+        for uid in there:
+            others = UnitCounts(rule)
+            for each in there.values():
+                if each[0].uid != uid:
+                    others.update_pod(*each)
+            for key in "12":
+                assert counts.count_units((key,), without=uid) == others.count_units((key,))
+
+
+def test_pods_that_come_and_go_in_units_with_room_are_not_counted_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+    find_limit = unit_counts.find_limit
+
+    def count(*words: Any) -> str:
+        counted.append("")
+        return find_limit(*words)
+
+    monkeypatch.setattr(unit_counts, "find_limit", count)
+    counts = UnitCounts(ResourcePolicy("ml", "rule", "", (), (NodeUnit({"pool": "a"}, most=999),)))
+    made = [PolicyPod(f"u{n:03}", "ml", {}, created=f"{n:03}") for n in range(200)]
+    for each in made:
+        assert counts.count_units((), without=each.uid)[0].pods == len(counted)
+        counts.update_pod(each, NODES["a"])
+        counts.update_pod(each, NODES["a"])
+    for each in made[:100]:
+        counts.remove_pod(each.uid)
+    assert counts.count_units(())[0].pods == 100
+    assert len(counted) == 200

@@ -25,12 +25,12 @@ from cgpu_k8s.objects.policies import (
     Requirement,
     ResourcePolicy,
 )
+from cgpu_k8s.scheduler.policies.unit_counts import UnitCounts
 from cgpu_k8s.scheduler.units import (
     Attempt,
     PolicyPod,
     UnitChoice,
     UnitCount,
-    UnitCounts,
     choose_unit,
     describe_unused,
     find_policy,

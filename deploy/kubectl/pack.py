@@ -19,6 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "kubectl-inspect-cgpu"
+# What the scheduler's cache imports.
+SCHEDULING = ("__init__", "allocation", "cache", "gangs", "groups", "topology", "units")
+POLICIES = ("__init__", "policy_cache", "policy_records", "unit_counts")
 OURS = {
     ".": ["cgpu_env/*.py", "LICENSE"],
     "cli": ["cgpu_entry/*.py"],
@@ -26,7 +29,8 @@ OURS = {
     "k8s": [
         *(f"cgpu_k8s/{name}.py" for name in ("__init__", "names")),
         *(f"cgpu_k8s/{room}/*.py" for room in ("apiserver", "inspect", "objects")),
-        *(f"cgpu_k8s/scheduler/{name}.py" for name in ("__init__", "allocation", "cache")),
+        *(f"cgpu_k8s/scheduler/{name}.py" for name in SCHEDULING),
+        *(f"cgpu_k8s/scheduler/policies/{name}.py" for name in POLICIES),
     ],
     "node": [f"cgpu_node/{name}.py" for name in ("__init__", "allocation_annotation", "jsontext")],
 }

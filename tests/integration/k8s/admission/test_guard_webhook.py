@@ -22,7 +22,7 @@ from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.apiserver.client import MERGE, open_client
 from cgpu_k8s.apiserver.errors import ForbiddenError, InvalidError, NotFoundError
 from cgpu_k8s.apiserver.resources import MUTATING, SECRETS, VALIDATING, Resource
-from cgpu_k8s.names import SCHEDULERS
+from cgpu_k8s.names import ASKED, SCHEDULERS
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import podspecs
 from cgpu_node.podspecs import Current, Limit, PodSpec
@@ -161,7 +161,7 @@ def test_k8s_15_only_the_scheduler_binds_a_pod_that_asks_for_gpus(guarded: Contr
     bare = binding("p", "gpu-a")
     sentence = refused(guarded, lambda client: client.post(pod_path("p", "binding"), bare))
     assert sentence == (
-        f"{DENIED.format('bindings')}pod default/p asks for {MEM}: only cgpu's scheduler may bind"
+        f"{DENIED.format('bindings')}pod default/p asks for {ASKED}: only cgpu's scheduler may bind"
         f" it, not {ADMIN}"
     )
     decided = binding("p", "gpu-a", FORGED)
@@ -185,10 +185,10 @@ def test_k8s_15_only_the_scheduler_binds_a_pod_that_asks_for_gpus(guarded: Contr
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"nodeName": "gpu-a"}, f"nodeName=gpu-a: expected none for a pod that asks for {MEM}"),
+        ({"nodeName": "gpu-a"}, f"nodeName=gpu-a: expected none for a pod that asks for {ASKED}"),
         (
             {"schedulerName": "mine"},
-            f"schedulerName=mine: a pod that asks for {MEM} needs {' or '.join(SCHEDULERS)}",
+            f"schedulerName=mine: a pod that asks for {ASKED} needs {' or '.join(SCHEDULERS)}",
         ),
     ],
 )

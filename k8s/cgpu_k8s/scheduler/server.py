@@ -134,7 +134,7 @@ class Extender:
         answer = self._scheduling.filter(asked)
         if not answer["NodeNames"] and await self._hear_of_room(asked.pod.uid):
             answer = self._scheduling.filter(asked)
-        if self._cache.groups.unwritten:
+        if self._cache.groups.unwritten and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._write_reservations())
         return answer
 

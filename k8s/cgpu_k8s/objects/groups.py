@@ -23,6 +23,7 @@ POD_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
 POD_GROUP_SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"
 LABELS = ((TOPOLOGY_NAME, TOPOLOGY_SIZE), (POD_GROUP_NAME, POD_GROUP_SIZE))
 VERSION = 1
+_LATEST = 1 << 40  # seconds since 1970
 SIZE = "[1-9][0-9]{0,3}"  # a pattern
 TWO_GROUPS = f"labels {TOPOLOGY_NAME} and {POD_GROUP_NAME}: expected one group"
 
@@ -88,6 +89,9 @@ def read_reservation(text: str) -> Reservation | None:
         found = json.loads(text)
         if found["v"] != VERSION:
             return None
-        return Reservation(str(found["node"]), tuple(map(str, found["gpus"])), int(found["at"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
+        at = int(found["at"])
+        if not 0 <= at <= _LATEST:
+            return None
+        return Reservation(str(found["node"]), tuple(map(str, found["gpus"])), at)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

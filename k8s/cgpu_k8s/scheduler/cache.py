@@ -150,6 +150,7 @@ class SchedulerCache:
     def _update_group(self, pod: Pod) -> None:
         """Show the pod's group the node that it is on, or that its binding was sent for."""
         if pod.group is None or pod.request is None:
+            self.groups.remove_pod(pod.uid)  # its labels may have made one before
             return
         assumed = self.assumed.get(pod.uid)
         sent = assumed.allocation.node if assumed and assumed.sent else ""
@@ -186,6 +187,8 @@ class SchedulerCache:
         for found, pod in sorted(shown, key=lambda each: -each[0].at if each[0] else 0):
             node = self.nodes.get(found.node) if found else None
             if not found or not node or not pod.group or not pod.request or pod.node:
+                continue
+            if len({*found.gpus}) != pod.gpus or len(found.gpus) != pod.gpus:
                 continue
             age = max(0.0, wall - found.at)
             if age > HOLD_SECONDS and not self.groups.has_bound(pod.uid):

@@ -19,7 +19,7 @@ from cgpu_k8s.objects.groups import Reservation, write_reservation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_k8s.scheduler.cache import AssumedPod, SchedulerCache
+    from cgpu_k8s.scheduler.cache import SchedulerCache
 
     Json = dict[str, Any]
 
@@ -58,14 +58,17 @@ class ReservationWriter:
         async with self._lock:
             while not self._problem() and self._cache.groups.unwritten:
                 ahead = sorted(self._cache.groups.unwritten)[:_AT_ONCE]
-                known = [(uid, self._cache.assumed[uid]) for uid in ahead]
-                await asyncio.gather(*(self._write(uid, assumed) for uid, assumed in known))
+                await asyncio.gather(*map(self._write, ahead))
 
     def _expect_leading(self) -> None:
         if problem := self._problem():
             raise CgpuError(problem)
 
-    async def _write(self, uid: str, assumed: AssumedPod) -> None:
+    async def _write(self, uid: str) -> None:
+        assumed, unwritten = self._cache.assumed.get(uid), self._cache.groups.unwritten
+        if assumed is None or uid not in unwritten:  # it was released a moment ago
+            unwritten.discard(uid)
+            return
         pod, allocation = assumed.pod, assumed.allocation
         now, age = time.time(), time.monotonic() - self._cache.groups.get_since(uid)
         found = Reservation(allocation.node, allocation.gpus, int(now - age), int(now))

@@ -183,6 +183,29 @@ def test_what_is_left_of_a_group_that_is_not_whole_holds_nothing() -> None:
     assert world.taken() == {}
 
 
+@pytest.mark.parametrize("labels", [{}, {"gpu-topology": "job"}])
+def test_a_pod_that_leaves_its_group_is_written_nothing(labels: dict[str, str]) -> None:
+    """By its event, or before that by what its scheduler asks."""
+    pods = [pod(f"p{n}") for n in range(3)]
+    world = cluster(*pods)
+    world.server.patch_faults = [ApiError("away", status=500)] * 6
+
+    async def work() -> None:
+        for each in pods:
+            await asked(world, each)
+        await asyncio.sleep(0.05)
+        world.server.patch_faults.clear()
+        pods[0]["metadata"]["labels"] = labels
+        await world.filter(pods[0], NODES)
+        await world.extender.binder.resolve_unconfirmed(15.0)
+        world.cache.update_pod(read_pod(pods[0]))
+        assert "2 of its 3 pods are there" in await asked(world, pods[1])
+        await world.extender.binder.resolve_unconfirmed(15.0)
+        assert world.cache.groups.unwritten == set()
+
+    world.run(work)
+
+
 def test_who_does_not_lead_writes_nothing() -> None:
     pods = [pod("p0", size=1)]
     world = cluster(*pods)
@@ -213,7 +236,11 @@ def test_of_two_reservations_of_one_gpu_the_later_counts() -> None:
     "text",
     ["", "x", "[]", "{}", '{"v":2}', '{"v":1,"node":"gone","gpus":["GPU-a-0"],"at":1000}',
      '{"v":1,"node":"a","gpus":["GPU-b-0"],"at":1000}', '{"v":1,"node":"a","gpus":3,"at":1000}',
-     '{"v":1,"node":"a","gpus":["GPU-a-0","GPU-a-1"],"at":"x"}', "[" * 9999],
+     '{"v":1,"node":"a","gpus":["GPU-a-0","GPU-a-1"],"at":"x"}', "[" * 9999,
+     '{"v":1,"node":"a","gpus":["GPU-a-0","GPU-a-1"],"at":Infinity}',
+     '{"v":1,"node":"a","gpus":["GPU-a-0","GPU-a-1"],"at":1' + "0" * 400 + "}",
+     '{"v":1,"node":"a","gpus":["GPU-a-0"],"at":1000}',
+     '{"v":1,"node":"a","gpus":["GPU-a-0","GPU-a-0"],"at":1000}'],
 )  # fmt: skip
 def test_a_reservation_that_is_none_counts_nothing(text: str) -> None:
     given = pod("p0", size=1)

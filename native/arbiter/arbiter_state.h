@@ -206,7 +206,7 @@ struct cgpu_arbiter {
     uint64_t round_end_ns[2]; /* virtual time up to which turns go, by priority */
     uint64_t paid_ns;         /* by all, ever */
     int64_t anticipation_ns;  /* for which rests within turns may still leave the GPU idle */
-    uint64_t unused_ns;       /* charged but not used, and not shown for anybody: of late */
+    uint64_t unused_ns;       /* not shown for anybody, of late: not charged, or not used */
     uint64_t part;            /* of used.recent_ns, counted since the epoch */
     uint64_t part_from_ns[CGPU_RECENT_PARTS]; /* when each begins, or what is charged in it */
     uint64_t turns;

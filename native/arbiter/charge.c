@@ -9,12 +9,13 @@
 enum { START_PART = 16 };
 
 static uint64_t
-less_start(struct cgpu_tenant *tenant, uint64_t ns)
+less_start(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 {
     /* many short turns are not mostly beginnings */
     uint64_t start = cgpu_lesser(ns / START_PART, tenant->start_ns);
 
     tenant->start_ns -= start;
+    cgpu_used_skip(arbiter, start);
     return ns - start;
 }
 
@@ -41,7 +42,7 @@ share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns,
         payers += pays(arbiter, tenant, payer, now);
     }
     if (payer != NULL) {
-        ns = less_start(payer, ns);
+        ns = less_start(arbiter, payer, ns);
     }
     cgpu_each_tenant(tenant, arbiter) {
         if (ns > 0 && pays(arbiter, tenant, payer, now)) {

@@ -1,10 +1,10 @@
 /*
  * The GPU time that is shown for a container: what is charged to it, corrected when it rests by
  * what its markers show. If it was charged more than that, because the GPU was idle or worked for
- * another one meanwhile, the difference is left out of what it is shown next. Others that used more
- * than they were charged are shown the rest as well, up to the sum of such differences. Reports of
- * a container change only figures, no debt. Work of a stalled stream has no span: meanwhile nothing
- * is corrected.
+ * another one meanwhile, the difference is left out of what it is shown next. Containers that used
+ * more than they were charged are shown the rest as well, up to the sum of such differences and of
+ * the beginnings of turns, which nobody is charged for. Reports of a container change only figures,
+ * no debt. Work of a stalled stream has no span: meanwhile nothing is corrected.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -31,6 +31,12 @@ cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint6
     *from = ns > 0 ? cgpu_lesser(*from, arbiter->now) : *from;
     tenant->used.over_ns -= less;
     show(arbiter, tenant, ns - less);
+}
+
+void
+cgpu_used_skip(struct cgpu_arbiter *arbiter, uint64_t ns)
+{
+    arbiter->unused_ns = cgpu_lesser(arbiter->unused_ns + ns, MOST_NS);
 }
 
 /*
@@ -64,7 +70,8 @@ cgpu_used_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
         uint64_t more = cgpu_lesser(cgpu_since(busy, charged), arbiter->unused_ns);
 
         used->over_ns = cgpu_lesser(used->over_ns + over, MOST_NS);
-        arbiter->unused_ns = cgpu_lesser(arbiter->unused_ns + over - more, MOST_NS);
+        arbiter->unused_ns -= more;
+        cgpu_used_skip(arbiter, over);
         show(arbiter, tenant, more);
     }
     used->doubtful = false;

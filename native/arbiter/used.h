@@ -22,6 +22,8 @@ struct cgpu_used {
 
 /* Count NS that are charged to TENANT. */
 void cgpu_used_charge(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);
+/* Note NS in which a container had the GPU and is charged nothing. */
+void cgpu_used_skip(struct cgpu_arbiter *arbiter, uint64_t ns);
 /* Whether what TENANT reports as used corrects what is shown. */
 bool cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant);
 /* Before SAYS is adopted: correct what is shown if all work of TENANT has ended. */

@@ -169,6 +169,23 @@ TEST(without_a_ceiling_nothing_is_taken_off)
     CHECK(charged(one) == 4 * MS - START_NS);
 }
 
+TEST(the_free_beginning_of_a_turn_is_shown_with_who_used_it_cli3)
+{
+    int one, two;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    one = cgpu_arbiter_add(arbiter, 1, false, now);
+    two = cgpu_arbiter_add(arbiter, 1, false, now);
+    step(1000 * MS);
+    is_let_in(one);
+    demands[two].waiting = true;
+    step(0);
+    has_worked(one, now, 4 * MS);
+    demands[one] = (struct cgpu_demand){.certain = true, .busy_ns = 4 * MS};
+    step(0);
+    CHECK(charged(one) == 4 * MS);
+}
+
 /* Two that have turns, with work in flight. */
 static struct cgpu_tenant *
 two_at_work(void)

@@ -54,4 +54,16 @@ cgpu_since(uint64_t now, uint64_t then)
     return now > then ? now - then : 0;
 }
 
+static inline uint64_t
+cgpu_later(uint64_t now, uint64_t by)
+{
+    return now > UINT64_MAX - by ? UINT64_MAX : now + by;
+}
+
+static inline uint64_t
+cgpu_clip(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : cgpu_lesser(value, most);
+}
+
 #endif

@@ -4,8 +4,8 @@
  */
 #include "gate/drain.h"
 
+#include "clock.h"
 #include "gate/flight.h"
-#include "gate/pace_time.h"
 #include "gate/permits.h"
 
 enum { BLOCKED_PART = 4 };
@@ -146,9 +146,9 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 static uint64_t
 poll_blocked_at(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t wait = gpu->blocked_ns != 0 ? since(now, gpu->blocked_ns) / BLOCKED_PART : 0;
+    uint64_t wait = gpu->blocked_ns != 0 ? cgpu_since(now, gpu->blocked_ns) / BLOCKED_PART : 0;
 
-    return now + clip(wait, CGPU_DRAIN_BLOCKED_NS, CGPU_PACE_SLOWEST_NS);
+    return now + cgpu_clip(wait, CGPU_DRAIN_BLOCKED_NS, CGPU_PACE_SLOWEST_NS);
 }
 
 static uint64_t
@@ -193,10 +193,10 @@ static uint64_t
 update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
     bool more = held != gpu->held || __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0;
-    uint64_t ended = lesser(gpu->pace.passed_ns, now);
+    uint64_t ended = cgpu_lesser(gpu->pace.passed_ns, now);
 
     gpu->held = held;
-    gpu->active_ns = more ? now : larger(gpu->active_ns, ended);
+    gpu->active_ns = more ? now : cgpu_larger(gpu->active_ns, ended);
     return gpu->active_ns;
 }
 
@@ -212,7 +212,7 @@ poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
     uint64_t next;
 
     if (cgpu_gate_is_busy(gpu)) {
-        next = clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
+        next = cgpu_clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
     } else if (gpu->queued_ns != 0) { /* its threads are woken when it may launch */
         next = now + CGPU_PERMIT_LOOK_NS;
     } else {
@@ -241,7 +241,7 @@ predict_rest(const struct cgpu_gate_gpu *gpu)
             struct cgpu_unmarked sum = cgpu_batch_sum(stream); /* also what threads hold */
 
             known = sum.launches == 0 || (!stream->unsure && stream->guessed == 0);
-            end = sum.launches != 0 ? larger(end, stream->begun_ns) : end;
+            end = sum.launches != 0 ? cgpu_larger(end, stream->begun_ns) : end;
             more += sum.work_ns;
         }
     }
@@ -282,7 +282,7 @@ poll_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
         cgpu_drain_report_idle(gpu, CGPU_IDLE_NOW);
     }
     return blocked ? poll_blocked_at(gpu, now)
-                   : lesser(poll_idle_at(gpu, unmarked, now), poll_rest_at(gpu, now));
+                   : cgpu_lesser(poll_idle_at(gpu, unmarked, now), poll_rest_at(gpu, now));
 }
 
 uint64_t

@@ -8,8 +8,8 @@
  */
 #include "gate/enter.h"
 
+#include "clock.h"
 #include "gate/flight.h"
-#include "gate/pace_time.h"
 #include "gate/permits.h"
 #include "ledger/work.h"
 
@@ -18,12 +18,12 @@ enum { FALL = 2, RISE = 8 };
 void
 cgpu_enter_end_rest(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t usual = gpu->usual_rest_ns, rest = since(now, gpu->rested_ns);
+    uint64_t usual = gpu->usual_rest_ns, rest = cgpu_since(now, gpu->rested_ns);
 
     gpu->burst_ns = gpu->burst_ns != 0 ? gpu->burst_ns : now;
     if (gpu->rested_ns != 0) {
         /* one long rest among many short ones says little */
-        rest = lesser(rest, usual + 2 * CGPU_PACE_IDLE_NS);
+        rest = cgpu_lesser(rest, usual + 2 * CGPU_PACE_IDLE_NS);
         gpu->usual_rest_ns =
             rest < usual ? usual - (usual - rest) / FALL : usual + (rest - usual) / RISE;
         gpu->rested_ns = 0;
@@ -65,7 +65,7 @@ batch_size(const struct cgpu_stream *stream, uint64_t flight)
 {
     uint64_t ns = (flight + stream->gpu->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
 
-    return larger(ns, CGPU_PACE_BATCH_NS);
+    return cgpu_larger(ns, CGPU_PACE_BATCH_NS);
 }
 
 /* Whether BATCH of STREAM ends before a launch of NS. */
@@ -109,7 +109,8 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
     const struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    return cgpu_pace_room(&gpu->pace, since(flight, gpu->unmarked_ns - stream->unmarked_ns), now);
+    return cgpu_pace_room(&gpu->pace, cgpu_since(flight, gpu->unmarked_ns - stream->unmarked_ns),
+                          now);
 }
 
 /*
@@ -124,7 +125,8 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
 
     bool fits = ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
                 gpu->unmarked_ns + ns <= batch_size(stream, flight);
-    uint64_t until = cgpu_pace_room(&gpu->pace, fits ? since(flight, gpu->unmarked_ns) : 0, now);
+    uint64_t until =
+        cgpu_pace_room(&gpu->pace, fits ? cgpu_since(flight, gpu->unmarked_ns) : 0, now);
 
     return fits || until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
 }
@@ -171,7 +173,7 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
         return batch.launches >= CGPU_DRIVER_QUEUE ? now + CGPU_PACE_FLIGHT_NS : 0;
     }
     if (!stream->unsure) {
-        cgpu_batch_set_unmarked(stream, batch.launches != 0 ? larger(batch.work_ns, 1) : 0);
+        cgpu_batch_set_unmarked(stream, batch.launches != 0 ? cgpu_larger(batch.work_ns, 1) : 0);
     }
     end_others(stream, flight, now);
     uint64_t until = cgpu_permits_take(gpu, word, now);
@@ -184,7 +186,7 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
 uint64_t
 cgpu_enter_batch_limit(const struct cgpu_stream *stream, uint32_t word)
 {
-    uint64_t slots = larger(stream->gpu->unmarked_slots, 1);
+    uint64_t slots = cgpu_larger(stream->gpu->unmarked_slots, 1);
 
     return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / slots;
 }

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "gate/pace_time.h"
+#include "clock.h"
 
 enum { FALL = 2, RISE = 8, BESIDE_FALL = 32 };
 enum { ENOUGH_TIMES = 8, MEASURED_PART = 64, FAR_TIMES = 4, GUESS_FALL = 12, GUESS_RISE = 5 };
@@ -29,7 +29,7 @@ find_entry(struct cgpu_pace *pace, uint64_t key)
 static void
 store_estimate(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 {
-    __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->ns, cgpu_larger(ns, 1), __ATOMIC_RELAXED);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
 }
 
@@ -62,7 +62,7 @@ lower_estimate(uint64_t ns, uint64_t sample)
 static uint64_t
 raise_estimate(uint64_t ns, uint64_t sample)
 {
-    return ns + (lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
+    return ns + (cgpu_lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
 }
 
 /*
@@ -196,7 +196,7 @@ cgpu_guess_next(struct cgpu_guess *guess)
 static bool
 is_far(const struct cgpu_guess *guess, uint64_t ns, uint64_t count)
 {
-    uint64_t less = lesser(ns, guess->ns), more = larger(ns, guess->ns);
+    uint64_t less = cgpu_lesser(ns, guess->ns), more = cgpu_larger(ns, guess->ns);
 
     return more > FAR_TIMES * less && (more - less) * count > CGPU_PACE_FLIGHT_NS;
 }
@@ -207,12 +207,13 @@ cgpu_guess_learn(struct cgpu_guess *guess, uint64_t ns, uint64_t count)
     bool far = guess->ns != 0 && is_far(guess, ns, count);
 
     if (guess->ns == 0) {
-        guess->ns = larger(ns, 1);
+        guess->ns = cgpu_larger(ns, 1);
     }
-    guess->fitted = far ? 0 : (uint32_t)lesser(guess->fitted + 1, ENOUGH_TIMES);
+    guess->fitted = far ? 0 : (uint32_t)cgpu_lesser(guess->fitted + 1, ENOUGH_TIMES);
     if (ns <= guess->ns) {
-        guess->ns = larger(guess->ns - (guess->ns - ns) / GUESS_FALL, 1);
+        guess->ns = cgpu_larger(guess->ns - (guess->ns - ns) / GUESS_FALL, 1);
     } else if (!far) {
-        guess->ns += (lesser(ns, FAR_TIMES * guess->ns) - guess->ns + GUESS_RISE - 1) / GUESS_RISE;
+        guess->ns +=
+            (cgpu_lesser(ns, FAR_TIMES * guess->ns) - guess->ns + GUESS_RISE - 1) / GUESS_RISE;
     }
 }

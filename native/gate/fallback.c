@@ -1,7 +1,7 @@
 /* Turns by the clock alone: see fallback.h. */
 #include "gate/fallback.h"
 
-#include "gate/pace_time.h"
+#include "clock.h"
 #include "policy/policy.h"
 
 #define PPM_NS (CGPU_FALLBACK_PERIOD_NS / CGPU_WHOLE_PPM)
@@ -22,10 +22,10 @@ cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm, uint64
         return share_ppm == 0 ? CGPU_GATE_CLOSED : CGPU_GATE_OPEN;
     }
     if (since < length) {
-        *until = later(now, length - since);
+        *until = cgpu_later(now, length - since);
         return CGPU_GATE_OPEN;
     }
-    *until = later(now, CGPU_FALLBACK_PERIOD_NS - since);
+    *until = cgpu_later(now, CGPU_FALLBACK_PERIOD_NS - since);
     return CGPU_GATE_CLOSED;
 }
 

@@ -1,7 +1,7 @@
 /* Markers: see flight.h. */
 #include "gate/flight.h"
 
-#include "gate/pace_time.h"
+#include "clock.h"
 
 enum { KNOWN_PART = 32, AWAITS_TIMES = 4 };
 
@@ -86,7 +86,7 @@ stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
 {
     uint64_t least = gpu->pace.uncertain != 0 ? CGPU_STALL_UNKNOWN_NS : CGPU_STALL_AWAITS_NS;
 
-    return awaits ? clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_STALL_PERSISTENT_NS)
+    return awaits ? cgpu_clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_STALL_PERSISTENT_NS)
                   : CGPU_STALL_PERSISTENT_NS;
 }
 
@@ -97,7 +97,7 @@ stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
 static bool
 makes_no_progress(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
 {
-    return since(now, larger(flight->stream->progress_ns, flight->marked_ns)) >= after;
+    return cgpu_since(now, cgpu_larger(flight->stream->progress_ns, flight->marked_ns)) >= after;
 }
 
 static void
@@ -107,9 +107,9 @@ poll_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
 
     for (uint32_t i = 0; i < gpu->flights && !lost; i++) {
         const struct cgpu_flight *flight = &gpu->flight[i];
-        uint64_t asked = larger(flight->marked_ns, flight->stream->queried_ns);
+        uint64_t asked = cgpu_larger(flight->marked_ns, flight->stream->queried_ns);
 
-        lost = since(now, asked) >= CGPU_STALL_LOST_NS && gpu->ops->is_lost(flight, now);
+        lost = cgpu_since(now, asked) >= CGPU_STALL_LOST_NS && gpu->ops->is_lost(flight, now);
         if (lost) { /* this changes the table */
             cgpu_flight_pass(flight->stream, now, now, CGPU_SEEN_LATE);
         }

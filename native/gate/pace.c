@@ -1,8 +1,8 @@
 /* Pace: see pace.h. */
 #include "gate/pace.h"
 
+#include "clock.h"
 #include "gate/estimate.h"
-#include "gate/pace_time.h"
 
 #define LONGEST_NS (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
@@ -14,12 +14,12 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     cgpu_estimate_finish(pace);
     batch->queued = pace->in_flight > 0;
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
-    batch->expected_ns = lesser(batch->work_ns, LONGEST_NS);
+    batch->expected_ns = cgpu_lesser(batch->work_ns, LONGEST_NS);
     batch->marked_ns = now;
     if (pace->in_flight == 0) {
-        uint64_t begun = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
+        uint64_t begun = batch->start_ns != 0 ? cgpu_lesser(batch->start_ns, now) : now;
 
-        pace->since_ns = larger(begun, pace->passed_ns);
+        pace->since_ns = cgpu_larger(begun, pace->passed_ns);
     }
     if (batch->launches == 0) {
         pace->probed_ns = now;
@@ -27,9 +27,9 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     pace->in_flight += 1;
     pace->uncertain += !batch->certain;
     pace->guessed += batch->guessed > 0;
-    pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
-    pace->longest_ns = larger(pace->longest_ns, batch->expected_ns);
-    pace->end_ns = later(larger(pace->end_ns, now), batch->expected_ns);
+    pace->left_ns = cgpu_lesser(cgpu_later(pace->left_ns, batch->expected_ns), LONGEST_NS);
+    pace->longest_ns = cgpu_larger(pace->longest_ns, batch->expected_ns);
+    pace->end_ns = cgpu_later(cgpu_larger(pace->end_ns, now), batch->expected_ns);
 }
 
 /*
@@ -39,7 +39,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
 static uint64_t
 arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 {
-    return later(batch->start_ns, pace->lag_ns);
+    return cgpu_later(batch->start_ns, pace->lag_ns);
 }
 
 /*
@@ -49,12 +49,12 @@ arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 static uint64_t
 span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t least = larger(batch->start_ns, pace->passed_ns);
-    uint64_t begin = larger(arrival_of(pace, batch), pace->passed_ns);
-    uint64_t whole = lesser(since(now, least), LONGEST_NS);
+    uint64_t least = cgpu_larger(batch->start_ns, pace->passed_ns);
+    uint64_t begin = cgpu_larger(arrival_of(pace, batch), pace->passed_ns);
+    uint64_t whole = cgpu_lesser(cgpu_since(now, least), LONGEST_NS);
     bool known = least != 0 && (batch->start_ns != 0 || batch->queued);
 
-    return known ? clip(since(now, begin), whole / LAG_PART, whole) : 0;
+    return known ? cgpu_clip(cgpu_since(now, begin), whole / LAG_PART, whole) : 0;
 }
 
 /*
@@ -64,9 +64,9 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 static uint64_t
 used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end)
 {
-    uint64_t took = since(end, larger(batch->start_ns, pace->passed_ns));
-    uint64_t expected = later(batch->expected_ns, pace->lag_ns);
-    uint64_t most = later(expected, lesser(expected / 2, CGPU_PACE_EDGES_NS));
+    uint64_t took = cgpu_since(end, cgpu_larger(batch->start_ns, pace->passed_ns));
+    uint64_t expected = cgpu_later(batch->expected_ns, pace->lag_ns);
+    uint64_t most = cgpu_later(expected, cgpu_lesser(expected / 2, CGPU_PACE_EDGES_NS));
 
     return end != 0 && (took <= most || !batch->certain) ? took : expected;
 }
@@ -79,10 +79,10 @@ used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t lean = lesser(CGPU_PACE_LEAN_NS, batch->expected_ns / LEAN_PART);
-    uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
+    uint64_t lean = cgpu_lesser(CGPU_PACE_LEAN_NS, batch->expected_ns / LEAN_PART);
+    uint64_t expected_end = cgpu_later(pace->since_ns, batch->expected_ns - lean);
 
-    return lesser(larger(expected_end, pace->polled_ns), now);
+    return cgpu_lesser(cgpu_larger(expected_end, pace->polled_ns), now);
 }
 
 static void
@@ -92,15 +92,15 @@ remove_batch(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
     pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
     pace->guessed -= batch->guessed > 0 && pace->guessed > 0;
-    pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
-    pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
-    pace->passed_ns = larger(pace->passed_ns, end);
+    pace->left_ns = pace->in_flight > 0 ? cgpu_since(pace->left_ns, batch->expected_ns) : 0;
+    pace->longest_ns = cgpu_lesser(pace->longest_ns, pace->left_ns);
+    pace->passed_ns = cgpu_larger(pace->passed_ns, end);
     pace->sharp = known;
-    pace->blur_ns = lesser(since(end, pace->polled_ns), CGPU_PACE_USUAL_LAG_NS);
+    pace->blur_ns = cgpu_lesser(cgpu_since(end, pace->polled_ns), CGPU_PACE_USUAL_LAG_NS);
     pace->stream = batch->stream;
     pace->marked_ns = batch->marked_ns;
     pace->since_ns = pace->passed_ns;
-    pace->end_ns = later(pace->passed_ns, pace->left_ns);
+    pace->end_ns = cgpu_later(pace->passed_ns, pace->left_ns);
 }
 
 /*
@@ -110,11 +110,11 @@ remove_batch(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
 static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
-    uint64_t looked = larger(pace->polled_ns, pace->probed_ns);
-    uint64_t lag = since(since(now, pace->probed_ns), CGPU_PACE_USUAL_LAG_NS);
-    bool shows = pace->probed_ns != 0 && since(now, looked) <= CGPU_PACE_SOON_NS;
+    uint64_t looked = cgpu_larger(pace->polled_ns, pace->probed_ns);
+    uint64_t lag = cgpu_since(cgpu_since(now, pace->probed_ns), CGPU_PACE_USUAL_LAG_NS);
+    bool shows = pace->probed_ns != 0 && cgpu_since(now, looked) <= CGPU_PACE_SOON_NS;
 
-    lag = clip(lag, 1, CGPU_PACE_LAG_NS);
+    lag = cgpu_clip(lag, 1, CGPU_PACE_LAG_NS);
     if (shows && (pace->lag_ns == 0 || lag < pace->lag_ns)) {
         pace->lag_ns = lag;
     } else if (shows) {
@@ -133,7 +133,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         batch->begun != 0 || (batch->stream != pace->stream && batch->start_ns < pace->marked_ns);
     struct cgpu_pace_lesson lesson = {
         .key = batch->key,
-        .launches = lesser(batch->launches, LONGEST_NS),
+        .launches = cgpu_lesser(batch->launches, LONGEST_NS),
         .span_ns = span,
         .blur_ns = arrival_of(pace, batch) < pace->passed_ns ? pace->blur_ns : 0,
         .at_ns = now,
@@ -148,7 +148,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         learn_lag(pace, now);
     }
     if (pace->spans) {
-        pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
+        pace->busy_ns += known ? span : cgpu_lesser(span, batch->expected_ns);
     } else if (batch->counted == 0) {
         pace->busy_ns += used_by(pace, batch, span > 0 && (known || batch->certain) ? end : 0);
     }
@@ -156,9 +156,9 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         cgpu_estimate_chain(pace, &lesson);
     }
     if (batch->guessed > 0 && span > 0) {
-        uint64_t known_ns = batch->work_ns - lesser(batch->guess_ns, batch->work_ns);
+        uint64_t known_ns = batch->work_ns - cgpu_lesser(batch->guess_ns, batch->work_ns);
 
-        cgpu_guess_learn(&pace->guess, since(span, known_ns) / batch->guessed, batch->guessed);
+        cgpu_guess_learn(&pace->guess, cgpu_since(span, known_ns) / batch->guessed, batch->guessed);
     }
     remove_batch(pace, batch, end, known);
     cgpu_estimate_take(pace, &lesson);
@@ -204,9 +204,9 @@ poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64
     } else if (pace->uncertain > 0) {
         wait = elapsed / LATE_PART; /* nobody knows how long: check rarer as it takes longer */
     } else if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
-        wait = lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
+        wait = cgpu_lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
     } else { /* not beyond the end of the batch that runs, whatever the others take */
-        wait = lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX);
+        wait = cgpu_lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX);
     }
     return wait;
 }
@@ -214,15 +214,15 @@ poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64
 uint64_t
 cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now)
 {
-    uint64_t elapsed = since(now, pace->since_ns);
-    uint64_t left = since(pace->left_ns, lesser(elapsed, pace->longest_ns));
+    uint64_t elapsed = cgpu_since(now, pace->since_ns);
+    uint64_t left = cgpu_since(pace->left_ns, cgpu_lesser(elapsed, pace->longest_ns));
     /* what is seen to have ended has ended a while ago, and what is launched begins later */
     uint64_t flight = flight_ns + pace->lag_ns;
     bool full = pace->in_flight >= CGPU_PACE_BATCHES || pace->uncertain != 0 || left > flight;
-    uint64_t wait =
-        clip(poll_delay(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS, CGPU_PACE_LATEST_NS);
+    uint64_t wait = cgpu_clip(poll_delay(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS,
+                              CGPU_PACE_LATEST_NS);
 
-    return pace->in_flight != 0 && full ? later(now, wait) : 0;
+    return pace->in_flight != 0 && full ? cgpu_later(now, wait) : 0;
 }
 
 uint64_t
@@ -230,13 +230,13 @@ cgpu_pace_drain_poll_at(const struct cgpu_pace *pace, uint64_t closed_ns, uint64
 {
     bool lone = pace->longest_ns >= CGPU_PACE_LONE_NS;
     uint64_t before = lone ? CGPU_PACE_EDGES_NS : CGPU_PACE_SOONEST_NS;
-    uint64_t left = since(pace->end_ns, now);
-    uint64_t wait = since(now, closed_ns) / DRAIN_PART;
+    uint64_t left = cgpu_since(pace->end_ns, now);
+    uint64_t wait = cgpu_since(now, closed_ns) / DRAIN_PART;
 
     if (pace->uncertain == 0 && left > before) {
         wait = left - before;
     } else if (pace->uncertain == 0 && lone) {
-        wait = left > 0 ? CGPU_PACE_WATCH_NS : since(now, pace->end_ns) / LATE_PART;
+        wait = left > 0 ? CGPU_PACE_WATCH_NS : cgpu_since(now, pace->end_ns) / LATE_PART;
     }
-    return later(now, clip(wait, CGPU_PACE_SOONEST_NS, CGPU_PACE_SLOWEST_NS));
+    return cgpu_later(now, cgpu_clip(wait, CGPU_PACE_SOONEST_NS, CGPU_PACE_SLOWEST_NS));
 }

@@ -1,8 +1,8 @@
 /* Permits: see permits.h. */
 #include "gate/permits.h"
 
+#include "clock.h"
 #include "gate/flight.h"
-#include "gate/pace_time.h"
 
 #define LONGEST_NS (UINT64_C(1) << 32) /* 4 s: a permit is not taken for longer */
 
@@ -18,7 +18,7 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t queued = __atomic_load_n(&gpu->sums->queued_ns, __ATOMIC_RELAXED);
 
-    return queued != 0 && since(now, queued) / 2 < CGPU_PERMIT_WAIT_NS;
+    return queued != 0 && cgpu_since(now, queued) / 2 < CGPU_PERMIT_WAIT_NS;
 }
 
 /*
@@ -28,7 +28,7 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
 static uint64_t
 lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint64_t left = lesser(gpu->pace.left_ns + gpu->unmarked_ns, LONGEST_NS / 4);
+    uint64_t left = cgpu_lesser(gpu->pace.left_ns + gpu->unmarked_ns, LONGEST_NS / 4);
 
     return now + CGPU_PERMIT_LEASE_NS + CGPU_LEDGER_PERMITS * left;
 }
@@ -106,7 +106,7 @@ first_expiry(const struct cgpu_gate_gpu *gpu)
     uint64_t first = UINT64_MAX;
 
     for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS; i++) {
-        first = lesser(first, __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED));
+        first = cgpu_lesser(first, __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED));
     }
     return first;
 }
@@ -117,7 +117,7 @@ join_queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
     gpu->queued_ns = gpu->queued_ns != 0 && freed == gpu->freed ? gpu->queued_ns : now;
     gpu->freed = freed;
     __atomic_store_n(&gpu->sums->queued_ns, now, __ATOMIC_RELAXED);
-    return clip(first_expiry(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
+    return cgpu_clip(first_expiry(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
 }
 
 /* End all batches by markers, which show when the work has ended. Returns when to check. */
@@ -132,7 +132,7 @@ finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
             cgpu_flight_cut(stream, now);
         }
     }
-    return larger(cgpu_pace_room(&gpu->pace, 0, now), now + CGPU_PACE_SOONEST_NS);
+    return cgpu_larger(cgpu_pace_room(&gpu->pace, 0, now), now + CGPU_PACE_SOONEST_NS);
 }
 
 /*
@@ -147,10 +147,10 @@ take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
     uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
     bool queues = gpu->queued_ns != 0;
     /* a process that has just given one back goes behind those that queue */
-    bool lately = gpu->gave_ns != 0 && since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
+    bool lately = gpu->gave_ns != 0 && cgpu_since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
     /* then it goes without one: somebody's work may wait for this launch */
     bool waited =
-        queues && freed == gpu->freed && since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS;
+        queues && freed == gpu->freed && cgpu_since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS;
     bool goes = ((queues || !lately) && take_permit(gpu, now)) || waited;
 
     return goes ? 0 : join_queue(gpu, freed, now);
@@ -169,7 +169,7 @@ cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
     gpu->queued_ns = needs ? gpu->queued_ns : 0;
     gpu->finish_ns = ends && gpu->finish_ns == 0 ? now : gpu->finish_ns;
     if (ends && has_work(gpu)) { /* it may wait for this launch */
-        again = since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish_work(gpu, now) : 0;
+        again = cgpu_since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish_work(gpu, now) : 0;
     } else if (needs && (!has || ends)) {
         if (ends) {
             give_back(gpu, now);

@@ -14,7 +14,7 @@
  */
 #include "gate/state.h"
 
-#include "gate/pace_time.h"
+#include "clock.h"
 #include "ledger/work.h"
 
 /* ---- a stream's batch ---- */
@@ -37,7 +37,7 @@ cgpu_batch_set_unmarked(struct cgpu_stream *stream, uint64_t ns)
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
     gpu->unmarked_ns += ns - stream->unmarked_ns;
-    gpu->permit_used_ns += since(ns, stream->unmarked_ns);
+    gpu->permit_used_ns += cgpu_since(ns, stream->unmarked_ns);
     stream->unmarked_ns = ns;
 }
 
@@ -148,7 +148,7 @@ void
 cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
-    uint64_t ns = since(now, larger(stream->uncharged_ns, gpu->reported_ns));
+    uint64_t ns = cgpu_since(now, cgpu_larger(stream->uncharged_ns, gpu->reported_ns));
 
     stream->progress_ns = now;
     if (stream->uncharged_ns != 0 && ns > 0) {
@@ -167,7 +167,7 @@ set_stall(struct cgpu_stream *stream, enum cgpu_stall to, uint64_t now)
 
     stream->stall = to;
     if (to == CGPU_STALL_NONE && stream->pending.launches != 0) {
-        cgpu_batch_set_unmarked(stream, larger(stream->pending.work_ns, 1));
+        cgpu_batch_set_unmarked(stream, cgpu_larger(stream->pending.work_ns, 1));
     } else { /* what is stalled takes no room */
         cgpu_batch_set_unmarked(stream, 0);
     }

@@ -1,9 +1,9 @@
 /* What a program's synchronisation shows: see sync.h. */
 #include "gate/sync.h"
 
+#include "clock.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
-#include "gate/pace_time.h"
 #include "gate/permits.h"
 
 /*

@@ -50,7 +50,7 @@ static void
 begin_call(struct cgpu_call *call)
 {
     /* relaxed: all else of the call was written under the lock */
-    __atomic_store_n(&call->since_ns, cgpu_clock_now(), __ATOMIC_RELAXED);
+    __atomic_store_n(&call->since_ns, cgpu_host_clock_now(), __ATOMIC_RELAXED);
 }
 
 /* Mark CALL as returned: work behind it may run from now on. */
@@ -61,7 +61,7 @@ end_call(struct cgpu_call *call)
     uint64_t since = call->since_ns;
     /* seq_cst: a thread that still sees it run has read the clock before */
     __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
-    bool was_long = is_long(since, cgpu_clock_now());
+    bool was_long = is_long(since, cgpu_host_clock_now());
     /* release: the next user of the entry finds nothing of this call */
     __atomic_store_n(&call->used, 0, __ATOMIC_RELEASE);
     const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
@@ -165,7 +165,7 @@ cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function
             .generation = found->generation,
             .used = 1,
         };
-        found->call_ns = cgpu_clock_now();
+        found->call_ns = cgpu_host_clock_now();
         *function = ours;
         *data = call;
     } else {

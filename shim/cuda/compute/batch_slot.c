@@ -8,9 +8,9 @@
 #include <linux/membarrier.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "compute/batch_slot.h"
 #include "compute/launch_state.h"
 #include "gate/flight.h"
@@ -45,12 +45,9 @@ cgpu_launch_state_setup(void)
 }
 
 uint64_t
-cgpu_clock_now(void)
+cgpu_host_clock_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec -
-           (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
+    return cgpu_clock_now() - (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
 }
 
 /* The lane's index in the table, plus 1, as links and streams store it. */

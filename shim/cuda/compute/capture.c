@@ -84,7 +84,7 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
     while (!done) {
         cgpu_launch_lock();
         done = cgpu_launch_is_closing() || (joins && !update_captures()) ||
-               mark_streams(meant, cgpu_clock_now());
+               mark_streams(meant, cgpu_host_clock_now());
         cgpu_launch_unlock();
         if (!done) {
             nanosleep(&(struct timespec){.tv_nsec = (long)CGPU_PACE_FLIGHT_NS}, NULL);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "compute/batch_slot.h"
 #include "compute/enter.h"
 #include "compute/launch_state.h"
@@ -19,7 +20,6 @@
 #include "futex.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
-#include "gate/pace_time.h"
 
 enum verdict {
     GO,     /* launch: it is counted, or need not be */
@@ -54,7 +54,7 @@ static void
 take_slots(void)
 {
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
-    uint64_t now = cgpu_clock_now();
+    uint64_t now = cgpu_host_clock_now();
     cgpu_launch_lock();
     struct cgpu_batch_slot *slot = cgpu_batch_slot_find(tid);
     if (slot == NULL) {
@@ -194,7 +194,7 @@ wait_for_gate(struct launch *launch)
     __atomic_add_fetch(&work->waiting, 1, __ATOMIC_SEQ_CST);
     launch->gpu->ops->ring(launch->gpu);
     for (;;) {
-        uint64_t begun = cgpu_clock_now();
+        uint64_t begun = cgpu_host_clock_now();
         cgpu_launch_lock();
         bool helped = cgpu_monitor_attend(begun);
         cgpu_launch_unlock();
@@ -217,9 +217,9 @@ wait_for_gate(struct launch *launch)
 static void
 wait_for_room(struct launch *launch)
 {
-    uint64_t now = cgpu_clock_now();
+    uint64_t now = cgpu_host_clock_now();
     uint64_t ns = launch->until > now ? launch->until - now : 0;
-    ns = launch->helped ? ns : lesser(ns, CGPU_ENTER_ALONE_NS);
+    ns = launch->helped ? ns : cgpu_lesser(ns, CGPU_ENTER_ALONE_NS);
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     /* relaxed: only keeps the monitor from mistaking a thread that wakes late for an idle one */
     __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
@@ -236,7 +236,7 @@ static enum verdict
 try_enter(struct launch *launch)
 {
     enum verdict verdict = REFUSE;
-    launch->now = cgpu_clock_now();
+    launch->now = cgpu_host_clock_now();
     if (launch->slot == NULL) {
         launch->why = TOO_MANY_THREADS;
     } else if (!cgpu_stream_ensure(launch->handle, launch->context, &launch->stream)) {

@@ -26,7 +26,7 @@ cgpu_follow_begin(void)
     }
     /* relaxed: a hint for the monitor */
     __atomic_store_n(&cgpu_launch_state->syncing, 1, __ATOMIC_RELAXED);
-    return cgpu_clock_now();
+    return cgpu_host_clock_now();
 }
 
 void
@@ -53,7 +53,7 @@ cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun)
     if (begun == 0) {
         return;
     }
-    uint64_t now = cgpu_clock_now();
+    uint64_t now = cgpu_host_clock_now();
     cgpu_launch_lock();
     struct cgpu_stream *only =
         handle != NULL ? cgpu_stream_find(handle, cgpu_context_current()) : NULL;
@@ -78,7 +78,7 @@ static bool
 has_ended(struct cgpu_stream *stream)
 {
     uint64_t launches = cgpu_batch_sum(stream).launches;
-    uint64_t asked = cgpu_clock_now();
+    uint64_t asked = cgpu_host_clock_now();
     bool foreign =
         stream->slot != 0 && cgpu_batch_slots != &cgpu_launch_state->slots[stream->slot - 1];
     if (stream->handle == NULL || foreign || /* only its own thread can ask */
@@ -86,7 +86,7 @@ has_ended(struct cgpu_stream *stream)
         cgpu_batch_sum(stream).launches != launches) {
         return false;
     }
-    cgpu_sync_stream(stream, asked, cgpu_clock_now());
+    cgpu_sync_stream(stream, asked, cgpu_host_clock_now());
     return true;
 }
 
@@ -120,9 +120,9 @@ cgpu_follow_event(uint64_t begun)
     if (gpu != NULL && gpu->work != NULL &&
         __atomic_load_n(&cgpu_launch_state->beginning, __ATOMIC_SEQ_CST) == 0 &&
         cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED) {
-        cgpu_flight_harvest(gpu, cgpu_clock_now());
+        cgpu_flight_harvest(gpu, cgpu_host_clock_now());
         if (all_have_ended(gpu)) {
-            report_ended(gpu, cgpu_clock_now());
+            report_ended(gpu, cgpu_host_clock_now());
         }
     }
     cgpu_launch_unlock();
@@ -165,7 +165,7 @@ cgpu_follow_stream_going(CUstream stream)
     struct cgpu_stream *found = cgpu_stream_find(stream, cgpu_context_current());
     if (found != NULL && found->slot == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
         if (cgpu_batch_wants_marker(found) && found->stall == CGPU_STALL_NONE) {
-            cgpu_flight_cut(found, cgpu_clock_now());
+            cgpu_flight_cut(found, cgpu_host_clock_now());
         }
         cgpu_stream_detach(found);
     }

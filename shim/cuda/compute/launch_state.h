@@ -120,7 +120,7 @@ extern __thread struct cgpu_batch_slot *cgpu_batch_slots __attribute__((tls_mode
 /* Set up the state of launches when the library is loaded, after the limits were mapped. */
 void cgpu_launch_state_setup(void);
 
-uint64_t cgpu_clock_now(void); /* CLOCK_MONOTONIC in ns */
+uint64_t cgpu_host_clock_now(void); /* CLOCK_MONOTONIC of the host, in ns */
 
 /*
  * A thread must not be cancelled while it holds the lock or counts as waiting: sleeps and driver

@@ -22,6 +22,7 @@
 
 #include <linux/membarrier.h>
 
+#include "clock.h"
 #include "compute/batch_slot.h"
 #include "compute/launch_state.h"
 #include "compute/monitor.h"
@@ -30,7 +31,6 @@
 #include "futex.h"
 #include "gate/drain.h"
 #include "gate/fallback.h"
-#include "gate/pace_time.h"
 #include "helper_thread.h"
 #include "policy/policy.h"
 #include "watch.h"
@@ -102,7 +102,7 @@ select_gate(uint32_t number, uint64_t now)
         uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
         drive_gate(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
         put_in_force(gpu, own);
-        until = lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
+        until = cgpu_lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
     }
     return until;
 }
@@ -124,10 +124,10 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
             continue;
         }
         uint32_t before = cgpu_gate_word(gpu);
-        next = lesser(next, select_gate(number, now));
+        next = cgpu_lesser(next, select_gate(number, now));
         /* relaxed: a hint */
         gpu->syncs = __atomic_load_n(&cgpu_launch_state->syncing, __ATOMIC_RELAXED) != 0;
-        next = lesser(next, cgpu_drain_poll(gpu, now));
+        next = cgpu_lesser(next, cgpu_drain_poll(gpu, now));
         cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }
     if (now - cgpu_launch_state->swept_ns >= CGPU_SLOT_SWEEP_NS) {
@@ -143,8 +143,8 @@ wait_until(struct cgpu_watch *watch, uint64_t until)
     uint64_t ahead = (uint64_t)cgpu_state->clock_ahead;
     if (!cgpu_watch_sleep(watch, until + ahead)) {
         watch->count = 1; /* and check the others now and then */
-        cgpu_watch_sleep(watch,
-                         lesser(until, cgpu_clock_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
+        cgpu_watch_sleep(
+            watch, cgpu_lesser(until, cgpu_host_clock_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
     }
 }
 
@@ -160,7 +160,7 @@ run_monitor(void *unused)
         __atomic_store_n(&cgpu_launch_state->busy, 1, __ATOMIC_SEQ_CST);
         cgpu_launch_lock(); /* held by the creating thread as long as it needs this one */
         bool closing = __atomic_load_n(&cgpu_launch_state->closing, __ATOMIC_SEQ_CST) != 0;
-        uint64_t next = closing ? 0 : serve_all(&watch, cgpu_clock_now());
+        uint64_t next = closing ? 0 : serve_all(&watch, cgpu_host_clock_now());
         cgpu_launch_unlock();
         __atomic_store_n(&cgpu_launch_state->busy, 0, __ATOMIC_RELEASE);
         if (closing) {
@@ -177,10 +177,10 @@ run_monitor(void *unused)
 static void
 stop_monitor(void)
 {
-    uint64_t begun = cgpu_clock_now();
+    uint64_t begun = cgpu_host_clock_now();
     __atomic_store_n(&cgpu_launch_state->closing, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&cgpu_launch_state->busy, __ATOMIC_SEQ_CST) != 0 &&
-           cgpu_clock_now() - begun < CGPU_MONITOR_GIVE_UP_NS) {
+           cgpu_host_clock_now() - begun < CGPU_MONITOR_GIVE_UP_NS) {
         nanosleep(&(struct timespec){.tv_nsec = CGPU_MONITOR_POLL_NS}, NULL);
     }
 }

@@ -119,7 +119,7 @@ cgpu_stream_drop_context(struct cgpu_context_entry *context)
     for (uint32_t i = 0; i < cgpu_launch_state->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_launch_state->streams[i];
         if (stream->used && stream->context == index) {
-            cgpu_flight_pass(stream, UINT64_MAX, cgpu_clock_now(), CGPU_SEEN_LATE);
+            cgpu_flight_pass(stream, UINT64_MAX, cgpu_host_clock_now(), CGPU_SEEN_LATE);
             unlink_handle(stream);
             reset_entry(stream);
         }
@@ -147,7 +147,7 @@ add_stream(CUstream handle, const struct cgpu_context_entry *context)
 {
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) { /* some entries may belong to threads that have ended */
-        uint64_t now = cgpu_clock_now();
+        uint64_t now = cgpu_host_clock_now();
         cgpu_stream_sweep(now);
         cgpu_flight_harvest(context->gpu, now);
         stream = free_entry();

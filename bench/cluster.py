@@ -12,13 +12,15 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from bench.shares import Line
 from lab.cluster import crowd, failures
 from lab.cluster.world import World, in_use
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.programs import releases
-from lab.kubernetes.scheduler import install, scheduling
+from lab.kubernetes.scheduler import SCHEDULER, Replica, install, scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 GPUS = 8  # of a node
 RATES = {100: (2000, 120), 1000: (1000, 40)}  # nodes: pods, and how many a second at least
+PLAIN_NODES, PLAIN, PLAIN_PART = 100, 2000, 0.9  # nodes, pods, and the least part of the rate
 SIZES = (1, 2, 3, 4, 5, 6, 8)  # GiB; on average more than 1,500 pods can have of 400 GPUs
 BURST, ON = 1500, 50
 KILLS = 100
@@ -60,6 +63,35 @@ def rate(nodes: int, pods: int) -> float:
 def _bound(plane: ControlPlane) -> int:
     time.sleep(0.5)  # reading takes time of the processors that are measured
     return sum(each.status == CREATED for each in plane.bindings())
+
+
+def plain_rate(how: str) -> float:
+    """Return how many pods without GPUs are bound per second.
+
+    HOW: "none": by the chart's scheduler without the extender; "aside": beside the extender, as the
+    chart installs it; "led": through the extender.
+    """
+    sizes = {f"pod-{n:05}": 1 for n in range(PLAIN)}
+    with _nodes(PLAIN_NODES) as plane:
+        crowd.asked(plane, lambda client: crowd.add_pods(client, sizes, "cpu"))
+        with _unextended(plane) if how == "none" else scheduling(plane, led=how == "led"):
+            wait_until(lambda: _bound(plane) == PLAIN, f"{PLAIN} pods are bound", PATIENCE)
+        times = sorted(each.when for each in plane.bindings() if each.status == CREATED)
+    return (PLAIN - 1) / (times[-1] - times[0])
+
+
+@contextmanager
+def _unextended(plane: ControlPlane) -> Iterator[None]:
+    """The chart's scheduler, with its configuration but for the extender."""
+    replica = Replica(plane, "plain")
+    path = plane.folder / "plain" / "scheduler.yaml"
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**content, "extenders": []}))
+    try:
+        replica.start(SCHEDULER)
+        yield
+    finally:
+        replica.close()
 
 
 def burst() -> Json:
@@ -139,7 +171,14 @@ def measure() -> Json:
     """All figures."""
     rates = {str(nodes): rate(nodes, pods) for nodes, (pods, _) in RATES.items()}
     version = releases()[-1].version
-    return {"kubernetes": version, "bound_per_second": rates, "burst": burst(), **failing()}
+    plain = {how: plain_rate(how) for how in ("none", "aside", "led")}
+    return {
+        "kubernetes": version,
+        "bound_per_second": rates,
+        "plain_per_second": plain,
+        "burst": burst(),
+        **failing(),
+    }
 
 
 def lines(figures: Json) -> list[Line]:
@@ -152,6 +191,11 @@ def lines(figures: Json) -> list[Line]:
         )
         speed = figures["bound_per_second"][str(nodes)]
         found.append(Line(what, speed, least, "pods/s", least=True))
+    plain = figures["plain_per_second"]
+    what = (
+        f"{PLAIN:,} pods without GPUs, {PLAIN_NODES} nodes: rate beside the extender to without it"
+    )
+    found.append(Line(what, plain["aside"] / plain["none"], PLAIN_PART, "", least=True))
     what = f"{BURST:,} pods at once onto {ON * GPUS} GPUs"
     found += [
         Line(f"{what}; bindings refused", many["refused"], 0, ""),

@@ -33,7 +33,7 @@ SWITCHES = {
             "false",
         ),
         ("estimates: less_edges", "lesson->exact ? sample : subtract_edges(sample)", "sample"),
-        ("estimates: rise by an eighth at most", "lesser(sample, 2 * ns)", "sample"),
+        ("estimates: rise by an eighth at most", "cgpu_lesser(sample, 2 * ns)", "sample"),
         ("estimates: cut spans lower none", "sample < ns && !lesson->cut", "sample < ns"),
         ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
         ("estimates: single launches raise", " || lesson->launches == 1", ""),
@@ -43,7 +43,7 @@ SWITCHES = {
     PACE: [
         (
             "estimates: a launch arrives late",
-            "later(batch->start_ns, pace->lag_ns)",
+            "cgpu_later(batch->start_ns, pace->lag_ns)",
             "batch->start_ns",
         ),
         (
@@ -55,12 +55,16 @@ SWITCHES = {
         ("chain: what began before", "!beside || pace->chain_launches > 0", "true"),
         ("lag", "        learn_lag(pace, now);", "        ;"),
         ("end_of", "known || !batch->certain ? now : end_of(pace, batch, now)", "now"),
-        ("busy: not more than expected", "known ? span : lesser(span, batch->expected_ns)", "span"),
+        (
+            "busy: not more than expected",
+            "known ? span : cgpu_lesser(span, batch->expected_ns)",
+            "span",
+        ),
         ("room: the lag", "flight_ns + pace->lag_ns", "flight_ns"),
         ("room: probes at once", "if (pace->probed_ns != 0) {", "if (false) {"),
         (
             "room: to the running batch's end",
-            "lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX)",
+            "cgpu_lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX)",
             "left > flight ? left - flight : pace->longest_ns - elapsed",
         ),
         (
@@ -70,7 +74,7 @@ SWITCHES = {
         ),
         (
             "room: what is overdue soon",
-            "lesser(elapsed - pace->longest_ns, elapsed / LATE_PART)",
+            "cgpu_lesser(elapsed - pace->longest_ns, elapsed / LATE_PART)",
             "elapsed / LATE_PART",
         ),
         ("drain: lone kernels", "pace->longest_ns >= CGPU_PACE_LONE_NS", "false"),
@@ -79,7 +83,7 @@ SWITCHES = {
     ENTER: [
         (
             "batches: as long as the lag asks",
-            "larger(ns, CGPU_PACE_BATCH_NS)",
+            "cgpu_larger(ns, CGPU_PACE_BATCH_NS)",
             "CGPU_PACE_BATCH_NS",
         ),
         (
@@ -90,7 +94,7 @@ SWITCHES = {
         ("batches: others end too", "gpu->unmarked_ns - stream->unmarked_ns > flight / 2", "false"),
         (
             "room: what has no marker takes some",
-            "since(flight, gpu->unmarked_ns - stream->unmarked_ns)",
+            "cgpu_since(flight, gpu->unmarked_ns - stream->unmarked_ns)",
             "flight",
         ),
         ("room: a look after the marker", "until != 0) { /* an idle", "false) { /* an idle"),
@@ -115,7 +119,7 @@ SWITCHES = {
         ),
         (
             "idle: since the last end",
-            "larger(gpu->active_ns, ended)",
+            "cgpu_larger(gpu->active_ns, ended)",
             "gpu->active_ns",
         ),
         (
@@ -202,7 +206,7 @@ SWITCHES = {
         ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),
         ("charge: used_alone without work in flight", " || !cgpu_tenant_works(holder)", ""),
         ("charge: strays among the payers", " && !(tenant->unscheduled && payer == NULL)", ""),
-        ("charge: the start", "ns = less_start(payer, ns);", ";"),
+        ("charge: the start", "ns = less_start(arbiter, payer, ns);", ";"),
         ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
         ("charge: lead after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->lead_ns : 0", "0"),
         (

@@ -171,14 +171,18 @@ def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
     assert build_guard_parser().parse_args(words).runtime_class == "cgpu"
 
 
-def test_cos_1_both_profiles_ask_the_extender_about_all_pods(objects: list[Json]) -> None:
-    """COS-1: a ResourcePolicy selects pods without GPUs, too."""
-    config = yaml.safe_load(
-        chart.one(objects, "ConfigMap", "cgpu-scheduler")["data"]["config.yaml"]
-    )
+@pytest.mark.parametrize("led", [False, True])
+def test_cos_1_pods_without_gpus_pass_the_extender_if_a_value_says_so(
+    tmp_path: Path, *, led: bool
+) -> None:
+    """COS-1: a ResourcePolicy may select them, too."""
+    value = f"--set=scheduler.podsWithoutGpus={str(led).lower()}"
+    found = chart.one(chart.rendered("1.30", tmp_path, value), "ConfigMap", "cgpu-scheduler")
+    config = yaml.safe_load(found["data"]["config.yaml"])
     assert tuple(each["schedulerName"] for each in config["profiles"]) == names.SCHEDULERS
     [extender] = config["extenders"]
-    assert "managedResources" not in extender
+    managed = [each["name"] for each in extender.get("managedResources", [])]
+    assert managed == ([] if led else [names.MEMORY, names.CORES, names.WHOLE_GPU])
     assert not extender["ignorable"]
 
 

@@ -75,9 +75,9 @@ def _roomy(status: Json) -> Json:
     return {**status, "allocatable": {**status["allocatable"], **ROOM}}
 
 
-async def add_pods(client: Client, sizes: Mapping[str, int]) -> None:
-    """Add pods that ask for so many GiB each, by their names."""
-    limits = {name: {names.MEMORY: str(size)} for name, size in sizes.items()}
+async def add_pods(client: Client, sizes: Mapping[str, int], resource: str = names.MEMORY) -> None:
+    """Add pods that ask for so many units of a resource each, by their names."""
+    limits = {name: {resource: str(size)} for name, size in sizes.items()}
     await _all(
         client.post(pods_path(), pod(name, asked, schedulerName=names.SCHEDULERS[0]))
         for name, asked in limits.items()

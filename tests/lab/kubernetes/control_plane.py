@@ -149,9 +149,9 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def chart(self) -> list[dict[str, Any]]:
-        """The chart's objects for this release."""
-        return chart.rendered(self.release.version, self.folder)
+    def chart(self, *options: str) -> list[dict[str, Any]]:
+        """The chart's objects for this release, with these options of helm."""
+        return chart.rendered(self.release.version, self.folder, *options)
 
     def calls(self, user: str) -> set[Call]:
         """What our programs asked of objects as a user, whether it was allowed or not."""

@@ -74,13 +74,22 @@ class Replica:
         server: where its extender reaches the API server; "": directly.
         user: as whom its extender asks; "": as one that may do no more than its roles allow, or
             where policies let nobody else decide, as the scheduler's account.
+        led: whether its extender is asked about pods without GPUs, too.
 
     Attributes:
         address: where its extender answers.
         user: as whom its extender asks.
     """
 
-    def __init__(self, plane: ControlPlane, host: str, server: str = "", user: str = "") -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        host: str,
+        server: str = "",
+        user: str = "",
+        *,
+        led: bool = False,
+    ) -> None:
         self.host = host
         self.user = user or (ACCOUNT if plane.release.has_policies else EXTENDER)
         self.address = f"http://127.0.0.1:{free_port()}"
@@ -93,7 +102,8 @@ class Replica:
                     "--listen", self.address.removeprefix("http://"),
                     "--kubeconfig", plane.kubeconfig(self.user, server),
                     "--lease", f"{chart.NAMESPACE}/{LEASE}"]  # fmt: skip
-        scheduler = [plane.release.program(SCHEDULER), f"--config={self._configuration(plane)}",
+        configuration = self._configuration(plane, led=led)
+        scheduler = [plane.release.program(SCHEDULER), f"--config={configuration}",
                      "--bind-address=127.0.0.1",
                      f"--secure-port={self._port if has_one_port else 0}"]  # fmt: skip
         self._commands = {EXTENDER: extender, SCHEDULER: scheduler}
@@ -147,10 +157,11 @@ class Replica:
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
-    def _configuration(self, plane: ControlPlane) -> Path:
+    def _configuration(self, plane: ControlPlane, *, led: bool) -> Path:
         """The chart's, for an extender elsewhere and a scheduler outside the cluster."""
         path = self._folder / "scheduler.yaml"
-        found = chart.one(plane.chart(), "ConfigMap", LEASE)
+        options = ["--set=scheduler.podsWithoutGpus=true"] if led else []
+        found = chart.one(plane.chart(*options), "ConfigMap", LEASE)
         content = yaml.safe_load(found["data"]["config.yaml"])
         connection = content.get("clientConnection", {})
         content["clientConnection"] = {**connection, "kubeconfig": str(plane.kubeconfig(ACCOUNT))}
@@ -163,10 +174,10 @@ class Replica:
 
 @contextlib.contextmanager
 def scheduling(
-    plane: ControlPlane, host: str = "one", server: str = "", user: str = ""
+    plane: ControlPlane, host: str = "one", server: str = "", user: str = "", *, led: bool = False
 ) -> Iterator[Replica]:
     """A replica until the end of the block, which begins when it is ready."""
-    replica = Replica(plane, host, server, user)
+    replica = Replica(plane, host, server, user, led=led)
     try:
         replica.start_in_turn()
         yield replica

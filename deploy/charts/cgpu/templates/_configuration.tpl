@@ -44,4 +44,10 @@ extenders:
   nodeCacheCapable: true
   ignorable: false
   httpTimeout: 30s
+{{- if not .Values.scheduler.podsWithoutGpus }}
+  managedResources:
+  - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
+  - {name: aliyun.com/gpu-core.percentage, ignoredByScheduler: false}
+  - {name: aliyun.com/gpu, ignoredByScheduler: false}
+{{- end }}
 {{- end }}

@@ -49,7 +49,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iter
             create(plane, NODES.path(), node(name, {"pool": pool}, **ROOM))
         virtual = node("virtual-0", {"type": "virtual-kubelet"}, **ROOM)
         create(plane, NODES.path(), {**virtual, "spec": {"taints": [VIRTUAL]}})
-        with scheduling(plane):
+        with scheduling(plane, led=True):
             yield plane
 
 

@@ -118,8 +118,8 @@ class NodeInfo:
 
     def free_part(self, gpu: OfferedGpu) -> Part:
         """Return the part of a GPU that is left; below 0 if more is promised than it has now."""
-        pairs = zip(gpu.allocatable, self.used_part(gpu.uuid), strict=True)
-        return Part(*(left - used for left, used in pairs))
+        able, used = gpu.allocatable, self.used_part(gpu.uuid)
+        return Part(able.units - used.units, able.cores - used.cores, able.slots - used.slots)
 
     def find_room(self) -> Room:
         """Return the room for groups of pods."""
@@ -127,7 +127,7 @@ class NodeInfo:
             whole = tuple(
                 number
                 for number, gpu in enumerate(self._ordered)
-                if self.has_room((gpu.uuid,), WHOLE)
+                if self._has_left(gpu, self.resolve_part(gpu.uuid, WHOLE))
             )
             free = tuple(tuple(self.free_part(g)) if g.healthy else () for g in self._ordered)
             self._room = Room(self.name, free, whole, self._scores)
@@ -135,13 +135,13 @@ class NodeInfo:
 
     def has_room(self, gpus: Iterable[str], part: Part) -> bool:
         """Return whether each of these GPUs is here and has a part left."""
-        found = [self.gpus.get(uuid) for uuid in gpus]
         return all(
-            gpu is not None
-            and gpu.healthy
-            and _fits_into(self.resolve_part(gpu.uuid, part), self.free_part(gpu))
-            for gpu in found
+            uuid in self.gpus and self._has_left(self.gpus[uuid], self.resolve_part(uuid, part))
+            for uuid in gpus
         )
+
+    def _has_left(self, gpu: OfferedGpu, taken: Part) -> bool:
+        return gpu.healthy and _fits_into(taken, self.free_part(gpu))
 
     def get_uuids(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """Return the UUIDs of GPUs by their numbers in a room."""
@@ -172,7 +172,7 @@ class NodeInfo:
         fitting = sorted(
             (order(self, gpu, request.owner), gpu.index, gpu.uuid)
             for gpu in self.gpus.values()
-            if self.has_room((gpu.uuid,), part)
+            if self._has_left(gpu, part)
         )
         if len(fitting) < request.gpus:
             have = f"{_format_gpu_count(len(fitting))} {_format_part(part)} free"

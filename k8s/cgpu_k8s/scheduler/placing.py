@@ -12,6 +12,7 @@ from cgpu_k8s.scheduler.policies.unit_choices import exclude_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cgpu_k8s.objects.nodes import Offer
     from cgpu_k8s.objects.pod_request import PodRequest
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import SchedulerCache
@@ -72,7 +73,11 @@ def _find_group_nodes(
     refused: dict[str, Refusal] = {}
     suitable: list[str] = []
     for name in names:
-        why = _check_offer(cache, name) or cache.nodes[name].explain_unsuitable(request, part)
+        offer = cache.offers.get(name)
+        if offer is None or offer.withheld:
+            why: Refusal | None = _explain_withheld(offer)
+        else:
+            why = cache.nodes[name].explain_unsuitable(request, part)
         if why:
             refused[name] = why
         else:
@@ -179,8 +184,13 @@ def _filter_nodes(
     part = compute_pod_part(request)
     fitting: dict[str, Choice] = {}
     refused: dict[str, Refusal] = {}
-    for name in names:
-        choice = _check_offer(cache, name) or cache.nodes[name].choose(request, part)
+    offers, nodes = cache.offers, cache.nodes
+    for name in names:  # of thousands
+        offer = offers.get(name)
+        if offer is None or offer.withheld:
+            refused[name] = _explain_withheld(offer)
+            continue
+        choice = nodes[name].choose(request, part)
         if isinstance(choice, Refusal):
             refused[name] = choice
         else:
@@ -188,9 +198,6 @@ def _filter_nodes(
     return fitting, refused
 
 
-def _check_offer(cache: SchedulerCache, name: str) -> Refusal | None:
-    """Return why a node takes no pod at all; None if it takes some."""
-    offer = cache.offers.get(name)
-    if offer is None:
-        return NOT_KNOWN
-    return Refusal(WITHHELD, offer.withheld) if offer.withheld else None
+def _explain_withheld(offer: Offer | None) -> Refusal:
+    """Return why a node takes no pod at all."""
+    return Refusal(WITHHELD, offer.withheld) if offer is not None else NOT_KNOWN

@@ -39,6 +39,9 @@ class GroupPod(NamedTuple):
     node: str = ""
 
 
+INCOMPLETE, WAITING, RESERVED, PLACED = "incomplete", "waiting", "reserved", "placed"
+
+
 class _Group:
     """The pods of one group, which of them have asked for nodes, and what is reserved."""
 
@@ -56,6 +59,13 @@ class _Group:
         """Return the pods that have asked and have nothing reserved, the first one first."""
         found = [self.pods[uid] for uid in self.asked if uid not in self.spots]
         return sorted(found, key=lambda pod: (pod.created, pod.uid))
+
+    def find_state(self) -> str:
+        """Return PLACED, or how far the group is."""
+        size = next(iter(self.pods.values())).group.size
+        if len(self.list_bound()) >= size:
+            return PLACED
+        return INCOMPLETE if self.explain_missing() else RESERVED if self.spots else WAITING
 
     def explain_missing(self) -> str:
         """Return why the group cannot be placed yet; "": all its pods have asked."""
@@ -169,6 +179,13 @@ class Groups:
     def has_bound(self, uid: str) -> bool:
         """Return whether a pod of a pod's group is bound."""
         return bool(self._groups[self._keys[uid]].list_bound())
+
+    def count_states(self) -> dict[str, int]:
+        """Return how many groups are in each state."""
+        found = dict.fromkeys((INCOMPLETE, WAITING, RESERVED, PLACED), 0)
+        for group in self._groups.values():
+            found[group.find_state()] += 1
+        return found
 
     def expire(self, now: float) -> None:
         """Release reservations that are too old, of groups of which no pod is bound."""

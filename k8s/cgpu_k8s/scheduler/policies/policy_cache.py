@@ -136,6 +136,16 @@ class PolicyCache:
         policy = self.find_policy(pod)
         return read_key(policy, pod.labels)[1] if policy else ""
 
+    def list_policies(self) -> list[ResourcePolicy]:
+        """Return the policies that can be followed."""
+        known = (each for names in self.known.values() for each in names.values())
+        return [each.policy for each in known if each.policy]
+
+    def count_waiting(self, policy: ResourcePolicy) -> int:
+        """Return how many pods of a policy lack room."""
+        waiting = (wait.policy for uid, wait in self.waits.items() if uid not in self.promised)
+        return sum(each[:2] == policy[:2] for each in waiting)
+
     def get_counts(self, policy: ResourcePolicy) -> UnitCounts:
         """Return the counts of a policy's units."""
         key = (policy.namespace, policy.name)

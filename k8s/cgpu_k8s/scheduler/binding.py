@@ -97,16 +97,16 @@ class Binder:
         if self._is_done(asked):
             return REPEATED
         pod = await self._find_pod(asked)
-        if not pod.group and (problem := check_binding(self._cache.policies, pod, asked.node)):
-            raise BindError(REFUSED, problem)
-        if not pod.asks_for_gpu:
-            self._cache.policies.mark_sent(pod, asked.node, self._clock())
-            return await self._send_binding(asked, {})
         try:
             if pod.group:
                 await self.reservations.write_all()
         except CgpuError as error:
             raise BindError(FAILED, f"what its group has cannot be written: {error}") from None
+        if problem := check_binding(self._cache.policies, pod, asked.node):
+            raise BindError(REFUSED, problem)
+        if not pod.asks_for_gpu:
+            self._cache.policies.mark_sent(pod, asked.node, self._clock())
+            return await self._send_binding(asked, {})
         try:
             allocation = allocate_for_binding(self._cache, pod, asked.node, self._clock())
         except PodRequestError as error:

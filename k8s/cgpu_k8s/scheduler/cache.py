@@ -17,16 +17,17 @@ from cgpu_k8s.objects.groups import read_reservation
 from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pod_request import WHOLE, compute_pod_part
 from cgpu_k8s.scheduler.allocation import NodeInfo, make_allocation
-from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.gangs import Ask, Spot
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
+from cgpu_k8s.scheduler.policies.group_units import place_in_units
 from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cgpu_k8s.objects.nodes import Offer
     from cgpu_k8s.objects.pods import Pod
-
+    from cgpu_k8s.scheduler.gangs import Member
 
 MOST_PLAIN = 1000  # pods without GPUs that are kept for their bindings
 
@@ -80,7 +81,7 @@ class SchedulerCache:
         self.refused: dict[str, int] = {}
         self.policies = PolicyCache(self._count_freed)
         self.groups = Groups(
-            self._list_rooms, self._reserve_spot, self.forget_pod, lambda: self.freed
+            self._find_spots, self._reserve_spot, self.forget_pod, lambda: self.freed
         )
         self.plain: dict[str, Pod] = {}
         self._entered: dict[str, Allocation] = {}
@@ -158,17 +159,22 @@ class SchedulerCache:
         ask = Ask(pod.gpus, () if part == WHOLE else part)
         self.groups.update_pod(GroupPod(pod.uid, pod.group, pod.created, ask, pod.node or sent))
 
-    def _list_rooms(self) -> list[Room]:
-        return [
-            self.nodes[name].find_room()
+    def _find_spots(
+        self, members: Sequence[Member], here: set[str], now: float
+    ) -> dict[str, Spot] | str:
+        """Find room for pods of a group, of which others are on some nodes already."""
+        rooms = [
+            self.nodes[name].find_room()._replace(joined=name in here)
             for name, offer in self.offers.items()
             if not offer.withheld
         ]
+        return place_in_units(self.policies, members, rooms, now)
 
     def _reserve_spot(self, uid: str, spot: Spot) -> None:
         pod, gpus = self.pods[uid], self.nodes[spot.node].get_uuids(spot.gpus)
         if pod.request:  # else it would be in no group
             allocation = make_allocation(pod.request, spot.node, gpus)
+            self.policies.assume_pod(pod, spot.node, 0.0)
             self.assumed[uid] = AssumedPod(pod, allocation, 0.0, in_group=True)
             self._update_share(uid)
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.scheduler.gangs import Member, Spot, place_members
+from cgpu_k8s.scheduler.gangs import Member, Spot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.groups import GroupName
-    from cgpu_k8s.scheduler.gangs import Ask, Room
+    from cgpu_k8s.scheduler.gangs import Ask
+
+    FindSpots = Callable[[Sequence[Member], set[str], float], dict[str, Spot] | str]
 
 HOLD_SECONDS = 120.0
 
@@ -87,7 +89,8 @@ class Groups:
     """All groups of a cluster; the owner of the nodes counts their reservations.
 
     Args:
-        find_rooms: returns the nodes with what is free on them now, without reservations.
+        find_spots: finds room for all pods of a group, which has some on these nodes already, at
+            a time; or returns why there is none, in one sentence.
         reserve: counts the share that a pod will have.
         release: counts it no longer.
         count_freed: returns how often there may have come to be more room.
@@ -98,12 +101,12 @@ class Groups:
 
     def __init__(
         self,
-        find_rooms: Callable[[], Iterable[Room]],
+        find_spots: FindSpots,
         reserve: Callable[[str, Spot], None],
         release: Callable[[str], None],
         count_freed: Callable[[], int],
     ) -> None:
-        self._find_rooms = find_rooms
+        self._find_spots = find_spots
         self._reserve = reserve
         self._release = release
         self._count_freed = count_freed
@@ -226,13 +229,12 @@ class Groups:
             return
         bound, name = group.list_bound(), next(iter(group.pods.values())).group
         here = {pod.node for pod in bound} | {spot.node for spot in group.spots.values()}
-        rooms = [room._replace(joined=room.node in here) for room in self._find_rooms()]
         waiting = group.list_unplaced()
         members = [Member(pod.uid, pod.ask, group.asked[pod.uid]) for pod in waiting]
         needed = max(1, name.size - len(bound) - len(group.spots))
-        found = place_members(members, rooms)
+        found = self._find_spots(members, here, now)
         if isinstance(found, str) and needed < len(members):  # more than the group needs
-            found = place_members(members[:needed], rooms)
+            found = self._find_spots(members[:needed], here, now)
         if isinstance(found, str):
             group.refusal = self._count_freed(), f"group {name.name}: {found}"
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_k8s.objects.allocations import Allocation
 from cgpu_k8s.objects.pod_request import PodRequestError, compute_pod_part
 from cgpu_k8s.scheduler.allocation import WITHHELD, Choice, Refusal, allocate_gpus, select_node
-from cgpu_k8s.scheduler.policies.unit_choices import exclude_nodes
+from cgpu_k8s.scheduler.policies.unit_choices import UNIT, check_binding, exclude_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,8 +71,12 @@ def _find_group_nodes(
     part = compute_pod_part(request)
     refused: dict[str, Refusal] = {}
     suitable: list[str] = []
+    assumed = cache.assumed.get(pod.uid)
     for name in names:
         why = _check_offer(cache, name) or cache.nodes[name].explain_unsuitable(request, part)
+        if assumed and assumed.allocation.node == name and not why:  # its policy may have changed
+            problem = check_binding(cache.policies, pod, name)
+            why = Refusal(UNIT, problem) if problem else None
         if why:
             refused[name] = why
         else:

@@ -49,7 +49,7 @@ class Scheduling:
         if not asked.pod.asks_for_gpu and not self._cache.policies.find_policy(asked.pod):
             self._cache.remember_plain(asked.pod)
             return extender_api.make_filter_result(asked, asked.names, {}, {})
-        if not asked.pod.group and (problem := self._cache.policies.find_key_problem(asked.pod)):
+        if problem := self._cache.policies.find_key_problem(asked.pod):
             self._count(UNIT, len(asked.names))
             return extender_api.make_filter_result(
                 asked, [], {}, dict.fromkeys(asked.names, problem)

@@ -31,6 +31,7 @@ class PolicyCache:
         report_room: is called when a pod that was refused may have room.
 
     Attributes:
+        report_room: as above.
         known: the policies, by namespace and name.
         nodes: the labels of nodes, by name.
         pods: the pods that have not ended, by namespace and UID; of namespaces with policies.
@@ -46,7 +47,7 @@ class PolicyCache:
         self.promised: dict[str, Promise] = {}
         self.waits: dict[str, UnitWait] = {}
         self.changed: set[str] = set()
-        self._report_room = report_room
+        self.report_room = report_room
         self._matched: dict[str, ResourcePolicy | None] = {}  # which policy counts a pod, by UID
         self._overlaps: dict[str, str] = {}  # a sentence if others select a pod too, by UID
         self._namespaces: dict[str, str] = {}  # of pods, by UID
@@ -102,7 +103,7 @@ class PolicyCache:
             if wait.pod.namespace == namespace:
                 self.waits[uid] = wait._replace(again=0.0)
         self.changed.add(namespace)
-        self._report_room()
+        self.report_room()
 
     def _match_pod(self, pod: Pod) -> None:
         self._matched[pod.uid], overlap = self.find_policies(pod)
@@ -135,6 +136,11 @@ class PolicyCache:
         """Return why its policy cannot count a pod; "": it can, or the pod has no policy."""
         policy = self.find_policy(pod)
         return read_key(policy, pod.labels)[1] if policy else ""
+
+    def find_counted(self, uid: str) -> tuple[Pod | None, ResourcePolicy | None]:
+        """Return a pod that was seen and the policy that counts it; None: there is none."""
+        pod = self.pods.get(self._namespaces.get(uid, ""), {}).get(uid)
+        return pod, self._matched.get(uid)
 
     def list_policies(self) -> list[ResourcePolicy]:
         """Return the policies that can be followed."""
@@ -211,7 +217,7 @@ class PolicyCache:
     def _count_anew(self) -> None:
         self._counts.clear()
         self.changed |= self.known.keys()
-        self._report_room()
+        self.report_room()
 
     def update_pod(self, pod: Pod) -> None:
         """Take over a pod that was added or modified."""
@@ -235,7 +241,7 @@ class PolicyCache:
         self._count_pod(uid)
         self.changed.add(pod.namespace)
         if before and before.node:  # it may count less than before
-            self._report_room()
+            self.report_room()
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted, or whose containers have all ended for good."""
@@ -252,7 +258,7 @@ class PolicyCache:
         for counts in self._list_counts(namespace):
             counts.remove_pod(uid)
         self.changed.add(namespace)
-        self._report_room()
+        self.report_room()
 
     def keep_pods(self, uids: Collection[str]) -> None:
         """Forget all pods but these; the caller then takes over each of them.
@@ -337,12 +343,15 @@ class PolicyCache:
             self._namespaces.pop(uid, None)
             self._matched.pop(uid, None)
         self.changed.add(promise.pod.namespace)
-        self._report_room()
+        self.report_room()
 
     def forget_expired(self, before: float) -> None:
-        """Forget what was promised before a time to pods whose binding was not sent."""
+        """Forget what was promised before a time to pods whose binding was not sent.
+
+        What was promised to a pod with GPUs ends with its share.
+        """
         for uid, promise in list(self.promised.items()):
-            if not promise.sent and promise.since < before:
+            if not promise.sent and promise.since < before and not promise.pod.asks_for_gpu:
                 self.forget_pod(uid)
 
     def list_unconfirmed(self, before: float) -> list[Promise]:

@@ -133,6 +133,7 @@ class PolicyController:
             evicting = pod.nominated and wait.policy.preempt == BEFORE_NEXT
             if pod.node or uid in self._policies.promised or evicting:
                 continue
+            self._policies.report_room()  # its group is searched for anew
             due = waits[uid] = wait._replace(again=now + AGAIN)  # if it is not woken now
             await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
             if waits.get(uid) is due:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from cgpu_k8s.objects.groups import GroupError, GroupName, read_group
 from cgpu_k8s.objects.links import GpuLink
-from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.gangs import Ask, Member, Room, Spot, place_members
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
 from cgpu_k8s.scheduler.topology import score_links
 
@@ -26,11 +27,15 @@ class Nodes:
     def __init__(self, *names: str) -> None:
         self.taken: dict[str, dict[int, str]] = {name: {} for name in names}
         self.freed = self.searched = 0
-        self.groups = Groups(self.rooms, self.reserve, self.release, lambda: self.freed)
+        self.groups = Groups(self.find, self.reserve, self.release, lambda: self.freed)
         self.bound: dict[str, Spot] = {}
 
-    def rooms(self) -> list[Room]:
+    def find(self, members: Sequence[Member], here: set[str], _now: float) -> dict[str, Spot] | str:
         self.searched += 1
+        rooms = [room._replace(joined=room.node in here) for room in self.rooms()]
+        return place_members(members, rooms)
+
+    def rooms(self) -> list[Room]:
         found = []
         for name, taken in self.taken.items():
             whole = tuple(gpu for gpu in range(GPUS) if gpu not in taken)

@@ -106,7 +106,7 @@ class _Cluster:
             "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
             labels=["state"],
         )
-        assumed = self._cache.assumed.values()
+        assumed = [each for each in self._cache.assumed.values() if each.allocation.gpus]
         sent = sum(each.sent > 0 for each in assumed)
         reserved.add_metric(["chosen"], len(assumed) - sent)
         reserved.add_metric(["sent"], sent)

@@ -25,13 +25,16 @@ SOON = 1.0  # seconds after which the next unit is tried where nothing could be 
 
 
 def exclude_nodes(
-    policies: PolicyCache, pod: Pod, names: Collection[str], now: float
+    policies: PolicyCache,
+    policy: ResourcePolicy | None,
+    pod: Pod,
+    names: Collection[str],
+    now: float,
 ) -> dict[str, Refusal]:
     """Return the nodes among those with room for a pod that are not of the unit in force, and why.
 
     A pod that finds no room in a unit waits for it, or tries the next one, from now on.
     """
-    policy = policies.find_policy(pod)
     if policy is None:
         return {}
     key, problem = read_key(policy, pod.labels)

@@ -201,7 +201,7 @@ def test_pods_are_counted_apart_by_keys_and_one_that_lacks_a_label_is_refused() 
     assert cluster.place("g1", rev="1") == ["a"] * 3
     assert cluster.place("g2", rev="2") == ["a"] * 3
     assert cluster.place("g3", rev="2") == ["b"] * 3
-    lacking = "ResourcePolicy rule: matchLabelKeys has rev, and the pod has no such label"
+    lacking = "group g4: ResourcePolicy rule: matchLabelKeys has rev, and the pod has no such label"
     assert cluster.place("g4") == [lacking] * 3
     both = [*(member("g5", n, rev="5") for n in range(2)), member("g5", 2, rev="6")]
     cluster.policies.update_policy(

@@ -128,6 +128,7 @@ def test_units_are_counted_with_what_waits_for_them() -> None:
         cache.update_pod(given_pod)
         scheduling.filter(ExtenderArgs(given_pod, [*open_to], None))
     found = {name: n for name, n in page(cache).items() if "cluster_unit_" in name}
+    assert page(cache)['cgpu_extender_reservations{state="chosen"}'] == 0  # no part of a GPU
     of = 'namespace="ns",policy="rule"'
     assert found == {
         f'cgpu_cluster_unit_pods{{{of},unit="1"}}': 2,

@@ -21,7 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME = "kubectl-inspect-cgpu"
 # What the scheduler's cache imports.
 SCHEDULING = ("__init__", "allocation", "cache", "gangs", "groups", "topology", "units")
-POLICIES = ("__init__", "policy_cache", "policy_records", "unit_counts")
+POLICIES = (
+    "__init__",
+    "group_units",
+    "policy_cache",
+    "policy_records",
+    "unit_choices",
+    "unit_counts",
+)
 OURS = {
     ".": ["cgpu_env/*.py", "LICENSE"],
     "cli": ["cgpu_entry/*.py"],

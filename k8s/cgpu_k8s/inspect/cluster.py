@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE, WHOLE_GPU
 from cgpu_k8s.objects.allocations import Allocation, read_allocation
-from cgpu_k8s.objects.fields import get_member, get_strings
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.gpus import CORE_MEM, TOPOLOGY
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pod_request import WHOLE
@@ -56,11 +56,13 @@ class GpuPod(NamedTuple):
         pod: its request, and its node.
         asked: its request, of all its GPUs together.
         notes: its annotations that published tools read.
+        waits: why its scheduler has found no node for it; "": it has, or has not tried.
     """
 
     pod: Pod
     asked: Share
     notes: Mapping[str, str]
+    waits: str = ""
 
     @property
     def published_shares(self) -> dict[int, Share]:
@@ -160,7 +162,14 @@ def read_gpu_pod(pod: Json) -> GpuPod | None:
     found = read_pod(pod)
     if not found.asks_for_gpu:
         return None
-    return GpuPod(found, read_asked_share(pod, found), published_notes(pod))
+    return GpuPod(found, read_asked_share(pod, found), published_notes(pod), _read_wait(pod))
+
+
+def _read_wait(pod: Json) -> str:
+    """Return the message of the condition that a pod has no node."""
+    conditions = get_objects(get_member(pod, "status", dict), "conditions")
+    scheduled = (each for each in conditions if each.get("type") == "PodScheduled")
+    return next((get_member(each, "message", str) for each in scheduled), "")
 
 
 def make_views(machines: Iterable[NodeFacts], gpu_pods: Iterable[GpuPod]) -> list[NodeView]:

@@ -11,19 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cgpu_k8s.inspect.cluster import GpuView, NodeView, PodView
+    from cgpu_k8s.inspect.coscheduling import GroupView, PolicyView
 
 VERSION = 1
 
 
-def make_document(nodes: Sequence[NodeView]) -> dict[str, Any]:
-    """Return all that is known of the nodes; a value that is not known is None."""
+def make_document(
+    nodes: Sequence[NodeView],
+    groups: Sequence[GroupView] | None,
+    policies: Sequence[PolicyView] | None,
+) -> dict[str, Any]:
+    """Return all that is known of nodes, groups and policies; what is not known is None."""
     return {
         "version": VERSION,
         "unit": "GiB" if any(node.offer.gpus for node in nodes) else choose_unit(nodes),
         "allocated": sum(node.allocated[MEMORY.part] for node in nodes),
         "total": sum(node.total[MEMORY.part] for node in nodes),
         "nodes": [_describe_node(node) for node in nodes],
+        "groups": None if groups is None else [_describe_group(each) for each in groups],
+        "policies": None if policies is None else [_describe_policy(each) for each in policies],
     }
+
+
+def _describe_group(group: GroupView) -> dict[str, Any]:
+    return {**group._asdict(), "missing": group.missing or None}
+
+
+def _describe_policy(policy: PolicyView) -> dict[str, Any]:
+    units = [{"nodes": each.nodes, "pods": each.pods, "max": each.most} for each in policy.units]
+    return {**policy._asdict(), "units": units, "message": policy.message or None}
 
 
 def _describe_node(node: NodeView) -> dict[str, Any]:

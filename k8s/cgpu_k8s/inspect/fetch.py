@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.client import Client, open_client
 from cgpu_k8s.apiserver.errors import ApiError, GoneError, NotFoundError
-from cgpu_k8s.apiserver.resources import EVENTS, MAKERS, NODES, PODS, Resource
+from cgpu_k8s.apiserver.resources import (
+    EVENTS,
+    MAKERS,
+    NODES,
+    PODS,
+    RESOURCE_POLICIES,
+    Resource,
+)
 from cgpu_k8s.inspect.cluster import GpuPod, NodeFacts, read_gpu_pod, read_node_facts
+from cgpu_k8s.inspect.coscheduling import PolicyView, read_policy_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,15 +44,30 @@ class FetchedPod(NamedTuple):
     events: list[dict[str, Any]]
 
 
-async def fetch_nodes(cluster: Cluster, node: str = "") -> Fetched:
-    """Fetch all nodes, or one, with their pods.
+async def fetch_nodes(cluster: Cluster, node: str = "", *, waiting: bool = False) -> Fetched:
+    """Fetch all nodes, or one, with their pods; with ``waiting`` also pods that are on no node.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such node.
     """
     async with open_client(cluster, timeout=_PATIENCE) as client:
         machines = _get_machine(client, node) if node else _list_machines(client)
-        return Fetched(*await asyncio.gather(machines, _list_gpu_pods(client, node)))
+        where = f"spec.nodeName={node}," if node else "" if waiting else "spec.nodeName!=,"
+        return Fetched(*await asyncio.gather(machines, _list_gpu_pods(client, where)))
+
+
+async def fetch_policies(cluster: Cluster) -> list[PolicyView]:
+    """Fetch all ResourcePolicies; none from a cluster without the kind.
+
+    Raises:
+        CgpuError: the API server cannot be asked, or refuses.
+    """
+    async with open_client(cluster, timeout=_PATIENCE) as client:
+        try:
+            found = await _list_objects(client, RESOURCE_POLICIES.path(), {}, read_policy_view)
+        except NotFoundError:
+            return []
+    return sorted(found, key=lambda policy: policy[:2])
 
 
 async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[FetchedPod, Fetched]:
@@ -83,11 +106,10 @@ async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
         raise CgpuError(f"node {name}: the cluster has no node of this name") from None
 
 
-async def _list_gpu_pods(client: Client, node: str = "") -> list[GpuPod]:
-    """Return the pods with GPUs on one node or on any; pods without a node are left out."""
-    where = f"spec.nodeName={node}" if node else "spec.nodeName!="
+async def _list_gpu_pods(client: Client, where: str = "") -> list[GpuPod]:
+    """Return the pods with GPUs that are chosen by a field, and have not ended."""
     found = await _list_objects(
-        client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_gpu_pod
+        client, PODS.path(), {"fieldSelector": f"{where}{_LIVING}"}, read_gpu_pod
     )
     return [gpu_pod for gpu_pod in found if gpu_pod is not None]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
@@ -12,10 +13,13 @@ from cgpu_env.errors import CgpuError, printable
 
 if TYPE_CHECKING:
     from cgpu_env.commandline import Parser
+    from cgpu_k8s.apiserver.cluster import Cluster
     from cgpu_k8s.inspect.cluster import NodeView
+    from cgpu_k8s.inspect.coscheduling import GroupView, PolicyView
 
 NAME = "kubectl-inspect-cgpu"
 _FAILED = 1  # as kubectl
+_TABLES = ("core", "groups", "units")  # beside the published one
 _EPILOG = """\
 exit status: 0 shown; 1 the cluster cannot be asked, or has no such node or pod; 2 an option is
 wrong.
@@ -46,6 +50,10 @@ def build_parser() -> Parser:
         help="why a pod waits or failed, or why job/NAME or the like has none, in one sentence",
     )
     parser.add_argument("--core", action="store_true", help="show compute percentages too")
+    parser.add_argument("--groups", action="store_true", help="show groups of pods too")
+    parser.add_argument(
+        "--units", action="store_true", help="show the units of ResourcePolicies too"
+    )
     parser.add_argument("-n", "--namespace", metavar="NAME", help="of what --why names")
     parser.add_argument("--kubeconfig", metavar="FILE", help="in place of KUBECONFIG")
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig, not the current one")
@@ -63,8 +71,11 @@ def _run_command() -> int:
 
     parser = build_parser()
     given = parser.parse_args()
-    if given.why and (given.node or given.core):
-        parser.error("--why POD: expected without NODE and --core")
+    more = next((f"--{each}" for each in _TABLES if getattr(given, each)), "")
+    if given.why and (given.node or more):
+        parser.error(f"--why POD: expected without {more or 'NODE'}")
+    if given.node and (given.groups or given.units):
+        parser.error("NODE: expected without --groups and --units, which are of all nodes")
     kind = _parse_kind(given.why or "")
     nameless = given.why is not None and not _parse_name(given.why)
     if nameless or (kind and kind not in MAKERS):
@@ -74,8 +85,8 @@ def _run_command() -> int:
         )
     if given.namespace and not given.why:
         parser.error("--namespace: expected with --why POD; nodes are shown with all their pods")
-    if given.output and given.core:
-        parser.error(f"--core: not with -o {given.output}, which has the percentages always")
+    if given.output and more:
+        parser.error(f"{more}: not with -o {given.output}, which has that always")
     from cgpu_k8s.apiserver import extra  # noqa: PLC0415 (``--help`` does not wait for it)
 
     try:
@@ -96,6 +107,7 @@ def _make_answer(given: argparse.Namespace) -> str:
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415 (after the command line)
     from cgpu_k8s.apiserver.tasks import run_coroutine  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.cluster import make_views  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.coscheduling import make_group_views  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.fetch import fetch_maker, fetch_nodes, fetch_pod  # noqa: PLC0415 (likewise)
 
     cluster = load_cluster(given.kubeconfig, given.context)
@@ -109,14 +121,36 @@ def _make_answer(given: argparse.Namespace) -> str:
             return explain_maker(kind, *made) + "\n"
         pod, found = run_coroutine(fetch_pod(cluster, name, namespace))
         return explain_pod(pod.raw, pod.gpu_pod, *found, pod.events) + "\n"
-    found = run_coroutine(fetch_nodes(cluster, given.node))
+    has_groups = not given.node and bool(given.groups or given.output)
+    found = run_coroutine(fetch_nodes(cluster, given.node, waiting=has_groups))
     nodes = make_views(*found)
     if given.node and not nodes:
         [machine] = found.machines
         raise CgpuError(
             f"node {given.node} publishes no memory of GPUs: {machine.offer.withheld or 'not yet'}"
         )
-    return _format_nodes(given, nodes)
+    groups = make_group_views(found.gpu_pods, time.time()) if has_groups else None
+    return _format_answer(given, nodes, groups, _find_policies(given, cluster))
+
+
+def _find_policies(given: argparse.Namespace, cluster: Cluster) -> list[PolicyView] | None:
+    """Return the policies; None if they are not asked for, or who asks for all may not see them.
+
+    Raises:
+        CgpuError: the cluster cannot be asked.
+    """
+    from cgpu_k8s.apiserver.errors import ForbiddenError  # noqa: PLC0415 (as above)
+    from cgpu_k8s.apiserver.tasks import run_coroutine  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.fetch import fetch_policies  # noqa: PLC0415 (likewise)
+
+    if given.node or not (given.units or given.output):
+        return None
+    try:
+        return run_coroutine(fetch_policies(cluster))
+    except ForbiddenError:
+        if given.units:
+            raise
+        return None
 
 
 def _parse_kind(word: str) -> str:
@@ -129,15 +163,22 @@ def _parse_name(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _format_nodes(given: argparse.Namespace, nodes: list[NodeView]) -> str:
+def _format_answer(
+    given: argparse.Namespace,
+    nodes: list[NodeView],
+    groups: list[GroupView] | None,
+    policies: list[PolicyView] | None,
+) -> str:
     if given.output:
         from cgpu_k8s.inspect.document import FORMATS, make_document  # noqa: PLC0415 (as above)
 
-        return FORMATS[given.output](make_document(nodes))
-    from cgpu_k8s.inspect.text import CORES, MEMORY, format_details, format_summary  # noqa: PLC0415 (as above)
+        return FORMATS[given.output](make_document(nodes, groups, policies))
+    from cgpu_k8s.inspect import text  # noqa: PLC0415 (as above)
 
-    show = format_details if given.details else format_summary
-    tables = [show(nodes, MEMORY), *([show(nodes, CORES)] if given.core else [])]
+    show = text.format_details if given.details else text.format_summary
+    tables = [show(nodes, text.MEMORY), *([show(nodes, text.CORES)] if given.core else [])]
+    tables += [] if groups is None else [text.format_groups(groups)]
+    tables += [] if policies is None else [text.format_units(policies)]
     return "\n".join(tables)
 
 

@@ -2,7 +2,8 @@
 
 Lines are written with tabs, and aligned in the end. Rulers are measured before that: that of the
 summary is 20 longer than its first row, that of the details 10 longer than all rows of the first
-node; a row counts with its tabs and its end.
+node; a row counts with its tabs and its end. Groups and units, of which the published program knows
+nothing, are further tables.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cgpu_k8s.inspect.cluster import NodeView, PodView
+    from cgpu_k8s.inspect.coscheduling import GroupView, PolicyView
 
 _LARGEST_IN_GIB = 100  # a GPU with more units than this counts MiB
 _SUMMARY_RULER, _DETAILS_RULER = 20, 10
+_UNKNOWN = "unknown"
 
 
 class TableResource(NamedTuple):
@@ -117,12 +120,41 @@ def _format_total(node: NodeView, part: int) -> str:
     return f"Allocated :\t{used} ({_to_percent(used, total)}%)\t\nTotal :\t{total} \t\n"
 
 
+def format_groups(groups: Sequence[GroupView]) -> str:
+    """Return one line for each group of pods."""
+    lines = ["GROUP\tNAMESPACE\tPODS(Placed/Size)\tRESERVED\tMISSING\n"]
+    for each in groups:
+        reserved = ",".join(f"{node}:{pods}" for node, pods in each.reserved.items())
+        placed = f"{each.placed}/{_UNKNOWN if each.size is None else each.size}"
+        cells = [each.name, each.namespace, placed, reserved, f"{each.missing}\n"]
+        lines.append("\t".join(cells))
+    return align_columns("".join(lines))
+
+
+def format_units(policies: Sequence[PolicyView]) -> str:
+    """Return one line for each unit of a policy, and one for its pods outside."""
+    lines = ["POLICY\tNAMESPACE\tUNIT\tNODES\tPODS(Counted/Max)\tMESSAGE\n"]
+    for each in policies:
+        rows = [
+            (str(number), unit.nodes, _format_count(unit.pods, unit.most), "")
+            for number, unit in enumerate(each.units, 1)
+        ]
+        rows.append(("", "outside", _format_count(each.outside), each.message))
+        lines += ["\t".join([each.name, each.namespace, *row]) + "\n" for row in rows]
+    return align_columns("".join(lines))
+
+
+def _format_count(pods: int | None, most: int | None = None) -> str:
+    counted = _UNKNOWN if pods is None else str(pods)
+    return counted if most is None else f"{counted}/{most}"
+
+
 def _count_columns(node: NodeView) -> int:
     return max(node.gpus, default=-1) + 1
 
 
 def _format_address(node: NodeView) -> str:
-    return node.offer.address or "unknown"
+    return node.offer.address or _UNKNOWN
 
 
 def _sum_nodes(nodes: Sequence[NodeView], part: int) -> tuple[int, int]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import ApiError, ConflictError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.allocation import Refusal
-from cgpu_k8s.scheduler.placing import allocate_for_binding
+from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
+from cgpu_k8s.scheduler.placing import allocate_for_binding, make_plain_allocation
 from cgpu_k8s.scheduler.policies.pod_writes import list_unit_writes
 from cgpu_k8s.scheduler.policies.unit_choices import check_binding
 from cgpu_k8s.scheduler.reservations import ReservationWriter
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
+    from cgpu_k8s.scheduler.leader_client import WritingClient
 
     Json = dict[str, Any]
 
@@ -49,22 +50,6 @@ class BindError(CgpuError):
         self.outcome = outcome
 
 
-class BindingClient(Protocol):
-    """The requests that a binding takes; ``cgpu_k8s.apiserver.client.Client`` has them."""
-
-    async def get(self, path: str) -> Json:
-        """Return the object at ``path``. Raises ApiError."""
-        ...
-
-    async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
-        """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
-        ...
-
-    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
-        """PATCH ``body``, after ``before``. Raises as ``post`` does."""
-        ...
-
-
 class Binder:
     """Binds pods.
 
@@ -81,12 +66,12 @@ class Binder:
     def __init__(
         self,
         cache: SchedulerCache,
-        api: BindingClient,
+        api: WritingClient,
         problem: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cache, self._api, self._problem, self._clock = cache, api, problem, clock
-        self.reservations = ReservationWriter(cache, api, problem)
+        self._cache, self._api, self._clock = cache, LeaderClient(api, problem), clock
+        self.reservations = ReservationWriter(cache, self._api)
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
         """Bind a pod to the node that its scheduler chose; return DONE or REPEATED.
@@ -97,16 +82,18 @@ class Binder:
         if self._is_done(asked):
             return REPEATED
         pod = await self._find_pod(asked)
-        if not pod.group and (problem := check_binding(self._cache.policies, pod, asked.node)):
-            raise BindError(REFUSED, problem)
-        if not pod.asks_for_gpu:
-            self._cache.policies.mark_sent(pod, asked.node, self._clock())
-            return await self._send_binding(asked, {})
         try:
             if pod.group:
                 await self.reservations.write_all()
         except CgpuError as error:
             raise BindError(FAILED, f"what its group has cannot be written: {error}") from None
+        if problem := check_binding(self._cache.policies, pod, asked.node):
+            raise BindError(REFUSED, problem)
+        if not pod.asks_for_gpu:
+            if self._cache.policies.find_policy(pod):
+                promised = make_plain_allocation(pod, asked.node)
+                self._cache.mark_sent(pod, promised, self._clock())
+            return await self._send_binding(asked, {})
         try:
             allocation = allocate_for_binding(self._cache, pod, asked.node, self._clock())
         except PodRequestError as error:
@@ -129,9 +116,8 @@ class Binder:
 
     async def _find_pod(self, asked: ExtenderBindingArgs) -> Pod:
         assumed = self._cache.assumed.get(asked.uid)
-        promised = self._cache.policies.promised.get(asked.uid)
         known = self._cache.pods.get(asked.uid) or (assumed and assumed.pod)
-        known = known or (promised and promised.pod) or self._cache.plain.pop(asked.uid, None)
+        known = known or self._cache.plain.pop(asked.uid, None)
         if known:
             return known
         try:
@@ -142,27 +128,18 @@ class Binder:
             raise BindError(REFUSED, f"PodUID={asked.uid}: the pod of this name is {found.uid}")
         return found
 
-    def _expect_leading(self) -> None:
-        """Refuse just before a binding is written: we may have been stopped since the call came."""
-        if problem := self._problem():
-            raise BindError(REFUSED, problem)
-
     async def _send_binding(self, asked: ExtenderBindingArgs, notes: dict[str, str]) -> str:
         labels, of_unit = list_unit_writes(self._cache.policies, asked.uid)
         body = _make_binding(asked, {**of_unit, **notes})
         if labels:
             await self._label_pod(asked, labels)
         try:
-            await self._api.post(_make_path(asked, "binding"), body, self._expect_leading)
-        except BindError:
-            self._cache.mark_refused(asked.uid)
-            raise
+            await self._api.post(_make_path(asked, "binding"), body)
         except ConflictError:
             return await self._resolve_conflict(asked)
         except CgpuError as error:
             if not isinstance(error, ApiError) or error.sure:
-                self._cache.mark_refused(asked.uid)
-                raise BindError(FAILED, str(error)) from None
+                raise self._give_up(asked, error) from None
             done, _ = await self._verify_binding(asked)
             if done:
                 return REPEATED
@@ -175,11 +152,14 @@ class Binder:
         """Write a unit's labels, ahead of the binding: with them the pod counts in the unit."""
         change = {"metadata": {"uid": asked.uid, "labels": labels}}
         try:
-            await self._api.patch(_make_path(asked), change, MERGE, self._expect_leading)
+            await self._api.patch(_make_path(asked), change)
         except CgpuError as error:
-            self._cache.mark_refused(asked.uid)
-            outcome = error.outcome if isinstance(error, BindError) else FAILED
-            raise BindError(outcome, str(error)) from None
+            raise self._give_up(asked, error) from None
+
+    def _give_up(self, asked: ExtenderBindingArgs, error: CgpuError) -> BindError:
+        """Return the error of a binding that was surely not carried out."""
+        self._cache.mark_refused(asked.uid)
+        return BindError(REFUSED if isinstance(error, NotLeadingError) else FAILED, str(error))
 
     async def _resolve_conflict(self, asked: ExtenderBindingArgs) -> str:
         """Find out to which node the pod was bound before: if to ours, that is no error."""
@@ -224,13 +204,6 @@ class Binder:
             known = await self._try_refresh(each.pod) and cache.assumed.get(each.pod.uid)
             if known == each and now - each.since > ON_ITS_WAY:
                 cache.forget_pod(each.pod.uid)
-        for promise in cache.policies.list_unconfirmed(now - older):
-            pod = promise.pod
-            if pod.asks_for_gpu:
-                continue  # its share was one of those before
-            last = await self._try_refresh(pod) and cache.policies.promised.get(pod.uid)
-            if last == promise and now - promise.since > ON_ITS_WAY:
-                cache.policies.forget_pod(pod.uid)
 
     async def _try_refresh(self, pod: Pod) -> bool:
         """Read a pod into the cache; return whether the API server answers."""

@@ -17,22 +17,24 @@ from cgpu_k8s.objects.groups import read_reservation
 from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pod_request import WHOLE, compute_pod_part
 from cgpu_k8s.scheduler.allocation import NodeInfo, make_allocation
-from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.gangs import Ask, Spot
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
+from cgpu_k8s.scheduler.policies.group_units import place_in_units
 from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
+from cgpu_k8s.scheduler.policies.policy_records import Promise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cgpu_k8s.objects.nodes import Offer
     from cgpu_k8s.objects.pods import Pod
-
+    from cgpu_k8s.scheduler.gangs import Member
 
 MOST_PLAIN = 1000  # pods without GPUs that are kept for their bindings
 
 
 class AssumedPod(NamedTuple):
-    """The share that a pod will have once it is bound.
+    """The share that a pod will have once it is bound; of no GPU for one that only has a policy.
 
     Attributes:
         pod: the pod as it was when its node was chosen.
@@ -65,7 +67,7 @@ class SchedulerCache:
         freed: how often a node or a share changed so that there may be more room.
         refused: the value of ``freed`` when a pod was last refused, by UID.
         groups: groups of pods, whose reservations are shares that are assumed.
-        policies: the ResourcePolicies; whatever happens here is handed on to them.
+        policies: the ResourcePolicies, which hear of nodes, pods and what is assumed.
         plain: pods without GPUs and policy that were answered last, by UID.
     """
 
@@ -80,7 +82,7 @@ class SchedulerCache:
         self.refused: dict[str, int] = {}
         self.policies = PolicyCache(self._count_freed)
         self.groups = Groups(
-            self._list_rooms, self._reserve_spot, self.forget_pod, lambda: self.freed
+            self._find_spots, self._reserve_spot, self.forget_pod, lambda: self.freed
         )
         self.plain: dict[str, Pod] = {}
         self._entered: dict[str, Allocation] = {}
@@ -132,7 +134,8 @@ class SchedulerCache:
         """Take over a pod that was added or modified."""
         self.policies.update_pod(pod)
         if not pod.asks_for_gpu or pod.final:
-            self._remove_share(pod.uid)
+            if pod.final or pod.node:
+                self._remove_share(pod.uid)
             return
         if not pod.node and self._is_bound(pod.uid):
             return  # older than what is known: its binding was read before the watch showed it
@@ -142,9 +145,10 @@ class SchedulerCache:
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
         if pod.node:
-            self.assumed.pop(pod.uid, None)  # its binding is seen: it has the share in it, or none
             self._record_allocation(pod)
-        self._update_share(pod.uid)
+            self._set_assumed(pod.uid, None)  # its binding is seen: it has the share in it, or none
+        else:
+            self._update_share(pod.uid)
         self._update_group(pod)
 
     def _update_group(self, pod: Pod) -> None:
@@ -158,19 +162,22 @@ class SchedulerCache:
         ask = Ask(pod.gpus, () if part == WHOLE else part)
         self.groups.update_pod(GroupPod(pod.uid, pod.group, pod.created, ask, pod.node or sent))
 
-    def _list_rooms(self) -> list[Room]:
-        return [
-            self.nodes[name].find_room()
+    def _find_spots(
+        self, members: Sequence[Member], here: set[str], now: float
+    ) -> dict[str, Spot] | str:
+        """Find room for pods of a group, of which others are on some nodes already."""
+        rooms = [
+            self.nodes[name].find_room()._replace(joined=name in here)
             for name, offer in self.offers.items()
             if not offer.withheld
         ]
+        return place_in_units(self.policies, members, rooms, now)
 
     def _reserve_spot(self, uid: str, spot: Spot) -> None:
         pod, gpus = self.pods[uid], self.nodes[spot.node].get_uuids(spot.gpus)
         if pod.request:  # else it would be in no group
             allocation = make_allocation(pod.request, spot.node, gpus)
-            self.assumed[uid] = AssumedPod(pod, allocation, 0.0, in_group=True)
-            self._update_share(uid)
+            self._set_assumed(uid, AssumedPod(pod, allocation, 0.0, in_group=True))
 
     def restore_reservations(self, now: float, wall: float) -> None:
         """Reserve again what the leader before us had reserved for groups, as their pods show it.
@@ -215,17 +222,17 @@ class SchedulerCache:
 
         A list of all pods that comes later may be older, and does not have the pod then.
         """
-        self.policies.confirm_pod(pod, now)
         assumed = self.assumed.get(pod.uid)
-        if pod.final or not pod.asks_for_gpu:
-            self._remove_share(pod.uid)
+        if pod.final:
+            self.remove_pod(pod.uid)
         elif pod.node and assumed:
-            allocation, _ = _parse_allocation(pod)
+            there = assumed.allocation._replace(node=pod.node)
+            allocation = _parse_allocation(pod)[0] if pod.asks_for_gpu else there
             if allocation is None:
-                self._forget_share(pod.uid)
-                return
-            self.assumed[pod.uid] = assumed._replace(allocation=allocation, since=now)
-            self._update_share(pod.uid)
+                self.forget_pod(pod.uid)
+            else:
+                confirmed = assumed._replace(allocation=allocation, since=now)
+                self._set_assumed(pod.uid, confirmed)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted, or whose containers have all ended for good."""
@@ -234,9 +241,9 @@ class SchedulerCache:
 
     def _remove_share(self, uid: str) -> None:
         self.groups.remove_pod(uid)
-        for kept in (self.pods, self.bound, self.problems, self.assumed, self.refused):
+        for kept in (self.pods, self.bound, self.problems, self.refused):
             kept.pop(uid, None)
-        self._update_share(uid)
+        self._set_assumed(uid, None)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Take over these pods, and forget all others.
@@ -244,48 +251,37 @@ class SchedulerCache:
         Shares that are assumed for pods that no event has shown yet stay: the list may be older.
         """
         found = {pod.uid: pod for pod in pods}
-        self.policies.keep_pods(found)
-        for uid in self.pods.keys() - found.keys():
+        for uid in (self.pods.keys() | self.policies.begin_list(found)) - found.keys():
             self.remove_pod(uid)
         for pod in found.values():
             self.update_pod(pod)
 
     def assume_pod(self, pod: Pod, allocation: Allocation, now: float) -> None:
         """Count the share that a pod will have, in place of what was assumed before."""
-        self.policies.assume_pod(pod, allocation.node, now)
-        self.assumed[pod.uid] = AssumedPod(pod, allocation, now)
-        self._update_share(pod.uid)
+        self._set_assumed(pod.uid, AssumedPod(pod, allocation, now))
 
     def mark_sent(self, pod: Pod, allocation: Allocation, now: float) -> None:
         """Count the share that a pod will have; its binding is about to be sent, perhaps again."""
-        self.policies.mark_sent(pod, allocation.node, now)
         before = self.assumed.get(pod.uid)
         times = before.sent if before else 0
-        self.assumed[pod.uid] = AssumedPod(pod, allocation, now, times + 1)
-        self._update_share(pod.uid)
+        self._set_assumed(pod.uid, AssumedPod(pod, allocation, now, times + 1))
         self._update_group(pod)
 
     def mark_refused(self, uid: str) -> None:
         """Forget an assumed share if its only binding was refused; else one may be under way."""
-        self.policies.mark_refused(uid)
         assumed = self.assumed.get(uid)
         if assumed and assumed.sent <= 1:
             self.forget_pod(uid)
 
     def forget_pod(self, uid: str) -> None:
         """Forget what was assumed for a pod that surely does not get it, if anything was."""
-        self.policies.forget_pod(uid)
-        self._forget_share(uid)
-
-    def _forget_share(self, uid: str) -> None:
-        assumed = self.assumed.pop(uid, None)
-        self._update_share(uid)
+        assumed = self.assumed.get(uid)
+        self._set_assumed(uid, None)
         if assumed and assumed.sent and uid in self.pods:
             self._update_group(self.pods[uid])
 
     def forget_expired(self, before: float) -> None:
         """Forget the shares that were assumed before a time and whose binding was not sent."""
-        self.policies.forget_expired(before)
         for uid, assumed in list(self.assumed.items()):
             if not assumed.sent and not assumed.in_group and assumed.since < before:
                 self.forget_pod(uid)
@@ -298,10 +294,21 @@ class SchedulerCache:
         """Return whether a pod has, or will have, a share of a GPU."""
         return uid in self._entered
 
+    def _set_assumed(self, uid: str, assumed: AssumedPod | None) -> None:
+        """Replace what is assumed for a pod; its policy and its node count that from now on."""
+        self.assumed.pop(uid, None)
+        promise = None
+        if assumed:
+            self.assumed[uid] = assumed
+            promise = Promise(assumed.pod, assumed.allocation.node, assumed.sent > 0)
+        self.policies.update_promise(uid, promise)
+        self._update_share(uid)
+
     def _update_share(self, uid: str) -> None:
         """Make a node count the share that a pod has now."""
         assumed = self.assumed.get(uid)
-        wanted = self.bound.get(uid) or (assumed.allocation if assumed else None)
+        share = assumed.allocation if assumed and assumed.allocation.gpus else None
+        wanted = self.bound.get(uid) or share
         have = self._entered.pop(uid, None)
         if wanted:
             self._entered[uid] = wanted

@@ -8,15 +8,19 @@ unless a pod of the group was bound by then.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.scheduler.gangs import Member, Spot, place_members
+from cgpu_k8s.scheduler.gangs import Member, Spot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.groups import GroupName
-    from cgpu_k8s.scheduler.gangs import Ask, Room
+    from cgpu_k8s.scheduler.gangs import Ask
+
+    FindSpots = Callable[[Sequence[Member], set[str], float], dict[str, Spot] | str]
 
 HOLD_SECONDS = 120.0
 
@@ -39,6 +43,21 @@ class GroupPod(NamedTuple):
     node: str = ""
 
 
+INCOMPLETE, WAITING, RESERVED, PLACED = "incomplete", "waiting", "reserved", "placed"
+
+
+class _Place(NamedTuple):
+    """The place of a group in the queues for room.
+
+    Attributes:
+        nodes: those where it can get room, by which queues differ.
+        order: creation and UID of its first pod, by which a queue is sorted, and its key.
+    """
+
+    nodes: frozenset[str]
+    order: tuple[str, str, tuple[str, str]]
+
+
 class _Group:
     """The pods of one group, which of them have asked for nodes, and what is reserved."""
 
@@ -48,6 +67,7 @@ class _Group:
         self.spots: dict[str, Spot] = {}
         self.since = 0.0
         self.refusal: tuple[int, str] | None = None  # at how much room that was freed, and why
+        self.queued: _Place | None = None
 
     def list_bound(self) -> list[GroupPod]:
         return [pod for pod in self.pods.values() if pod.node]
@@ -56,6 +76,22 @@ class _Group:
         """Return the pods that have asked and have nothing reserved, the first one first."""
         found = [self.pods[uid] for uid in self.asked if uid not in self.spots]
         return sorted(found, key=lambda pod: (pod.created, pod.uid))
+
+    def find_place(self) -> _Place | None:
+        """Return the group's place in the queues for room; None: it waits for none."""
+        unplaced = self.list_unplaced()
+        if not unplaced or self.explain_missing():
+            return None
+        nodes = frozenset[str]().union(*(self.asked[pod.uid] for pod in unplaced))
+        first = min((pod.created, pod.uid) for pod in self.pods.values())
+        return _Place(nodes, (*first, unplaced[0].group[:2]))
+
+    def find_state(self) -> str:
+        """Return PLACED, or how far the group is."""
+        size = next(iter(self.pods.values())).group.size
+        if len(self.list_bound()) >= size:
+            return PLACED
+        return INCOMPLETE if self.explain_missing() else RESERVED if self.spots else WAITING
 
     def explain_missing(self) -> str:
         """Return why the group cannot be placed yet; "": all its pods have asked."""
@@ -77,7 +113,8 @@ class Groups:
     """All groups of a cluster; the owner of the nodes counts their reservations.
 
     Args:
-        find_rooms: returns the nodes with what is free on them now, without reservations.
+        find_spots: finds room for all pods of a group, which has some on these nodes already, at
+            a time; or returns why there is none, in one sentence.
         reserve: counts the share that a pod will have.
         release: counts it no longer.
         count_freed: returns how often there may have come to be more room.
@@ -88,17 +125,18 @@ class Groups:
 
     def __init__(
         self,
-        find_rooms: Callable[[], Iterable[Room]],
+        find_spots: FindSpots,
         reserve: Callable[[str, Spot], None],
         release: Callable[[str], None],
         count_freed: Callable[[], int],
     ) -> None:
-        self._find_rooms = find_rooms
+        self._find_spots = find_spots
         self._reserve = reserve
         self._release = release
         self._count_freed = count_freed
         self._groups: dict[tuple[str, str], _Group] = {}
         self._keys: dict[str, tuple[str, str]] = {}
+        self._queues: dict[frozenset[str], list[tuple[str, str, tuple[str, str]]]] = {}
         self.unwritten: set[str] = set()
         self._early: dict[str, tuple[frozenset[str], float]] = {}
 
@@ -114,7 +152,8 @@ class Groups:
             group.asked.pop(pod.uid, None)
             group.spots.pop(pod.uid, None)
             self.unwritten.discard(pod.uid)
-        elif pod.uid in self._early:
+        self._queue_group(group)
+        if not pod.node and pod.uid in self._early:
             self.find_spot(pod.uid, *self._early.pop(pod.uid))
 
     def remove_pod(self, uid: str) -> None:
@@ -130,6 +169,7 @@ class Groups:
             self._release(uid)
         if not group.list_bound():
             self._release_group(group)
+        self._queue_group(group)
         if not group.pods:
             del self._groups[key]
 
@@ -155,11 +195,11 @@ class Groups:
             return spot
         if spot:
             self._release_group(group)
+        self._queue_group(group)
         missing = group.explain_missing()
         if missing:
             return missing
-        for each in self._list_ready(until=group):
-            self._place_group(each, now)
+        self._place_in_turn(group, now)
         return group.spots.get(uid) or (group.refusal[1] if group.refusal else "")
 
     def get_since(self, uid: str) -> float:
@@ -170,6 +210,13 @@ class Groups:
         """Return whether a pod of a pod's group is bound."""
         return bool(self._groups[self._keys[uid]].list_bound())
 
+    def count_states(self) -> dict[str, int]:
+        """Return how many groups are in each state."""
+        found = dict.fromkeys((INCOMPLETE, WAITING, RESERVED, PLACED), 0)
+        for group in self._groups.values():
+            found[group.find_state()] += 1
+        return found
+
     def expire(self, now: float) -> None:
         """Release reservations that are too old, of groups of which no pod is bound."""
         early = self._early.items()
@@ -178,6 +225,7 @@ class Groups:
             if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
                 self._release_group(group)
                 group.asked.clear()
+                self._queue_group(group)
 
     def restore(self, spots: Mapping[str, tuple[Spot, float]]) -> None:
         """Take over what is reserved already: the spots of pods, and since when.
@@ -192,38 +240,68 @@ class Groups:
             size = next(iter(group.pods.values())).group.size
             if len(group.spots) < size and not group.list_bound():
                 self._release_group(group)
+            self._queue_group(group)
 
-    def _list_ready(self, until: _Group) -> list[_Group]:
-        """Return the groups that can get room and have none, in order, up to this one."""
-        found = [
-            group
-            for group in self._groups.values()
-            if group.list_unplaced() and not group.explain_missing()
-        ]
-        found.sort(key=lambda group: min((pod.created, pod.uid) for pod in group.pods.values()))
-        return found[: found.index(until) + 1]
-
-    def _place_group(self, group: _Group, now: float) -> None:
-        """Reserve room for a group, unless it had none, and nothing has changed since."""
-        if group.refusal and group.refusal[0] == self._count_freed():
+    def _queue_group(self, group: _Group) -> None:
+        """Put a group that has changed to its place in the queues, or out of them."""
+        place, before = group.find_place(), group.queued
+        if place == before:
             return
+        if before:
+            queue = self._queues[before.nodes]
+            del queue[bisect_left(queue, before.order)]
+            if not queue:
+                del self._queues[before.nodes]
+        if place:
+            insort(self._queues.setdefault(place.nodes, []), place.order)
+        group.queued = place
+
+    def _list_older(self, place: _Place) -> list[_Group]:
+        """Return the groups that wait for the same nodes and come first, in their order."""
+        older = [
+            queue[: bisect_left(queue, place.order)]
+            for nodes, queue in self._queues.items()
+            if not nodes.isdisjoint(place.nodes)
+        ]
+        return [self._groups[key] for _, _, key in merge(*older)]
+
+    def _place_in_turn(self, group: _Group, now: float) -> None:
+        """Reserve room for a group that waits, but first for older ones, which it could take."""
+        found = self._find_room(group, now)
+        if not found or not group.queued:
+            return
+        for older in self._list_older(group.queued):
+            if room := self._find_room(older, now):
+                self._reserve_room(older, room, now)
+                found = None
+        found = found or self._find_room(group, now)
+        if found:
+            self._reserve_room(group, found, now)
+
+    def _find_room(self, group: _Group, now: float) -> dict[str, Spot] | None:
+        """Return room for a group; None: it had none, and nothing has changed since."""
+        if group.refusal and group.refusal[0] == self._count_freed():
+            return None
         bound, name = group.list_bound(), next(iter(group.pods.values())).group
         here = {pod.node for pod in bound} | {spot.node for spot in group.spots.values()}
-        rooms = [room._replace(joined=room.node in here) for room in self._find_rooms()]
         waiting = group.list_unplaced()
         members = [Member(pod.uid, pod.ask, group.asked[pod.uid]) for pod in waiting]
         needed = max(1, name.size - len(bound) - len(group.spots))
-        found = place_members(members, rooms)
+        found = self._find_spots(members, here, now)
         if isinstance(found, str) and needed < len(members):  # more than the group needs
-            found = place_members(members[:needed], rooms)
+            found = self._find_spots(members[:needed], here, now)
         if isinstance(found, str):
             group.refusal = self._count_freed(), f"group {name.name}: {found}"
-            return
+            return None
+        return found
+
+    def _reserve_room(self, group: _Group, found: Mapping[str, Spot], now: float) -> None:
         group.spots |= found
         group.since = now
         self.unwritten |= found.keys()
         for uid, spot in found.items():
             self._reserve(uid, spot)
+        self._queue_group(group)
 
     def _release_group(self, group: _Group) -> None:
         self.unwritten -= group.spots.keys()

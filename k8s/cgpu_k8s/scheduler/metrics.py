@@ -99,13 +99,14 @@ class _Cluster:
             value=not self._unbindable(),
         )
         yield from self._measure_units()
-        yield from (self._count_gpus(), self._count_pods())
+        yield from (self._count_gpus(), self._count_pods(), self._count_groups())
+        yield from self._count_policies()
         reserved = GaugeMetricFamily(
             "cgpu_extender_reservations",
             "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
             labels=["state"],
         )
-        assumed = self._cache.assumed.values()
+        assumed = [each for each in self._cache.assumed.values() if each.allocation.gpus]
         sent = sum(each.sent > 0 for each in assumed)
         reserved.add_metric(["chosen"], len(assumed) - sent)
         reserved.add_metric(["sent"], sent)
@@ -144,6 +145,41 @@ class _Cluster:
         found.add_metric(["decided"], len(cache.bound))
         found.add_metric(["undecided"], len(cache.problems))
         return found
+
+    def _count_groups(self) -> Metric:
+        found = GaugeMetricFamily(
+            "cgpu_cluster_groups", "Groups of pods with GPUs, by state.", labels=["state"]
+        )
+        for state, count in self._cache.groups.count_states().items():
+            found.add_metric([state], count)
+        return found
+
+    def _count_policies(self) -> Iterable[Metric]:
+        """Return what each ResourcePolicy counts."""
+        of_unit, policies = ["namespace", "policy", "unit"], self._cache.policies
+        pods = GaugeMetricFamily(
+            "cgpu_cluster_unit_pods",
+            "Pods that count in a unit of a ResourcePolicy, or are outside.",
+            labels=of_unit,
+        )
+        most = GaugeMetricFamily(
+            "cgpu_cluster_unit_max_pods", "The most pods that a unit takes.", labels=of_unit
+        )
+        waiting = GaugeMetricFamily(
+            "cgpu_cluster_unit_waiting_pods",
+            "Pods that wait because no unit in force has room for them.",
+            labels=["namespace", "policy"],
+        )
+        for policy in policies.list_policies():
+            name = [policy.namespace, policy.name]
+            *sums, outside = policies.get_counts(policy).sum_units()
+            for number, (unit, count) in enumerate(zip(policy.units, sums, strict=True), 1):
+                pods.add_metric([*name, str(number)], count)
+                if unit.most is not None:
+                    most.add_metric([*name, str(number)], unit.most)
+            pods.add_metric([*name, "outside"], outside)
+            waiting.add_metric(name, policies.count_waiting(policy))
+        return pods, most, waiting
 
     def _measure_units(self) -> Iterable[Metric]:
         labels = ["node", "gpu", "uuid"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.objects.allocations import Allocation
-from cgpu_k8s.objects.pod_request import PodRequestError, compute_pod_part
+from cgpu_k8s.objects.pod_request import NOTHING, PodRequestError, compute_pod_part
 from cgpu_k8s.scheduler.allocation import WITHHELD, Choice, Refusal, allocate_gpus, select_node
-from cgpu_k8s.scheduler.policies.unit_choices import exclude_nodes
+from cgpu_k8s.scheduler.policies.unit_choices import UNIT, check_binding, exclude_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +39,8 @@ class FeasibleNodes(NamedTuple):
 def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float) -> FeasibleNodes:
     """Find the nodes with room for a pod, and assume its share on the best of them.
 
+    For a pod without GPUs, none of the nodes that its policy allows is preferred.
+
     Raises:
         PodRequestError: no GPU of any node could give the share.
     """
@@ -48,12 +50,15 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
         here = [name for name in named if name == sent.node]
         refused = {name: _refuse_elsewhere(sent) for name in named if name != sent.node}
         return FeasibleNodes(here, refused, sent.node if here else "")
+    if not pod.asks_for_gpu:
+        return _find_plain_nodes(cache, pod, names, now)
     request = _require_request(pod)
     if pod.group:
         return _find_group_nodes(cache, pod, request, names, now)
     cache.forget_pod(pod.uid)
     fitting, refused = _filter_nodes(cache, request, names)
-    for name, refusal in exclude_nodes(cache.policies, pod, fitting, now).items():
+    policy = cache.policies.find_policy(pod)
+    for name, refusal in exclude_nodes(cache.policies, policy, pod, fitting, now).items():
         refused[name] = refusal
         del fitting[name]
     if not fitting:
@@ -65,6 +70,30 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
     return FeasibleNodes(list(fitting), refused, first)
 
 
+def _find_plain_nodes(
+    cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
+) -> FeasibleNodes:
+    """Find the nodes of the unit in force for a pod without GPUs, and count the pod in it."""
+    policy = cache.policies.find_policy(pod)
+    if policy is None:
+        cache.remember_plain(pod)
+        return FeasibleNodes([*names], {}, "")
+    cache.forget_pod(pod.uid)
+    named = [*names]
+    open_to = [name for name in named if name in cache.policies.nodes]
+    refused = {name: NOT_KNOWN for name in named if name not in cache.policies.nodes}
+    refused |= exclude_nodes(cache.policies, policy, pod, open_to, now)
+    fitting = [name for name in open_to if name not in refused]
+    if fitting:
+        cache.assume_pod(pod, make_plain_allocation(pod, fitting[0]), now)
+    return FeasibleNodes(fitting, refused, "")
+
+
+def make_plain_allocation(pod: Pod, node: str) -> Allocation:
+    """Return what a pod without GPUs gets on a node."""
+    return Allocation(pod.uid, pod.owner, node, (), NOTHING, {})
+
+
 def _find_group_nodes(
     cache: SchedulerCache, pod: Pod, request: PodRequest, names: Iterable[str], now: float
 ) -> FeasibleNodes:
@@ -72,12 +101,16 @@ def _find_group_nodes(
     part = compute_pod_part(request)
     refused: dict[str, Refusal] = {}
     suitable: list[str] = []
+    assumed = cache.assumed.get(pod.uid)
     for name in names:
         offer = cache.offers.get(name)
         if offer is None or offer.withheld:
             why: Refusal | None = _explain_withheld(offer)
         else:
             why = cache.nodes[name].explain_unsuitable(request, part)
+        if assumed and assumed.allocation.node == name and not why:  # its policy may have changed
+            problem = check_binding(cache.policies, pod, name)
+            why = Refusal(UNIT, problem) if problem else None
         if why:
             refused[name] = why
         else:

@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.names import RESERVATION
 from cgpu_k8s.objects.groups import Reservation, write_reservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cgpu_k8s.scheduler.cache import SchedulerCache
-
-    Json = dict[str, Any]
+    from cgpu_k8s.scheduler.leader_client import LeaderClient
 
 _AT_ONCE = 16  # patches on their way
-
-
-class PatchingClient(Protocol):
-    """The request that a reservation takes."""
-
-    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
-        """PATCH ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
-        ...
 
 
 class ReservationWriter:
@@ -40,13 +27,10 @@ class ReservationWriter:
     Args:
         cache: the cluster's.
         api: of the API server.
-        problem: returns why nothing may be written now; "": it may.
     """
 
-    def __init__(
-        self, cache: SchedulerCache, api: PatchingClient, problem: Callable[[], str]
-    ) -> None:
-        self._cache, self._api, self._problem = cache, api, problem
+    def __init__(self, cache: SchedulerCache, api: LeaderClient) -> None:
+        self._cache, self._api = cache, api
         self._lock = asyncio.Lock()
 
     async def write_all(self) -> None:
@@ -56,13 +40,9 @@ class ReservationWriter:
             CgpuError: something is not, and the next call tries again.
         """
         async with self._lock:
-            while not self._problem() and self._cache.groups.unwritten:
+            while not self._api.find_problem() and self._cache.groups.unwritten:
                 ahead = sorted(self._cache.groups.unwritten)[:_AT_ONCE]
                 await asyncio.gather(*map(self._write, ahead))
-
-    def _expect_leading(self) -> None:
-        if problem := self._problem():
-            raise CgpuError(problem)
 
     async def _write(self, uid: str) -> None:
         assumed, unwritten = self._cache.assumed.get(uid), self._cache.groups.unwritten
@@ -76,7 +56,7 @@ class ReservationWriter:
         about = {"uid": uid, "annotations": {RESERVATION: text}}  # of no later pod of this name
         path = PODS.path(pod.name, namespace=pod.namespace)
         try:
-            await self._api.patch(path, {"metadata": about}, MERGE, self._expect_leading)
+            await self._api.patch(path, {"metadata": about})
         except NotFoundError:
             self._cache.remove_pod(uid)
         if self._cache.assumed.get(uid) == assumed:

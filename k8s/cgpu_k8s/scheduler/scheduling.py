@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.scheduler import extender_api
 from cgpu_k8s.scheduler.allocation import FULL
 from cgpu_k8s.scheduler.placing import SENT, UNKNOWN, find_nodes, fits_without
-from cgpu_k8s.scheduler.policies.plain_pods import find_unit_nodes
-from cgpu_k8s.scheduler.policies.unit_choices import UNIT, list_candidates
+from cgpu_k8s.scheduler.policies.unit_choices import list_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.extender_api import ExtenderArgs, ExtenderPreemptionArgs
-    from cgpu_k8s.scheduler.placing import FeasibleNodes
 
 RESOLVABLE = {FULL, UNKNOWN, SENT}  # the end of other pods, or time, may help
 IMPOSSIBLE = "impossible"  # what the pod asks for, on any node
@@ -29,46 +28,34 @@ class Scheduling:
 
     Args:
         cache: the cluster's; a share that is promised in an answer is assumed in it.
-        count: is called with the code and the number of the nodes that a pod is refused on.
         clock: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        cache: SchedulerCache,
-        count: Callable[[str, int], None] = lambda _code, _nodes: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cache, self._count, self._clock = cache, count, clock
+    def __init__(self, cache: SchedulerCache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache, self._clock = cache, clock
 
-    def filter(self, asked: ExtenderArgs) -> Json:
+    def filter(self, asked: ExtenderArgs, codes: Counter[str] | None = None) -> Json:
         """Return the nodes with room, and assume the share on the best.
 
         The scheduler asks for scores only if there are several nodes.
+
+        Args:
+            asked: the pod and the nodes.
+            codes: is given the number of nodes that the pod is refused on, by the reason's code.
         """
-        if not asked.pod.asks_for_gpu and not self._cache.policies.find_policy(asked.pod):
-            self._cache.remember_plain(asked.pod)
-            return extender_api.make_filter_result(asked, asked.names, {}, {})
-        if not asked.pod.group and (problem := self._cache.policies.find_key_problem(asked.pod)):
-            self._count(UNIT, len(asked.names))
-            return extender_api.make_filter_result(
-                asked, [], {}, dict.fromkeys(asked.names, problem)
-            )
+        codes = Counter() if codes is None else codes
         try:
-            found = self._find_nodes(asked)
+            found = find_nodes(self._cache, asked.pod, asked.names, self._clock())
         except PodRequestError as error:
-            self._count(IMPOSSIBLE, len(asked.names))
+            codes[IMPOSSIBLE] += len(asked.names)
             return extender_api.make_filter_result(
                 asked, [], {}, dict.fromkeys(asked.names, str(error))
             )
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
-        codes: dict[str, int] = {}
         for name, (code, sentence) in found.refused.items():
             (failed if code in RESOLVABLE else unresolvable)[name] = sentence
-            codes[code] = codes.get(code, 0) + 1
-        for code, nodes in codes.items():
-            self._count(code, nodes)
+            codes[code] += 1
         return extender_api.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
@@ -79,7 +66,8 @@ class Scheduling:
         if assumed and assumed.allocation.node in asked.names:
             return extender_api.make_host_priorities(asked.names, assumed.allocation.node)
         try:
-            return extender_api.make_host_priorities(asked.names, self._find_nodes(asked).first)
+            first = find_nodes(self._cache, asked.pod, asked.names, self._clock()).first
+            return extender_api.make_host_priorities(asked.names, first)
         except PodRequestError:
             return extender_api.make_host_priorities(asked.names, "")
 
@@ -101,8 +89,3 @@ class Scheduling:
         except PodRequestError:
             nodes = []
         return extender_api.make_preemption_result(asked, nodes)
-
-    def _find_nodes(self, asked: ExtenderArgs) -> FeasibleNodes:
-        if not asked.pod.asks_for_gpu:
-            return find_unit_nodes(self._cache.policies, asked.pod, asked.names, self._clock())
-        return find_nodes(self._cache, asked.pod, asked.names, self._clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ from cgpu_k8s.scheduler.scheduling import Scheduling
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cgpu_k8s.scheduler.binding import BindingClient
     from cgpu_k8s.scheduler.cache import SchedulerCache
+    from cgpu_k8s.scheduler.leader_client import WritingClient
     from cgpu_k8s.scheduler.leader_lease import LeaderLease
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -62,7 +63,7 @@ class Extender:
     def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
         self,
         cache: SchedulerCache,
-        api: BindingClient,
+        api: WritingClient,
         leader_lease: LeaderLease | None,
         missing: Callable[[], str],
         heard: Callable[[], dict[str, float | None]],
@@ -76,13 +77,12 @@ class Extender:
             report,
         )
         self._metrics = Metrics(cache, heard, self.find_problem)
-        refusals = self._metrics.refusals
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
         self._task: asyncio.Future[None] | None = None  # the loop holds tasks by weak references
         self._next_wait = 0.0  # by time.monotonic(): no refusal waits before
-        self._scheduling = Scheduling(cache, lambda code, nodes: refusals.labels(code).inc(nodes))
+        self._scheduling = Scheduling(cache)
 
     def make_application(self) -> web.Application:
         """Return the server's routes."""
@@ -131,9 +131,13 @@ class Extender:
     async def _answer_filter(self, body: bytes) -> object:
         asked = extender_api.read_extender_args(body)
         await self._expect_complete(asked.pod.namespace)
-        answer = self._scheduling.filter(asked)
+        refused = Counter[str]()
+        answer = self._scheduling.filter(asked, refused)
         if not answer["NodeNames"] and await self._hear_of_room(asked.pod.uid):
-            answer = self._scheduling.filter(asked)
+            refused.clear()
+            answer = self._scheduling.filter(asked, refused)
+        for code, nodes in refused.items():
+            self._metrics.refusals.labels(code).inc(nodes)
         if self._cache.groups.unwritten and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._write_reservations())
         return answer

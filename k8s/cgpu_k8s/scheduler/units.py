@@ -21,7 +21,7 @@ from cgpu_k8s.objects.policies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.policies import NodeUnit, ResourcePolicy
 
@@ -82,17 +82,21 @@ class UnitChoice(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A try to find a node for a pod.
+    """A try to find a node for a pod, or for pods of a group together.
 
     Attributes:
-        pod: as it is before its binding.
+        pod: as it is before its binding; of several the first, with what all of them request.
         now: the time, by a clock in seconds that never goes back.
         waits: since when it has lacked room in units, from the choice before; {}: none was.
+        pods: how many they are.
+        fits: returns whether they have room on some nodes, which have room for one.
     """
 
     pod: PolicyPod
     now: float = 0.0
     waits: Mapping[int, float] = {}
+    pods: int = 1
+    fits: Callable[[Sequence[str]], bool] = bool
 
 
 def has_node(unit: NodeUnit, labels: Labels) -> bool:
@@ -128,9 +132,11 @@ def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:
     return tuple(labels[each] for each in policy.keys), ""
 
 
-def find_limit(unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal]) -> str:
-    """Return the resource of which a unit has too little for one more pod; "": it has room."""
-    if unit.most is not None and count.pods >= unit.most:
+def find_limit(
+    unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal], pods: int = 1
+) -> str:
+    """Return the resource of which a unit has too little for more pods; "": it has room."""
+    if unit.most is not None and count.pods + pods > unit.most:
         return _PODS
     for name, most in sorted(unit.most_resources.items()):
         if name in requests and count.resources.get(name, Decimal(0)) + requests[name] > most:
@@ -152,20 +158,22 @@ def choose_unit(
         attempt: for which pod, and when.
         fitting: the labels of the nodes that have room for it, by name.
     """
-    (pod, now, before), reasons = attempt, list[str]()
-    waits = dict(before)
+    pod, now, waits, reasons = attempt.pod, attempt.now, dict(attempt.waits), list[str]()
+    several = attempt.pods > 1
     for number, unit in enumerate(policy.units):
-        limit = find_limit(unit, counts[number], pod.requests)
+        limit = find_limit(unit, counts[number], pod.requests, attempt.pods)
         if limit:
-            reasons.append(_describe_limit(number, unit, counts[number], limit))
+            more = f", and {attempt.pods} more are to come" * several
+            reasons.append(_describe_limit(number, unit, counts[number], limit) + more)
             continue
         nodes = tuple(name for name, labels in fitting.items() if has_node(unit, labels))
-        if nodes:
+        if nodes and attempt.fits(nodes):
             return UnitChoice(number, nodes, _join_reasons(policy, reasons), waits)
         is_first = number not in waits
         since = waits.setdefault(number, now)
         held = _explain_hold(policy, unit, counts[number], now - since, is_first=is_first)
-        reasons.append(f"unit {number + 1} has no node with room" + held)
+        lack = f"no room for all {attempt.pods}" if several else "no node with room"
+        reasons.append(f"unit {number + 1} has {lack}" + held)
         if held:
             timed = policy.next_policy == TIMEOUT_OR_MAX
             again = since + policy.timeout if timed else None
@@ -175,7 +183,8 @@ def choose_unit(
         for name, labels in fitting.items()
         if policy.strategy == PREFER and not any(has_node(unit, labels) for unit in policy.units)
     )
-    if not rest:
+    if not (rest and attempt.fits(rest)):
+        rest = ()
         outside = "no node outside has room" if policy.strategy == PREFER else "no other node may"
         reasons.append(outside)
     return UnitChoice(len(policy.units), rest, _join_reasons(policy, reasons), waits)

@@ -20,6 +20,7 @@ Json = dict[str, Any]
 T = TypeVar("T")
 REFUSED, SILENT = "it refuses connections", "it does not answer"
 _PATIENCE = 10.0  # seconds; the client's
+_RESOLUTION = 1e-6  # seconds: an event loop lets a shorter time pass at once, and virtual time not
 
 
 class Call(NamedTuple):
@@ -120,7 +121,7 @@ class InMemory:
         kind, version = _kind_of(path), int(query["resourceVersion"])
         loop = asyncio.get_running_loop()
         end = loop.time() + float(query["timeoutSeconds"])
-        while (left := end - loop.time()) > 0:
+        while (left := end - loop.time()) > _RESOLUTION:
             news = self._news
             for event in self.store.since(version):
                 version = event.version

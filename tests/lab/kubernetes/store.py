@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 import uuid
+from bisect import bisect_right
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -185,7 +186,7 @@ class Store:
         """What happened after ``version``; 410 if that is not known any more."""
         if version < self.oldest:
             raise Refusal(410, "Expired", f"too old resource version: {version} ({self.oldest})")
-        return [each for each in self.events if each.version > version]
+        return self.events[bisect_right(self.events, version, key=lambda each: each.version) :]
 
     def _change(self, key: Key, wanted: Json, part: str) -> Json:
         old = self.read(key)

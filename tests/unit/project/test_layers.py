@@ -285,7 +285,7 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     }
     pure |= {
         f"cgpu_k8s.scheduler.policies.{name}"
-        for name in ("policy_cache", "unit_choices", "plain_pods", "pod_writes", "policy_status")
+        for name in ("group_units", "policy_cache", "unit_choices", "pod_writes", "policy_status")
     }
     below = set().union(*(reached(name, imports) for name in pure))
     ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}

@@ -31,6 +31,7 @@ class PolicyCache:
         report_room: is called when a pod that was refused may have room.
 
     Attributes:
+        report_room: as above.
         known: the policies, by namespace and name.
         nodes: the labels of nodes, by name.
         pods: the pods that have not ended, by namespace and UID; of namespaces with policies.
@@ -46,7 +47,7 @@ class PolicyCache:
         self.promised: dict[str, Promise] = {}
         self.waits: dict[str, UnitWait] = {}
         self.changed: set[str] = set()
-        self._report_room = report_room
+        self.report_room = report_room
         self._matched: dict[str, ResourcePolicy | None] = {}  # which policy counts a pod, by UID
         self._overlaps: dict[str, str] = {}  # a sentence if others select a pod too, by UID
         self._namespaces: dict[str, str] = {}  # of pods, by UID
@@ -102,7 +103,7 @@ class PolicyCache:
             if wait.pod.namespace == namespace:
                 self.waits[uid] = wait._replace(again=0.0)
         self.changed.add(namespace)
-        self._report_room()
+        self.report_room()
 
     def _match_pod(self, pod: Pod) -> None:
         self._matched[pod.uid], overlap = self.find_policies(pod)
@@ -131,10 +132,20 @@ class PolicyCache:
         given = PolicyPod(pod.uid, pod.namespace, pod.labels)
         return find_policy([each.policy for each in known.values() if each.policy], given)
 
-    def find_key_problem(self, pod: Pod) -> str:
-        """Return why its policy cannot count a pod; "": it can, or the pod has no policy."""
-        policy = self.find_policy(pod)
-        return read_key(policy, pod.labels)[1] if policy else ""
+    def find_counted(self, uid: str) -> tuple[Pod | None, ResourcePolicy | None]:
+        """Return a pod that was seen and the policy that counts it; None: there is none."""
+        pod = self.pods.get(self._namespaces.get(uid, ""), {}).get(uid)
+        return pod, self._matched.get(uid)
+
+    def list_policies(self) -> list[ResourcePolicy]:
+        """Return the policies that can be followed."""
+        known = (each for names in self.known.values() for each in names.values())
+        return [each.policy for each in known if each.policy]
+
+    def count_waiting(self, policy: ResourcePolicy) -> int:
+        """Return how many pods of a policy lack room."""
+        waiting = (wait.policy for uid, wait in self.waits.items() if uid not in self.promised)
+        return sum(each[:2] == policy[:2] for each in waiting)
 
     def get_counts(self, policy: ResourcePolicy) -> UnitCounts:
         """Return the counts of a policy's units."""
@@ -201,7 +212,7 @@ class PolicyCache:
     def _count_anew(self) -> None:
         self._counts.clear()
         self.changed |= self.known.keys()
-        self._report_room()
+        self.report_room()
 
     def update_pod(self, pod: Pod) -> None:
         """Take over a pod that was added or modified."""
@@ -225,7 +236,7 @@ class PolicyCache:
         self._count_pod(uid)
         self.changed.add(pod.namespace)
         if before and before.node:  # it may count less than before
-            self._report_room()
+            self.report_room()
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that was deleted, or whose containers have all ended for good."""
@@ -242,18 +253,14 @@ class PolicyCache:
         for counts in self._list_counts(namespace):
             counts.remove_pod(uid)
         self.changed.add(namespace)
-        self._report_room()
+        self.report_room()
 
-    def keep_pods(self, uids: Collection[str]) -> None:
-        """Forget all pods but these; the caller then takes over each of them.
-
-        Those that were promised a node and that no event has shown stay: the list may be older.
-        """
-        for uid in {uid for known in self.pods.values() for uid in known}.difference(uids):
-            self.remove_pod(uid)
+    def begin_list(self, uids: Collection[str]) -> set[str]:
+        """Begin to take over a list of all pods; return those that are gone, to be removed."""
         for uid in self.waits.keys() - uids:
             del self.waits[uid]
         self._unlisted.clear()
+        return {uid for known in self.pods.values() for uid in known}.difference(uids)
 
     def list_unlisted(self) -> list[str]:
         """Return the namespaces whose pods have to be listed: their first policy is new."""
@@ -278,47 +285,23 @@ class PolicyCache:
             if pod.uid not in removed and not (before and before.node):
                 self.update_pod(pod)
 
-    def assume_pod(self, pod: Pod, node: str, now: float) -> None:
-        """Count a pod that was promised a node, in place of what was promised before."""
-        self._promise(pod, node, now, 0)
-
-    def mark_sent(self, pod: Pod, node: str, now: float) -> None:
-        """Count a pod whose binding is about to be sent, perhaps again."""
-        before = self.promised.get(pod.uid)
-        if before and before.sent and before.node == node:
-            self.promised[pod.uid] = before._replace(since=now, sent=before.sent + 1)
-        else:
-            self._promise(pod, node, now, 1 + (before.sent if before else 0))
-
-    def _promise(self, pod: Pod, node: str, now: float, sent: int) -> None:
-        policy = self.find_policy(pod)
-        if policy is None or self.get_pod(pod).node:
+    def update_promise(self, uid: str, promise: Promise | None) -> None:
+        """Count a pod where it was promised a node; None: nowhere, unless it is seen on one."""
+        if promise is None:
+            self._forget_promise(uid)
             return
-        number = self.find_open_unit(policy, pod, node)
+        pod, policy = self.get_pod(promise.pod), self.find_policy(promise.pod)
+        if policy is None:
+            return
+        number = self.find_open_unit(policy, pod, promise.node)
         inside = isinstance(number, int) and number < len(policy.units)
         unit = policy.units[number] if inside and isinstance(number, int) else None
-        self.promised[pod.uid] = Promise(self.get_pod(pod), node, unit, now, sent)
-        self._matched[pod.uid], self._namespaces[pod.uid] = policy, pod.namespace
-        self._count_pod(pod.uid)
+        self.promised[uid] = promise._replace(pod=pod, unit=unit)
+        self._matched[uid], self._namespaces[uid] = policy, pod.namespace
+        self._count_pod(uid)
         self.changed.add(pod.namespace)
 
-    def confirm_pod(self, pod: Pod, now: float) -> None:
-        """Take over a pod that was read ahead of the watch, which has yet to show it."""
-        promise = self.promised.get(pod.uid)
-        if pod.final:
-            self.remove_pod(pod.uid)
-        elif pod.node and promise:
-            self.promised[pod.uid] = promise._replace(node=pod.node, since=now)
-            self._count_pod(pod.uid)
-
-    def mark_refused(self, uid: str) -> None:
-        """Forget a promise if its only binding was refused; else one may be under way."""
-        promise = self.promised.get(uid)
-        if promise and promise.sent <= 1:
-            self.forget_pod(uid)
-
-    def forget_pod(self, uid: str) -> None:
-        """Forget what was promised to a pod that surely does not get it, if anything was."""
+    def _forget_promise(self, uid: str) -> None:
         promise = self.promised.pop(uid, None)
         if promise is None:
             return
@@ -327,17 +310,7 @@ class PolicyCache:
             self._namespaces.pop(uid, None)
             self._matched.pop(uid, None)
         self.changed.add(promise.pod.namespace)
-        self._report_room()
-
-    def forget_expired(self, before: float) -> None:
-        """Forget what was promised before a time to pods whose binding was not sent."""
-        for uid, promise in list(self.promised.items()):
-            if not promise.sent and promise.since < before:
-                self.forget_pod(uid)
-
-    def list_unconfirmed(self, before: float) -> list[Promise]:
-        """Return the promises whose binding was sent before a time, and is not seen yet."""
-        return [each for each in self.promised.values() if each.sent and each.since < before]
+        self.report_room()
 
 
 def _list_counted(pod: Pod) -> tuple[object, ...]:

@@ -9,15 +9,15 @@ import asyncio
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import EVENTS, PODS, RESOURCE_POLICIES
 from cgpu_k8s.names import RETRY, VIRTUAL_TAINT
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.policies import BEFORE_NEXT, ECS
+from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
 from cgpu_k8s.scheduler.policies.pod_writes import write_cost
 from cgpu_k8s.scheduler.policies.policy_status import make_event, make_status, make_status_change
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from cgpu_k8s.objects.pods import Pod
+    from cgpu_k8s.scheduler.leader_client import WritingClient
     from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
     from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy
 
@@ -33,26 +34,6 @@ if TYPE_CHECKING:
 
 LOOK = 1.0  # seconds between two looks at what has changed
 AGAIN = 10.0  # seconds after which a namespace is tried again whose writes failed
-
-
-class PolicyClient(Protocol):
-    """The requests that a controller makes; ``cgpu_k8s.apiserver.client.Client`` has them."""
-
-    async def get(self, path: str) -> Json:
-        """Return the object at ``path``. Raises ApiError."""
-        ...
-
-    async def post(self, path: str, body: Json) -> Json:
-        """POST ``body``. Raises ApiError."""
-        ...
-
-    async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
-        """PATCH ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
-        ...
-
-
-class NotLeadingError(CgpuError):
-    """Another replica writes now."""
 
 
 class PolicyController:
@@ -68,14 +49,14 @@ class PolicyController:
 
     def __init__(
         self,
-        api: PolicyClient,
+        api: WritingClient,
         policies: PolicyCache,
         problem: Callable[[], str],
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._policies, self._problem, self._report = api, policies, problem, report
-        self._clock = clock
+        self._api, self._policies = LeaderClient(api, problem), policies
+        self._report, self._clock = report, clock
         self._delayed: dict[str, float] = {}  # until when, by namespace
         self._tolerant: set[str] = set()  # UIDs of pods that tolerate virtual nodes
         self._warned: dict[str, str] = {}  # the messages of events, by UIDs of policies
@@ -84,7 +65,7 @@ class PolicyController:
         """Write until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
-            if not self._problem():
+            if not self._api.find_problem():
                 await self.write_changes()
 
     async def write_changes(self) -> None:
@@ -110,16 +91,12 @@ class PolicyController:
             return False
         return True
 
-    def _expect_leading(self) -> None:
-        if problem := self._problem():
-            raise NotLeadingError(problem)
-
     async def _change_pod(self, pod: Pod, metadata: Json, **members: Json) -> None:
         """Change a pod, unless it is gone or another one has its name."""
         path = PODS.path(pod.name, namespace=pod.namespace)
         body = {"metadata": {"uid": pod.uid, **metadata}, **members}
         try:
-            await self._api.patch(path, body, MERGE, self._expect_leading)
+            await self._api.patch(path, body)
         except NotFoundError:
             return
 
@@ -133,6 +110,7 @@ class PolicyController:
             evicting = pod.nominated and wait.policy.preempt == BEFORE_NEXT
             if pod.node or uid in self._policies.promised or evicting:
                 continue
+            self._policies.report_room()  # its group is searched for anew
             due = waits[uid] = wait._replace(again=now + AGAIN)  # if it is not woken now
             await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
             if waits.get(uid) is due:
@@ -200,7 +178,7 @@ class PolicyController:
         change = make_status_change(known.status, status)
         body = {"metadata": {"uid": known.uid}, **change}
         with suppress(NotFoundError):  # it is gone, or another system's kind has no status
-            await self._api.patch(path, body, MERGE, self._expect_leading)
+            await self._api.patch(path, body)
         message = status.get("message", "")
         if message and message not in {known.status.get("message"), self._warned.get(known.uid)}:
             when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -40,16 +40,14 @@ class Promise(NamedTuple):
     Attributes:
         pod: as it was then.
         node: the name of the node; until the pod's binding, one of those that it may get.
+        sent: whether its binding was sent.
         unit: of its policy; None: outside all units.
-        since: when, by a clock in seconds that never goes back.
-        sent: how often its binding was sent.
     """
 
     pod: Pod
     node: str
-    unit: NodeUnit | None
-    since: float
-    sent: int = 0
+    sent: bool
+    unit: NodeUnit | None = None
 
 
 class UnitWait(NamedTuple):

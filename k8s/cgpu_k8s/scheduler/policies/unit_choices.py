@@ -25,13 +25,16 @@ SOON = 1.0  # seconds after which the next unit is tried where nothing could be 
 
 
 def exclude_nodes(
-    policies: PolicyCache, pod: Pod, names: Collection[str], now: float
+    policies: PolicyCache,
+    policy: ResourcePolicy | None,
+    pod: Pod,
+    names: Collection[str],
+    now: float,
 ) -> dict[str, Refusal]:
     """Return the nodes among those with room for a pod that are not of the unit in force, and why.
 
     A pod that finds no room in a unit waits for it, or tries the next one, from now on.
     """
-    policy = policies.find_policy(pod)
     if policy is None:
         return {}
     key, problem = read_key(policy, pod.labels)
@@ -40,21 +43,27 @@ def exclude_nodes(
     given = make_policy_pod(policies.get_pod(pod), policy)
     fitting = {name: policies.nodes.get(name, {}) for name in names}
     counts = policies.get_counts(policy).count_units(key, without=pod.uid)
-    wait = policies.waits.get(pod.uid)
-    before = dict(wait.units) if wait and wait.policy == policy else {}
+    before = get_waits(policies, pod, policy)
     if policy.preempt == BEFORE_NEXT and pod.nominated:
         labels = policies.nodes.get(pod.nominated, {})
         before = {n: since for n, since in before.items() if not has_node(policy.units[n], labels)}
     choice = choose_unit(policy, counts, Attempt(given, now, before), fitting)
     if [*names] != [pod.nominated]:  # the only node that it was asked about: others may have room
-        _keep_wait(policies, pod, policy, choice, now)
+        keep_wait(policies, pod, policy, choice, now)
     refusal = Refusal(UNIT, _describe_choice(policy, choice))
     return dict.fromkeys(fitting.keys() - set(choice.nodes), refusal)
 
 
-def _keep_wait(
+def get_waits(policies: PolicyCache, pod: Pod, policy: ResourcePolicy) -> dict[int, float]:
+    """Return since when a pod lacks room in units of its policy, by their numbers."""
+    wait = policies.waits.get(pod.uid)
+    return dict(wait.units) if wait and wait.policy == policy else {}
+
+
+def keep_wait(
     policies: PolicyCache, pod: Pod, policy: ResourcePolicy, choice: UnitChoice, now: float
 ) -> None:
+    """Record in which units a pod lacked room, and when it is to be tried again."""
     if choice.nodes and not choice.waits:
         policies.waits.pop(pod.uid, None)
         return
@@ -103,8 +112,7 @@ def list_candidates(
     if key is None:
         return []
     labels = {name: policies.nodes.get(name, {}) for name in names}
-    wait = policies.waits.get(pod.uid)
-    before = wait.units if wait and wait.policy == policy else {}
+    wait, before = policies.waits.get(pod.uid), get_waits(policies, pod, policy)
     if wait and wait.policy == policy and wait.held is not None:
         waits_idly = policy.preempt != BEFORE_NEXT and policy.next_policy != MAX_ONLY
         unit = policy.units[wait.held]

@@ -34,9 +34,11 @@ from lab.kubernetes.manifests import (
 from lab.kubernetes.objects import binding
 from lab.kubernetes.store import KINDS, Key
 from lab.products import distribution
+from lab.worlds.extender import policy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # a file is packed first
 
+POLICIES = ("scheduling.alibabacloud.com", "resourcepolicies")
 LIKE_MACOS = Path(__file__).resolve().parents[3] / "programs" / "like_macos.py"
 A = gpus("a", V100, V100)
 A0, A1 = A
@@ -88,7 +90,8 @@ class Lab(NamedTuple):
 def put(server: FakeServer, *objects: Any) -> None:
     """Let the server have objects as they are, bound pods among them."""
     for each in objects:
-        kind = KINDS["", "pods" if "spec" in each else "events" if "type" in each else "nodes"]
+        plural = "pods" if "spec" in each else "events" if "type" in each else "nodes"
+        kind = KINDS[POLICIES if "units" in each.get("spec", ()) else ("", plural)]
         key = Key(kind, each["metadata"].get("namespace", ""), each["metadata"]["name"])
         server.change(lambda store, key=key, each=each: store.items.update({key: each}))
 
@@ -147,6 +150,36 @@ def test_compute_percentages_are_a_second_table(lab: Lab) -> None:
     memory, compute = lab.shown("--core").split("\n\n", 1)
     assert memory + "\n" == TABLE
     assert compute.endswith("Allocated/Total GPU Core In Cluster:\n0/0 (0%)  \n")
+
+
+def test_groups_and_units_are_further_tables(lab: Lab) -> None:
+    """COS-8; the published table stays as it is."""
+    member = pod("of-job", 2)
+    member["metadata"]["labels"] = {"gpu-topology": "job", "gpu-topology-replica": "2"}
+    status = {"units": [{"pods": 3}], "outside": 0}
+    put(lab.server, member, {**policy({"max": 5}), "status": status})
+    try:
+        nodes, groups, units = lab.shown("--groups", "--units").split("\n\n")
+        assert nodes + "\n" == TABLE
+        assert groups.splitlines()[1].split()[:3] == ["job", "default", "0/2"]
+        assert units.splitlines()[1].split() == ["rule", "ns", "1", "any", "3/5"]
+        content = json.loads(lab.shown("-o", "json"))
+        assert [each["missing"] for each in content["groups"]] == ["1 of its 2 pods are not there"]
+        assert [each["name"] for each in content["policies"]] == ["rule"]
+        lab.server.fail(Fault(path=".*resourcepolicies.*", status=403, reason="Forbidden", times=2))
+        assert json.loads(lab.shown("-o", "json"))["policies"] is None
+        assert "with 403" in lab.refused("--units")
+        lab.server.fail(Fault(path=".*resourcepolicies.*", status=404, reason="NotFound"))
+        assert lab.shown("--units").endswith("MESSAGE\n")
+        assert "1 of its 2 pods are there" in lab.shown("--why", "of-job")
+        alone = json.loads(lab.shown("gpu-a", "-o", "json"))
+        assert (alone["groups"], alone["policies"]) == (None, None)
+    finally:
+        for key in (
+            Key(KINDS["", "pods"], "default", "of-job"),
+            Key(KINDS[POLICIES], "ns", "rule"),
+        ):
+            lab.server.change(lambda store, key=key: store.items.pop(key))
 
 
 def test_why_a_pod_waits(lab: Lab) -> None:
@@ -305,19 +338,13 @@ def test_no_kubeconfig_and_no_server(lab: Lab, tmp_path: Path) -> None:
     assert hint.endswith(f" of {tmp_path / 'config'} is right")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--why", "p", "node"],
-        ["--why", "p", "--core"],
-        ["-n", "ns"],
-        ["-o", "json", "--core"],
-        ["-o", "xml"],
-        ["-d", "-o", "json"],
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(lab: Lab, words: list[str]) -> None:
-    assert lab.run(*words).returncode == 2
+WRONG = ("--why p node", "--why p --core", "--why p --groups", "-n ns", "-o json --core", "-o xml",
+         "-o json --groups", "-d -o json", "gpu-a --units")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_options_that_do_not_go_together_are_refused(lab: Lab, words: str) -> None:
+    assert lab.run(*words.split()).returncode == 2
 
 
 SPACE = "of-inspect"

@@ -6,6 +6,7 @@ COS-1 to COS-5.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from cgpu_k8s import names
 from cgpu_k8s.apiserver.client import MERGE, open_client
-from cgpu_k8s.apiserver.errors import ApiError
+from cgpu_k8s.apiserver.errors import ApiError, NotFoundError
 from cgpu_k8s.apiserver.resources import NODES, PODS, RESOURCE_POLICIES
 from lab.cluster import crowd
 from lab.containers.enclosure import wait_until
@@ -23,7 +24,7 @@ from lab.kubernetes.programs import Release, newer
 from lab.kubernetes.scheduler import install, scheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -32,7 +33,8 @@ PATIENCE = 120.0
 ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 POOLS = {"reserved-0": "reserved", "reserved-1": "reserved", "spot-0": "spot", "other-0": "other"}
 VIRTUAL = {"key": "virtual-kubelet.io/provider", "value": "x", "effect": "NoSchedule"}
-SETS = "/apis/apps/v1/namespaces/default/replicasets"
+APPS = "/apis/apps/v1/namespaces/default"
+SETS, DEPLOYMENTS = f"{APPS}/replicasets", f"{APPS}/deployments"
 # The published documents' kind of policy: two pools, of which each has a limit, and virtual nodes.
 UNITS = [
     {"nodeSelector": {"pool": "reserved"}, "max": 3},
@@ -56,7 +58,8 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iter
 @pytest.fixture(name="plane")
 def _plane(cluster: ControlPlane) -> Iterator[ControlPlane]:
     yield cluster
-    crowd.asked(cluster, lambda client: client.delete(policy_path("web")))
+    with contextlib.suppress(NotFoundError):  # a test has done so
+        crowd.asked(cluster, lambda client: client.delete(policy_path("web")))
     crowd.asked(cluster, crowd.remove_pods)
 
 
@@ -95,6 +98,69 @@ def web(name: str) -> Json:
     made = pod(name, schedulerName="ack-co-scheduler", terminationGracePeriodSeconds=0)
     made["metadata"]["labels"] = {"app": "web"}
     return made
+
+
+def slow(name: str, rev: str) -> Json:
+    """A pod of which a node has room for one, and which goes on after it was deleted."""
+    made = web(name)
+    made["metadata"]["labels"]["rev"] = rev
+    made["spec"] |= {"terminationGracePeriodSeconds": 300}
+    made["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "40"}}
+    return made
+
+
+@contextlib.contextmanager
+def rolling(plane: ControlPlane) -> Iterator[Callable[[], None]]:
+    """Two pods, and what replaces them: a Deployment, or where no controller is, the test."""
+    if not plane.release.has_controllers:
+        for number in range(2):
+            create(plane, pods_path(), slow(f"old-{number}", "1"))
+
+        def roll() -> None:
+            for number in range(2):
+                crowd.asked(plane, lambda client, n=number: client.delete(pod_path(f"old-{n}")))
+                create(plane, pods_path(), slow(f"new-{number}", "2"))
+
+        yield roll
+        return
+    template = {key: slow("any", "1")[key] for key in ("metadata", "spec")}
+    template["metadata"].pop("name")
+    item = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}},
+            "template": template,
+        },
+    }
+    change = {"spec": {"template": {"metadata": {"labels": {"rev": "2"}}}}}
+    with controllers(
+        plane, "deployment-controller", "replicaset-controller", "serviceaccount-controller"
+    ):
+        create(plane, DEPLOYMENTS, item)
+        yield lambda: crowd.asked(
+            plane, lambda client: client.patch(f"{DEPLOYMENTS}/web", change, MERGE)
+        )
+        crowd.asked(plane, lambda client: client.delete(f"{DEPLOYMENTS}/web"))
+        for each in plane.read(SETS)["items"]:
+            name = each["metadata"]["name"]
+            crowd.asked(plane, lambda client, gone=name: client.delete(f"{SETS}/{gone}"))
+
+
+def waiting(plane: ControlPlane, words: str) -> list[str]:
+    """The pods whose scheduler gives this reason."""
+    return [
+        each["metadata"]["name"]
+        for each in plane.read(pods_path())["items"]
+        if any(
+            words in of.get("message", "")
+            for of in each["status"].get("conditions", [])
+            if of["status"] == "False"
+        )
+    ]
 
 
 def where(plane: ControlPlane) -> dict[str, str]:
@@ -155,6 +221,44 @@ def test_cos_3_a_pod_waits_for_room_in_its_unit_as_long_as_the_policy_has_it_wai
     wait_until(waits, "it waits", PATIENCE)
     assert where(plane) == {}
     wait_until(lambda: where(plane) == {"patient": "spot"}, "its time is over", 30.0)
+
+
+def test_cos_3_a_rolling_update_stays_in_its_unit(plane: ControlPlane) -> None:
+    """COS-3: unit 1 has room for two pods, and the old ones end slowly; no kubelet runs here."""
+    units = [{"nodeSelector": {"pool": pool}} for pool in ("reserved", "spot")]
+    apply_policy(plane, units=units, whenTryNextUnits={"policy": "LackResourceAndNoTerminating"})
+    with rolling(plane) as roll:
+        wait_until(lambda: len(where(plane)) == 2, "the old pods are bound", PATIENCE)
+        old = {*where(plane)}
+        roll()
+        held = "2 of its pods are ending"
+        wait_until(lambda: len(waiting(plane, held)) == 2, "the new pods wait", PATIENCE)
+        assert where(plane).keys() == old
+        for count, name in enumerate(old, 1):
+            crowd.asked(plane, lambda client, gone=name: crowd.remove_pod(client, gone))
+            wait_until(
+                lambda of=count: len(where(plane).keys() - old) == of, f"{count} is bound", PATIENCE
+            )
+        assert [*where(plane).values()] == ["reserved"] * 2
+
+
+def test_cos_5_pods_go_on_when_their_policy_is_deleted(plane: ControlPlane) -> None:
+    """COS-4, COS-5: they keep what their deletion costs; new ones have no unit and no cost."""
+    apply_policy(plane, units=[{"nodeSelector": {"pool": "reserved"}, "max": 1}])
+    for name in ("first", "second"):
+        create(plane, pods_path(), web(name))
+        wait_until(lambda: where(plane), "the first is bound", PATIENCE)
+    wait_until(lambda: waiting(plane, "has 1 of its 1 pods"), "the second waits", PATIENCE)
+    crowd.asked(plane, lambda client: client.delete(policy_path("web")))
+    wait_until(lambda: len(where(plane)) == 2, "the second is bound", PATIENCE)
+    create(plane, pods_path(), web("third"))
+    wait_until(lambda: len(where(plane)) == 3, "the third is bound", PATIENCE)
+    notes = {
+        each["metadata"]["name"]: each["metadata"].get("annotations", {})
+        for each in plane.read(pods_path())["items"]
+    }
+    costs = {name: of.get(names.DELETION_COST) for name, of in notes.items()}
+    assert costs == {"first": "100", "second": None, "third": None}
 
 
 def test_cos_4_a_policy_that_is_edited_counts_anew(plane: ControlPlane) -> None:

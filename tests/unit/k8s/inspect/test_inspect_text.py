@@ -258,7 +258,7 @@ def test_a_request_that_no_gpu_of_ours_could_give_is_counted_as_others_count_it(
 
 def test_the_document_has_the_same_figures_in_both_forms() -> None:
     nodes = shown([node("gpu-a", A, "core_mem"), published_node("n", 141, 1)], TIMED)
-    content = make_document(nodes)
+    content = make_document(nodes, [], None)
     assert (
         json.loads(FORMATS["json"](content)) == yaml.safe_load(FORMATS["yaml"](content)) == content
     )

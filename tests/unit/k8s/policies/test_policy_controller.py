@@ -86,7 +86,8 @@ class World:
             raise NotFoundError("none", status=404)
         return self.items[path]
 
-    async def post(self, path: str, body: Json) -> Json:
+    async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
+        before()
         self.writes.append((path, body))
         return body
 

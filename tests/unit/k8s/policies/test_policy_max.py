@@ -17,6 +17,7 @@ from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_k8s.scheduler import units
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.extender_api import ExtenderArgs
+from cgpu_k8s.scheduler.placing import make_plain_allocation
 from cgpu_k8s.scheduler.policies import policy_cache, unit_choices
 from cgpu_k8s.scheduler.policies.policy_informer import read_known_policy
 from cgpu_k8s.scheduler.policies.unit_choices import check_binding
@@ -68,7 +69,7 @@ def test_200_replicas_over_three_units_of_50_100_and_any_number_are_where_they_b
             continue
         asked, node = chosen.pop(chance.randrange(len(chosen)))
         assert check_binding(cache.policies, asked, node) == ""
-        cache.policies.mark_sent(asked, node, now)
+        cache.mark_sent(asked, make_plain_allocation(asked, node), now)
         if chance.random() < 0.1:
             cache.mark_refused(asked.uid)
             waiting.append(asked)
@@ -104,7 +105,7 @@ class Cluster:
         asked, policies = self.there[uid], self.cache.policies
         if check_binding(policies, asked, node):
             return
-        policies.mark_sent(asked, node, self.now)
+        self.cache.mark_sent(asked, make_plain_allocation(asked, node), self.now)
         if outcome == "refused" or asked.node:
             self.cache.mark_refused(uid)
         elif outcome == "late":

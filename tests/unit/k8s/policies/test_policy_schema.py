@@ -15,6 +15,10 @@ import yaml
 from cgpu_k8s.apiserver.resources import RESOURCE_POLICIES
 from cgpu_k8s.objects import policies
 from cgpu_k8s.objects.policies import PolicyError, read_policy
+from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
+from cgpu_k8s.scheduler.policies.policy_informer import read_known_policy
+from cgpu_k8s.scheduler.policies.policy_status import make_status
+from lab.worlds.extender import policy
 
 pytestmark = pytest.mark.unit
 
@@ -23,6 +27,7 @@ CHART = Path(__file__).resolve().parents[4] / "deploy" / "charts" / "cgpu"
 CRD = yaml.safe_load((CHART / "files" / "resourcepolicies.yaml").read_text())
 [VERSION] = CRD["versions"]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+MIXED = "x-kubernetes-int-or-string"
 FREE = "x-kubernetes-preserve-unknown-fields"
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 
@@ -30,6 +35,8 @@ TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean"
 def accepts(schema: Json, value: Any) -> bool:
     """Whether an API server accepts a value, as far as the schema's words go."""
     kind = schema.get("type")
+    if MIXED in schema and (isinstance(value, bool) or not isinstance(value, int | str)):
+        return False
     if kind and (not isinstance(value, TYPES[kind]) or (kind == "integer") > (type(value) is int)):
         return False
     of = schema.get("properties", {})
@@ -80,12 +87,14 @@ GOOD = [
     rule(selector={"app": "x"}),
     rule(selector={"matchLabels": {"app": "x"}}),
     selecting(key="app", operator="In", values=["x", "y"]),
+    selecting(key="a", operator="NotIn", values=["x"]),
     selecting(key="app", operator="Exists"),
     selecting(key="app", operator="DoesNotExist", values=[]),
     *(rule(strategy=each) for each in ("prefer", "required")),
     *(rule(whenTryNextUnits={"policy": each}) for each in policies.NEXT_POLICIES),
     rule(whenTryNextUnits={"policy": "LackResourceAndNoterminating"}),
-    *(rule(whenTryNextUnits={"timeout": each}) for each in ("10s", "15m", "1h30m", "1h2m3s")),
+    *(rule(whenTryNextUnits={"timeout": each}) for each in ("5s", "10s", "15m", "1h30m", "1h2m3s")),
+    rule(matchLabelKeys=["a"]),
     rule(matchLabelKeys=["pod-template-hash"], ignorePreviousPod=True, ignoreTerminatingPod=False),
     *(rule(preemptPolicy=each) for each in ("AfterAllUnits", "BeforeNextUnit")),
     *(of_unit(resource=each) for each in ("ecs", *policies.VIRTUAL)),
@@ -93,7 +102,9 @@ GOOD = [
     *(of_unit(maxResources={"cpu": each}) for each in (1, "1", "500m", "0.5", "4Gi", "1e3", ".5k")),
 ]
 BAD = [
+    {"metadata": {}},
     {"metadata": {}, "spec": {}},
+    rule(selector={"matchLabels": {"app": 1}}),
     rule(units=[]),
     selecting(operator="Exists"),
     selecting(key="", operator="Exists"),
@@ -112,7 +123,8 @@ BAD = [
     rule(preemptPolicy="Never"),
     of_unit(resource="gpu"),
     *(of_unit(max=each) for each in (0, -1, "1", 1.5)),
-    of_unit(nodeSelector={"a": 1}),
+    *(of_unit(**{each: {"a": 1}}) for each in ("nodeSelector", "podLabels", "podAnnotations")),
+    *(of_unit(maxResources={"cpu": each}) for each in (True, 1.5, [], None)),
     *(of_unit(maxResources={"cpu": each}) for each in (0, -1, "0", "0m", "0.0Gi", "-1", "x", "1g")),
 ]
 
@@ -137,6 +149,10 @@ def test_it_has_the_members_that_the_extender_reads() -> None:
     unit = spec["units"]["items"]["properties"]
     assert sorted(unit) == sorted(policies._UNIT_FIELDS)  # noqa: SLF001
     assert spec["whenTryNextUnits"]["properties"].keys() == {"policy", "timeout"}
+    selector = spec["selector"]
+    assert selector[FREE] is True  # else it would drop labels, and the policy select all pods
+    expressions = selector["properties"]["matchExpressions"]["items"]["properties"]
+    assert expressions["operator"]["enum"] == [*policies._OPERATORS]  # noqa: SLF001
     assert FREE not in {**SCHEMA, **SCHEMA["properties"]["spec"], **spec["units"]["items"]}
 
 
@@ -146,8 +162,29 @@ def test_it_is_the_kind_that_the_extender_follows_with_a_status_of_its_own() -> 
     assert CRD["names"]["plural"] == RESOURCE_POLICIES.plural
     assert (CRD["names"]["kind"], CRD["scope"]) == (policies.KIND, "Namespaced")
     assert VERSION["subresources"] == {"status": {}}
-    shown = {each["jsonPath"].split(".")[-1] for each in VERSION["additionalPrinterColumns"]}
-    assert shown <= {*SCHEMA["properties"]["status"]["properties"], "creationTimestamp"}
+    assert VERSION["served"] is VERSION["storage"] is True
+    columns = [(each["name"], each["jsonPath"]) for each in VERSION["additionalPrinterColumns"]]
+    assert columns == [
+        ("Pods", ".status.pods"),
+        ("Outside", ".status.outside"),
+        ("Message", ".status.message"),
+        ("Age", ".metadata.creationTimestamp"),
+    ]
+    types = [each["type"] for each in VERSION["additionalPrinterColumns"]]
+    status = SCHEMA["properties"]["status"]["properties"]
+    assert types == [*(status[name]["type"] for name in ("pods", "outside", "message")), "date"]
+
+
+def test_its_status_has_the_members_that_the_extender_writes() -> None:
+    """COS-9: an API server drops all others."""
+    cache = PolicyCache()
+    given = policy({"max": 1})
+    cache.update_policy(read_known_policy(given))
+    written = make_status(cache, cache.known["ns"]["rule"])
+    members = SCHEMA["properties"]["status"]["properties"]
+    assert members.keys() == written.keys()
+    assert members["units"]["items"]["properties"].keys() == written["units"][0].keys()
+    assert accepts(SCHEMA["properties"]["status"], written)
 
 
 def test_it_is_structural() -> None:

@@ -317,5 +317,8 @@ def test_a_pod_that_is_refused_after_its_wait_is_refused_at_what_is_known_then(
         asyncio.get_running_loop().call_later(0.02, world.cache.update_node, read_node(node("a")))
         assert (await world.filter(given, ("a",)))["NodeNames"] == []
         assert world.cache.refused == {"uid-p": world.cache.freed}
+        of = 'cgpu_extender_refused_nodes_total{reason="too-large"}'
+        assert await world.metric(f"{of} 1.0")  # of the answer, not of what was known before
+        assert await world.metric(of.replace("too-large", "too-few") + " 1.0")
 
     world.run(work)

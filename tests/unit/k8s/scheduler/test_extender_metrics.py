@@ -12,14 +12,20 @@ from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.cache import SchedulerCache
+from cgpu_k8s.scheduler.extender_api import ExtenderArgs
 from cgpu_k8s.scheduler.metrics import Metrics
+from cgpu_k8s.scheduler.policies.policy_informer import read_known_policy
+from cgpu_k8s.scheduler.scheduling import Scheduling
 from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from lab.kubernetes import objects
+from lab.worlds.extender import node, policy
+from lab.worlds.extender import pod as sharing
 
 pytestmark = pytest.mark.unit
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kubernetes.md"
 SHARED = {"ack.node.gpu.schedule": "cgpu"}
+GROUP = {"gpu-topology-replica": "2"}
 LOST = Fact("GPU-1", 1, 16160, healthy=False)
 
 
@@ -83,6 +89,54 @@ def test_pods_are_counted_by_what_was_decided_on_them() -> None:
     found = page(cache)
     for state in ("waiting", "undecided", "decided"):
         assert found[f'cgpu_cluster_pods{{state="{state}"}}'] == 1
+
+
+def test_groups_are_counted_by_how_far_they_are() -> None:
+    """COS-8."""
+    pods = {
+        f"{group}-{n}": sharing(f"{group}-{n}", 15, **{**GROUP, "gpu-topology": group})
+        for group in ("placed", "reserved", "waits", "part")
+        for n in range(1 + (group != "part"))
+    }
+    cache = SchedulerCache()
+    cache.replace_nodes(read_node(node(name)) for name in "ab")
+    cache.replace_pods(map(read_pod, pods.values()))
+    for name in pods:
+        cache.groups.find_spot(f"uid-{name}", "ab", 0.0)
+    for name in ("placed-0", "placed-1"):
+        assumed = cache.assumed[f"uid-{name}"]
+        cache.mark_sent(assumed.pod, assumed.allocation, 0.0)
+    found = {name: n for name, n in page(cache).items() if "cluster_groups{" in name}
+    states = ("incomplete", "waiting", "reserved", "placed")
+    assert found == {f'cgpu_cluster_groups{{state="{state}"}}': 1 for state in states}
+
+
+def test_units_are_counted_with_what_waits_for_them() -> None:
+    """COS-8."""
+    units = [{"nodeSelector": {"pool": "a"}, "max": 2}, {"nodeSelector": {"pool": "b"}}]
+    cache = SchedulerCache()
+    cache.replace_nodes(read_node(node(name, pool=name)) for name in "abc")
+    rules = [policy(*units, selector={"app": "x"}), policy({"max": 0}, name="wrong")]
+    cache.policies.replace_policies(map(read_known_policy, rules))
+    for number, to in enumerate("aabc"):
+        given = sharing(f"p{number}", None, app="x")
+        given["spec"]["nodeName"] = to
+        cache.update_pod(read_pod(given))
+    scheduling = Scheduling(cache)
+    for name, open_to in (("waits", "a"), ("promised", "c")):
+        given_pod = read_pod(sharing(name, None, app="x"))
+        cache.update_pod(given_pod)
+        scheduling.filter(ExtenderArgs(given_pod, [*open_to], None))
+    found = {name: n for name, n in page(cache).items() if "cluster_unit_" in name}
+    assert page(cache)['cgpu_extender_reservations{state="chosen"}'] == 0  # no part of a GPU
+    of = 'namespace="ns",policy="rule"'
+    assert found == {
+        f'cgpu_cluster_unit_pods{{{of},unit="1"}}': 2,
+        f'cgpu_cluster_unit_pods{{{of},unit="2"}}': 1,
+        f'cgpu_cluster_unit_pods{{{of},unit="outside"}}': 2,
+        f'cgpu_cluster_unit_max_pods{{{of},unit="1"}}': 2,
+        f"cgpu_cluster_unit_waiting_pods{{{of}}}": 1,
+    }
 
 
 def test_the_documentation_lists_the_very_metrics() -> None:

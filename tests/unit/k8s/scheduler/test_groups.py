@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from cgpu_k8s.objects.groups import GroupError, GroupName, read_group
 from cgpu_k8s.objects.links import GpuLink
-from cgpu_k8s.scheduler.gangs import Ask, Room, Spot
+from cgpu_k8s.scheduler.gangs import Ask, Member, Room, Spot, place_members
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
 from cgpu_k8s.scheduler.topology import score_links
 
@@ -26,11 +29,15 @@ class Nodes:
     def __init__(self, *names: str) -> None:
         self.taken: dict[str, dict[int, str]] = {name: {} for name in names}
         self.freed = self.searched = 0
-        self.groups = Groups(self.rooms, self.reserve, self.release, lambda: self.freed)
+        self.groups = Groups(self.find, self.reserve, self.release, lambda: self.freed)
         self.bound: dict[str, Spot] = {}
 
-    def rooms(self) -> list[Room]:
+    def find(self, members: Sequence[Member], here: set[str], _now: float) -> dict[str, Spot] | str:
         self.searched += 1
+        rooms = [room._replace(joined=room.node in here) for room in self.rooms()]
+        return place_members(members, rooms)
+
+    def rooms(self) -> list[Room]:
         found = []
         for name, taken in self.taken.items():
             whole = tuple(gpu for gpu in range(GPUS) if gpu not in taken)
@@ -138,6 +145,69 @@ def test_the_group_whose_first_pod_is_older_has_room_first() -> None:
     assert sorted(nodes.groups.unwritten) == [pod.uid for pod in older]
 
 
+def test_an_older_group_is_first_wherever_both_could_be() -> None:
+    nodes = Nodes("a", "b", "c")
+    filler, older = group("filler", 12), group("older", 6, first=1)
+    elsewhere, newer = group("elsewhere", 4, first=2), group("newer", 4, first=3)
+    known(nodes, *filler, *older, *elsewhere, *newer)
+    for pod in filler:
+        nodes.ask(pod)
+    for pods, where in ((older, "bc"), (elsewhere, "a"), (newer, "c")):
+        for pod in pods:
+            nodes.ask(pod, nodes=where)
+    for pod in filler:
+        nodes.delete(pod)
+    before = nodes.searched
+    assert "its nodes have room for 0 of its 4 pods" in str(nodes.ask(newer[0], nodes="c"))
+    assert nodes.searched == before + 3  # for itself twice, and for the one that takes its node
+    assert isinstance(nodes.ask(older[0], nodes="bc"), Spot)
+    assert isinstance(nodes.ask(elsewhere[0], nodes="a"), Spot)
+
+
+def test_a_group_waits_where_its_first_pod_does_also_if_that_comes_later() -> None:
+    nodes = Nodes("a")
+    pods = [*group("filler", 4), *group("one", 2, first=5), *group("two", 2, first=3)]
+    known(nodes, *pods)
+    for pod in pods:
+        nodes.ask(pod)
+    known(nodes, pods[4]._replace(uid="late", created="000001"))
+    check_queues(nodes.groups)
+
+
+def count_calls(act: Callable[[], object]) -> int:
+    """How many functions of the product are called, or call others, meanwhile."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"} and "cgpu_k8s" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    act()
+    sys.setprofile(None)
+    return calls
+
+
+def count_work(others: int) -> int:
+    """The calls of the answer that gives a group its room, beside so many other groups."""
+    nodes, job = Nodes("a"), group("job", 4)
+    for number in range(others):
+        bound, part, full = (group(f"{kind}{number}", 4) for kind in ("bound", "part", "full"))
+        known(nodes, *(pod._replace(node="b") for pod in bound), *part, *full)
+        nodes.ask(part[0])
+        for pod in full:
+            nodes.ask(pod, nodes=["full"])
+    known(nodes, *job)
+    for pod in job[:3]:
+        nodes.ask(pod)
+    return count_calls(lambda: nodes.ask(job[3]))
+
+
+def test_an_answer_costs_the_same_whatever_other_groups_there_are() -> None:
+    """10,008 pods in groups that are bound, have not all asked, or wait for other nodes."""
+    assert count_work(834) == count_work(8)
+
+
 def test_what_is_reserved_for_too_long_is_free_again_unless_a_pod_is_bound() -> None:
     nodes, pods = Nodes("a"), group("job", 2)
     known(nodes, *pods)
@@ -192,6 +262,8 @@ def test_pods_beyond_the_least_number_are_placed_where_there_is_room() -> None:
     answers = [nodes.ask(pod) for pod in pods]
     assert [isinstance(each, Spot) for each in answers] == [False, False, True, True, False]
     assert nodes.count() == 8
+    nodes.groups.expire(HOLD_SECONDS + 1)
+    check_queues(nodes.groups)
 
 
 @given(
@@ -218,13 +290,38 @@ def test_groups_whose_pods_ask_in_any_order_are_whole_or_nothing_and_lose_no_gpu
                 waiting.remove(pod)
         if chance.random() < 0.1:
             nodes.groups.expire(1e6)
+        if chance.random() < 0.05:
+            restore(nodes, chance)
+        check_queues(nodes.groups)
         assert all(_held(nodes, job) in (0, len(job)) for job in jobs)
     unplaced = [job for job in jobs if job[0].uid not in nodes.bound]
     assert all(_parted(nodes, job) for job in unplaced)
     for job in jobs:
         for pod in job:
             nodes.delete(pod)
+            check_queues(nodes.groups)
     assert nodes.count() == 0
+    assert nodes.groups._queues == {}  # noqa: SLF001
+
+
+def restore(nodes: Nodes, chance: random.Random) -> None:
+    """Begin to lead again, with what the pods of some groups show as reserved."""
+    found: dict[str, tuple[Spot, float]] = {}
+    for each in nodes.groups._groups.values():  # noqa: SLF001
+        if each.list_bound() or chance.random() < 0.5:
+            found |= {uid: (spot, 0.0) for uid, spot in each.spots.items()}
+        else:
+            for uid in each.spots:
+                nodes.release(uid)
+    nodes.groups.restore(found)
+
+
+def check_queues(groups: Groups) -> None:
+    """Each group that waits for room is in the queue of its nodes once, and no other is."""
+    places = [each.find_place() for each in groups._groups.values()]  # noqa: SLF001
+    queued = [(of, each) for of, queue in groups._queues.items() for each in queue]  # noqa: SLF001
+    assert sorted(each for _, each in queued) == sorted(each.order for each in places if each)
+    assert {*queued} == {(each.nodes, each.order) for each in places if each}
 
 
 def _held(nodes: Nodes, job: list[GroupPod]) -> int:
@@ -254,10 +351,8 @@ def test_100_groups_of_4_pods_in_any_order_fill_60_nodes_to_the_last_gpu() -> No
     assert nodes.count() == 480
 
 
-NAME, SIZE = (
-    "pod-group.scheduling.sigs.k8s.io/name",
-    "pod-group.scheduling.sigs.k8s.io/min-available",
-)
+NAME = "pod-group.scheduling.sigs.k8s.io/name"
+SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A container's environment variables: their names, their units and their meaning.
 
-Standard library only, and little of it: this is imported whenever a container starts.
+It uses little of the standard library and nothing else, because every start of a container imports
+it.
 """
 
 from cgpu_env.devices import Gpu

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse words that are left over here: the parser of a command knows its own options."""
+        """Refuse words that no option or command takes: each command's parser knows its options."""
         words = sys.argv[1:] if args is None else [*args]
         self._check_options(words)
         given, rest = super().parse_known_args(words, namespace)
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         return given, rest
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Refuse a misspelt option, before its value is mistaken for the command or an argument."""
+        """Refuse a misspelt option before its value is taken for the command or an argument."""
         is_value = False
         for word in words:
             name, equals, _ = word.partition("=")
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
-        """Print help and version; ``argparse`` ignores that they could not be printed."""
+        """Print help or version; fail if that is not possible, which ``argparse`` ignores."""
         if file is not None and file is sys.stdout:
             file.write(message)
         else:
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_address(word: str) -> tuple[str, int]:
-    """Return the address and port that an option names to listen on."""
+    """Return the address and port to listen on that an option names."""
     host, _, port = word.rpartition(":")
     if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{word}: expected ADDRESS:PORT, such as 127.0.0.1:32766")

@@ -1,4 +1,4 @@
-"""The GPUs that a container sees: indices, UUIDs, unique prefixes of UUIDs, or all."""
+"""The GPUs that a container sees, given by index, UUID, beginning of a UUID, or ``all``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
 
 
 class GpuLostError(EnvError):
-    """A container is to have a GPU that does not answer."""
+    """A container should get a GPU that does not answer."""
 
 
 class Gpu(NamedTuple):
     """A GPU of the node.
 
     Attributes:
-        index: on this node.
-        uuid: of the GPU; empty if it is not known.
+        index: its index on this node.
+        uuid: its UUID; empty if it is not known.
         total_bytes: its memory as the driver reports it.
         lost: why it does not answer, and what to do; empty: it answers.
     """
@@ -36,7 +36,7 @@ class Gpu(NamedTuple):
 
 
 def check_devices(variable: str, value: str) -> list[str]:
-    """The items of a list of devices, or ``["all"]``; refuse what no node could ever have."""
+    """Return the items of a list of devices, or ``["all"]``; refuse what no node can ever have."""
     names = split_items(value)
     if names == ["all"]:
         return names
@@ -49,7 +49,7 @@ def check_devices(variable: str, value: str) -> list[str]:
 
 
 def select_gpus(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs that ``value`` names, in its order; each at most once."""
+    """Return the GPUs that ``value`` names, in its order, each at most once."""
     names = check_devices(variable, value)
     if not gpus:
         raise env_error(variable, value, "this node has no GPU")

@@ -1,4 +1,4 @@
-"""The root of every error that cgpu reports to a user."""
+"""The base class of every error that cgpu reports to a user."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 REFUSED = 2
 LONGEST_VALUE = 60
 LONGEST_PATH = 400
-# These say nothing about a file: the process or the machine has no means left to look.
+# These errors show nothing about a file: the process or the machine has no resources left.
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _WAIT = "wait until others have ended, or raise the limit of open files; nothing is lost"
 
 
 class CgpuError(Exception):
-    """Something the user has to know, as one sentence; only a ``main`` prints it and exits.
+    """A message for the user, as one sentence. Only a ``main`` prints it and exits.
 
     Attributes:
         exit_code: the exit status of a command that ends with this error.
@@ -37,13 +37,13 @@ class EnvError(CgpuError):
 
 
 def printable(value: str, longest: int = LONGEST_VALUE) -> str:
-    """Return ``value`` for a one-line message: printable, and cut if it is long."""
+    """Return ``value`` for a one-line message: only printable characters, and cut if it is long."""
     cut = value if len(value) <= longest else value[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of ``known`` that is most like a misspelt ``word``, or None."""
+    """Return the word of ``known`` that is most like the misspelt ``word``, or None."""
     from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
 
     found = get_close_matches(word[:LONGEST_VALUE], [*known], n=1)
@@ -51,13 +51,13 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def format_suggestion(word: str, known: Iterable[str]) -> str:
-    """Return the end of a refusal of a misspelt ``word``; "" if it is like none of ``known``."""
+    """Return how a refusal of the misspelt ``word`` ends; "" if no word of ``known`` is like it."""
     near = find_nearest(word, known)
     return f": did you mean {near}?" if near else ""
 
 
 def env_error(variable: str, value: str | None, allowed: str) -> EnvError:
-    """The error for a ``variable`` with ``value`` (None: not set); ``allowed`` is what is."""
+    """Return the error for ``variable`` with ``value`` (None: not set). ``allowed``: what is."""
     given = f"{variable}={printable(value)}" if value is not None else f"{variable} is not set"
     return EnvError(f"{given}: {allowed}")
 
@@ -66,7 +66,7 @@ def refuse_exhausted(error: OSError, subject: str, hint: str = _WAIT) -> None:
     """Refuse if an error shows that we could not look: what exists must not count as missing.
 
     Raises:
-        CgpuError: it shows that. The sentence is about ``subject``, which cannot be seen.
+        CgpuError: the error shows that. The sentence is about ``subject``, which cannot be seen.
     """
     if error.errno in _EXHAUSTED:
         raise CgpuError(f"cannot see {subject}: {error.strerror}", hint=hint) from None

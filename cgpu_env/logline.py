@@ -1,4 +1,4 @@
-"""A line of a log: ``event key=value ...``, one line whatever the values hold."""
+"""A line of a log: ``event key=value ...``. It is one line, whatever the values contain."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 def format_line(event: str, fields: Mapping[str, object]) -> str:
-    """Return the line without its end: printable ASCII, so that no value can forge a second one.
+    """Return the line without its end. It is printable ASCII, so no value can add a second line.
 
-    A value of other characters than letters, digits and ``_.:/@%+,-[]`` is a JSON string.
+    A value with other characters than letters, digits and ``_.:/@%+,-[]`` is a JSON string.
     """
     return " ".join([event, *(f"{key}={quote_value(value)}" for key, value in fields.items())])
 
 
 def quote_value(value: object) -> str:
-    """Return ``value`` as it stands behind ``key=``; cut if it is long."""
+    """Return ``value`` in the form that it has after ``key=``; a long one is cut."""
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if len(text) > LONGEST_VALUE:
         text = text[:LONGEST_VALUE] + "..."

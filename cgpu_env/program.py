@@ -26,12 +26,13 @@ _SIGNALLED = 128  # what a shell makes of a signal
 def run(name: str, work: Callable[[], int]) -> NoReturn:
     """Do ``work`` and exit with the status that it returns.
 
-    An interrupt, or a reader of the output that has gone away, ends the program by its signal, as a
-    shell expects, after everything has been undone. Anything else is a sentence on stderr.
+    After an interrupt, or if nobody reads the output any more, everything is undone; then the
+    program dies of the signal, as shells expect. Any other error becomes a sentence on stderr.
 
     Args:
-        name: of the program, before each sentence.
-        work: all that it does; a ``CgpuError`` is shown with its hint, and gives the status.
+        name: the name of the program, which begins each sentence.
+        work: all that the program does. A ``CgpuError`` is shown with its hint, and gives the
+            status.
     """
     _prepare_output()
     try:
@@ -72,7 +73,7 @@ def undo_when_terminated() -> None:
 
 
 def _hear_interrupts() -> None:
-    """Make an interrupt an exception again, which ``cgpu_entry`` has changed."""
+    """Make an interrupt an exception again; ``cgpu_entry`` has changed that."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 (as there)
 
     if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
@@ -80,7 +81,7 @@ def _hear_interrupts() -> None:
 
 
 def _finish_work(work: Callable[[], int]) -> int:
-    """Return the status of ``work``, after all that it printed was written."""
+    """Return the status of ``work`` after writing all that it printed."""
     try:
         status = work()
     except SystemExit as end:  # argparse has already printed the message
@@ -92,10 +93,10 @@ def _finish_work(work: Callable[[], int]) -> int:
 
 
 class _Closed(io.TextIOBase):
-    """Replaces a closed standard output, on which ``print`` would silently print nothing."""
+    """Replaces a closed standard output; without it, ``print`` would print nothing silently."""
 
     def write(self, _text: str) -> NoReturn:
-        """Raise an error that tells the user."""
+        """Raise an error, which informs the user."""
         raise CgpuError("cannot write the output: standard output is closed")
 
 
@@ -127,7 +128,7 @@ def _print_error(name: str, sentence: str, hint: str, status: int = REFUSED) -> 
 
 
 def _drop_output() -> None:
-    """Keep the interpreter from trying again to print what could not be printed."""
+    """From now on, do not try again to print what could not be printed."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -137,7 +138,7 @@ def _drop_output() -> None:
 
 
 def _end_by(name: str) -> NoReturn:
-    """Die of a signal, so that a shell stops its loop; if that is not possible, exit."""
+    """Die of the signal ``name``, so that a shell stops its loop. If that is not possible, exit."""
     import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
 
     _drop_output()

@@ -2,13 +2,13 @@
 
 Invalid input is always refused. Even if ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu off, the
 other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`` makes cgpu ignore
-them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only if cgpu is on. Only
-``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
+them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to other software, is read only if cgpu is on.
+Only ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
 
 An unknown name is refused too, because it may be a misspelt one of ours: a name
 ``ALIYUN_COM_GPU_*`` always, a name ``CGPU_*`` if the container gets a share. Without a size, cgpu
-is off whatever else is set, because users of other implementations expect that; ``without_size`` is
-the warning.
+is off whatever else is set, because users of other implementations expect that. ``without_size`` is
+the warning for this case.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PREFIX = "ALIYUN_COM_GPU_"
 DISABLE = "CGPU_DISABLE"
-# Prefixes of our own programs and proxies; variables of the simulated driver have the longer one.
+# Prefixes of names for our own programs and proxies, and (the longer one) for the simulated driver.
 _OWN_PREFIX, _SIMULATED = "CGPU_", "CGPU_SIM_"
 _POLICY = "POLICY"
 _OWN = frozenset((DISABLE, "CGPU_LOG", "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"))
@@ -52,12 +52,12 @@ NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_GPU = ("", "none", "void")
 MEM_UNIT = "ALIYUN_COM_GPU_MEM_UNIT"  # the unit of DEV by device plugins; a share is a ratio
 DEFAULT_MAX_INST, MOST_INST = 20, 25
-# max_inst is set for each GPU and can be changed, so admission checks weights against it.
+# Each GPU has a max_inst of its own, which can be changed, so admission checks weights against it.
 _MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
 _OURS = frozenset((MEM_DEV, MEM_CONTAINER, VISIBLE, WEIGHT, HIGH_PRIO))
 _OF_A_SHARE = (MEM_DEV, WEIGHT, HIGH_PRIO)  # they count only together with MEM_CONTAINER
 MEANT = f"nothing if this is meant; otherwise set {MEM_CONTAINER} to the GiB wanted of each GPU"
-# What published schedulers and device plugins set for their own use.
+# Variables that published schedulers and device plugins set for their own use.
 PASSED_OVER = frozenset(
     PREFIX + name
     for name in (
@@ -79,7 +79,7 @@ PASSED_OVER = frozenset(
 
 
 class GpuShare(NamedTuple):
-    """A GPU that a container sees; ``cap_bytes`` is the container's cap on it."""
+    """A GPU that a container sees. ``cap_bytes`` is the container's cap on it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
@@ -92,9 +92,9 @@ class Request(NamedTuple):
     Attributes:
         gpus: in the order of its visible list.
         weight: compute weight.
-        high_priority: whether it goes first.
+        high_priority: whether it has high priority.
         notes: what the caller may not have meant, one sentence each.
-        asked: what the request was made from, for a refusal to quote; None: not known here.
+        asked: what the request was made from, for refusals to quote; None: not known here.
     """
 
     gpus: tuple[GpuShare, ...]
@@ -105,7 +105,7 @@ class Request(NamedTuple):
 
 
 def parse_environment(entries: Iterable[str]) -> dict[str, str]:
-    """The variables of a list of ``NAME=value``; of duplicates the last wins, as in runc and crun.
+    """Return the variables in a list of ``NAME=value``; the last duplicate wins, as in runc.
 
     Raises:
         EnvError: an entry is not a string.
@@ -120,16 +120,16 @@ def parse_environment(entries: Iterable[str]) -> dict[str, str]:
 
 
 class Asked(NamedTuple):
-    """A request as far as it can be read without knowing the node's GPUs.
+    """A request, as far as it can be read without knowing the node's GPUs.
 
     Attributes:
         given: the variables, as written.
-        share: GiB of each GPU; empty: ``sizes``, else the node's default size.
+        share: GiB of each GPU; empty: ``sizes`` count, or else the node's default size.
         dev: the whole memory of each GPU as the user states it, in GiB.
         weight: compute weight.
-        high_priority: whether it goes first.
+        high_priority: whether it has high priority.
         has_units: whether it was typed to our own tools, which know units.
-        sizes: as written, with units.
+        sizes: the sizes as written, with units.
         default_memsize: cap on each GPU of a container that names none, in bytes or as a part such
             as 40% or 6/15; 0: the node has none, or the container names one.
     """
@@ -151,7 +151,7 @@ def parse_request(
     default_memsize: int | str = 0,
     has_units: bool = False,
 ) -> Request | None:
-    """Parse and resolve a container's request, for GPUs that are known already.
+    """Parse a container's request, for GPUs that are known already.
 
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
@@ -172,12 +172,12 @@ def parse_variables(
     Args:
         env: the container's own environment.
         default_memsize: returns the node's default size; called only if the container names none.
-        has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
-            in what is typed to our own tools.
+        has_units: whether ``MEM_CONTAINER`` without ``MEM_DEV`` has sizes such as 6GiB or 40%, as
+            users type them to our own tools.
         allow_off: whether the node lets a container switch cgpu off.
 
     Returns:
-        What it asks for; None if cgpu is off for it, as far as that shows without the GPUs.
+        What it asks for; None if its variables alone show that cgpu is off for it.
 
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
@@ -219,7 +219,7 @@ def _parse_asked(
 
 
 def without_size(env: Mapping[str, str]) -> str | None:
-    """A warning for a container that has variables of a share but no size; None if it needs none.
+    """Return a warning if a container has variables of a share but no size; else None.
 
     The size may have been forgotten, or left empty by a template.
     """
@@ -241,17 +241,18 @@ def _check_off(variable: str, value: str, *, allow_off: bool) -> None:
 
 
 def resolve_request(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
-    """Return the request that ``asked`` makes on a node; admission checks whether it fits.
+    """Return the request that ``asked`` makes on a node. Admission checks whether it fits.
 
     Args:
         asked: what a container asks for.
         gpus: the GPUs of the node, in the order of their indices.
 
     Returns:
-        The request, or None if the container is to see no GPU.
+        The request, or None if the container should see no GPU.
 
     Raises:
-        EnvError: as ``parse_variables``; GpuLostError: a GPU that is asked for does not answer.
+        EnvError: see ``parse_variables``.
+        GpuLostError: a GPU that is asked for does not answer.
     """
     env = asked.given
     if (asked.share or asked.sizes) and not gpus:
@@ -284,7 +285,7 @@ def _check_own_names(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name.startswith(_OWN_PREFIX) or name in _OWN or name.startswith(_SIMULATED):
             continue
-        # A service called cgpu-x brings such variables.
+        # A service called cgpu-x makes Kubernetes set such variables.
         if _strip_prefix(name) == _POLICY or _find_meant_name(name):
             raise _make_unknown_error(name, value)
 
@@ -322,10 +323,10 @@ def _select_visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def wanted_of(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
-    """Return the size that is wanted of each GPU; without visible GPUs, those that were written.
+    """Return the wanted size of each GPU. If no GPU is visible, return the sizes as written.
 
     Raises:
-        EnvError: a size that the GPU, or no GPU, could give; or more sizes than GPUs.
+        EnvError: a size that the GPU, or no GPU, can have; or more sizes than GPUs.
     """
     env = asked.given
     if asked.share:
@@ -355,7 +356,7 @@ def _compute_parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Siz
 
 
 def _format_stated(asked: Asked) -> str:
-    """Return the words in which the caller stated the whole of each GPU."""
+    """Return how the caller stated the whole memory of each GPU."""
     given = asked.given
     if asked.sizes:
         return f"--mem {printable(given[MEM_CONTAINER])}"
@@ -366,7 +367,7 @@ def _format_stated(asked: Asked) -> str:
 def _per_gpu(
     variable: str, env: Mapping[str, str], given: Sequence[Given], count: int
 ) -> list[Given]:
-    """Return one value for each of ``count`` GPUs; the last one given repeats."""
+    """Return one value for each of ``count`` GPUs. If too few are given, the last one repeats."""
     if len(given) > max(count, 1):
         visible = {0: "no GPU is", 1: "1 GPU is"}.get(count, f"{count} GPUs are")
         raise env_error(variable, env[variable], f"{len(given)} values, but {visible} visible")

@@ -1,8 +1,8 @@
 """Numbers, lists and sizes of memory as people write them.
 
-Only ASCII digits make a number: no sign, no leading zero. White space around a value or a list item
-is ignored. Everything else is an error, never a guess. A container's variables have no units; what
-is typed to our own tools (``Size``) may have units.
+A number has only ASCII digits: no sign, no leading zero. White space around a value or a list item
+is ignored. Everything else is an error, never a guess. A container's variables have no units. What
+users type to our own tools (``Size``) may have units.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def parse_integer(text: str, maximum: int) -> int | None:
-    """Return the number that ``text`` writes, or None if it is not a whole number of 0..maximum."""
+    """Return the number in ``text``; None if it is not a whole number of 0..maximum."""
     if not text or not _DIGITS.issuperset(text) or len(text) > len(str(maximum)):
         return None
     if text[0] == "0" and text != "0":
@@ -40,7 +40,7 @@ def parse_integer(text: str, maximum: int) -> int | None:
 class Size(NamedTuple):
     """Memory of a GPU: ``part`` of ``whole`` equal parts of it; if ``whole`` is 0, ``part`` bytes.
 
-    ``is_stated``: whether ``whole`` is the GPU's memory as the user states it, as in 6/15.
+    ``is_stated``: ``whole`` is the GPU's memory as the user states it, as in 6/15.
     """
 
     part: int
@@ -48,7 +48,7 @@ class Size(NamedTuple):
     is_stated: bool = False
 
     def to_bytes(self, total: int) -> int:
-        """Return the bytes on a GPU of ``total``."""
+        """Return the size in bytes on a GPU that has ``total`` bytes."""
         return total * self.part // self.whole if self.whole else self.part
 
 
@@ -69,7 +69,7 @@ def parse_size(text: str) -> Size | None:
 
 
 def describe_slip(text: str) -> str:
-    """The mistake in a size's unit, or in a number that is not whole; "" if there is none."""
+    """Return what is wrong with a size's unit, or with a number that is not whole; else ""."""
     text = text.strip(BLANKS)
     unit = text.lstrip("0123456789.")
     number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
@@ -79,7 +79,7 @@ def describe_slip(text: str) -> str:
 
 
 def _suggest_sizes(text: str, total: int) -> str:
-    """Return the end of a refusal of sizes in which only a unit is wrong; else an empty text."""
+    """Return how a refusal ends if only a unit of the sizes is wrong; otherwise an empty text."""
     meant = ",".join(_with_unit(item, total) for item in split_items(text))
     sizes = [parse_size(item) for item in split_items(meant)]
     fits = all(given and LEAST_BYTES <= given.to_bytes(total) <= total for given in sizes)
@@ -87,7 +87,7 @@ def _suggest_sizes(text: str, total: int) -> str:
 
 
 def _with_unit(item: str, total: int) -> str:
-    """Return a size as it is written or, if its unit is wrong or missing, with the likely one."""
+    """Return a size as written; if its unit is wrong or missing, with the likely unit."""
     unit = item.lstrip("0123456789")
     number = parse_integer(item.removesuffix(unit), MAX_GIB)
     letter = unit.strip(BLANKS).lower().removesuffix("b").removesuffix("i")
@@ -97,9 +97,9 @@ def _with_unit(item: str, total: int) -> str:
 
 
 def compute_cap(name: str, value: str, given: Size | None, index: int | None, total: int) -> int:
-    """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``.
+    """Return the cap on a GPU of ``total`` bytes that ``value`` means, which was read as ``given``.
 
-    ``index`` is None for a GPU that nobody has: only what no GPU could give is refused.
+    ``index`` is None if there is no such GPU: then only a size is refused that no GPU could have.
     """
     wanted = given.to_bytes(total) if given else 0
     if not LEAST_BYTES <= wanted <= total:
@@ -119,10 +119,10 @@ def format_misstated(
     """Return a sentence for the GPUs whose size differs much from the stated one.
 
     Args:
-        gpus: index and bytes of each.
-        sizes: what is wanted of each.
-        written: where the whole is stated, as its writer knows it.
-        unit: of the whole; an unknown one is not checked.
+        gpus: index and bytes of each GPU.
+        sizes: the size that is wanted of each.
+        written: where the whole is stated, in words that its writer knows.
+        unit: the unit of the whole; an unknown one is not checked.
     """
     unit_bytes = _WHOLE_UNITS.get(unit, 0)
     off: dict[tuple[int, int, int], list[str]] = {}
@@ -137,11 +137,11 @@ def format_misstated(
 
 
 def format_misstated_default(gpus: Iterable[tuple[int, int]], given: int | str) -> tuple[str, ...]:
-    """Return a sentence for the GPUs that a node's default size, in bytes or a part, does not suit.
+    """Return a sentence for the GPUs that a node's default size does not suit.
 
     Args:
-        gpus: index and bytes of each.
-        given: the default size; 0: none.
+        gpus: index and bytes of each GPU.
+        given: the default size, in bytes or a part; 0: none.
     """
     there, wanted = tuple(gpus), parse_size(str(given)) or Size(0)
     if wanted.whole:
@@ -168,7 +168,7 @@ def _is_off(total: int, stated: int) -> bool:
 
 
 def split_items(text: str) -> list[str]:
-    """The items of a comma list, without the white space around them; an item may be empty."""
+    """Return the items of a comma list without white space around them. An item may be empty."""
     return [item.strip(BLANKS) for item in text.split(",")]
 
 
@@ -190,7 +190,7 @@ def parse_gib_list(variable: str, value: str, minimum: int) -> list[int]:
 
 
 def parse_number(variable: str, value: str, minimum: int, maximum: int, most: str = "") -> int:
-    """The whole number that ``value`` writes, of ``minimum``..``maximum`` (in words ``most``)."""
+    """Return the number ``value`` of ``minimum``..``maximum`` (in words: ``most``), or refuse."""
     number = parse_integer(value.strip(BLANKS), maximum)
     if number is None or number < minimum:
         allowed = f"expected a whole number from {minimum} to {most or maximum}"
@@ -199,7 +199,7 @@ def parse_number(variable: str, value: str, minimum: int, maximum: int, most: st
 
 
 def parse_truth(variable: str, value: str) -> bool:
-    """Return the truth value of ``true`` or ``false`` in any case, ``1`` or ``0``."""
+    """Return the truth value of ``true`` or ``false`` in any case, or of ``1`` or ``0``."""
     word = value.strip(BLANKS)
     known = _TRUTH.get(word.lower()) if word.isascii() else None
     if known is None:

@@ -29,7 +29,9 @@ cgpu_clock_now(void)
     return cgpu_clock_read(CLOCK_MONOTONIC);
 }
 
-/* Processor time that this thread has used, without the time that it was kept from running. */
+/*
+ * Processor time that this thread has used. Time in which it was kept from running is not included.
+ */
 static inline uint64_t
 cgpu_clock_spent(void)
 {

@@ -22,8 +22,8 @@ cgpu_futex_pause(unsigned count)
 }
 
 /*
- * Wait while WORD is EXPECTED. 0 or the error number: EAGAIN the word had changed, ETIMEDOUT,
- * EINTR. Keeps errno.
+ * Wait while WORD is EXPECTED. Returns 0 or an error number: EAGAIN (WORD had another value
+ * already), ETIMEDOUT, EINTR. Keeps errno.
  */
 static inline int
 cgpu_futex_wait(uint32_t *word, int operation, uint32_t expected, const struct timespec *timeout)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /*
- * The stack also holds all thread-local storage, which may be large. No interface tells its size.
+ * The stack also holds all thread-local storage, which may be large. No interface shows its size.
  */
 #define STACK_BYTES ((size_t)1 << 20)
 #define STACK_MOST  ((size_t)1 << 30)

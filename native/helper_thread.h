@@ -1,4 +1,4 @@
-/* Helper threads of ours, in processes whose signals are for others. */
+/* Threads of ours in a program's process. They take none of its signals. */
 #ifndef CGPU_HELPER_THREAD_H
 #define CGPU_HELPER_THREAD_H
 

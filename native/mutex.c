@@ -1,9 +1,9 @@
 /*
  * A mutex between the threads of one process: see mutex.h.
  *
- * Locked instructions are most of its cost, so unlocking has none. The processor may then check for
- * sleepers before others see that the mutex is free, and miss one that goes to sleep at that
- * moment. So no thread sleeps for long at a time.
+ * Locked instructions are most of its cost, so unlocking has none. Therefore the processor may
+ * check for sleepers before others see that the mutex is free, and miss a thread that goes to sleep
+ * at that moment. So no thread sleeps for long at a time.
  */
 #include "mutex.h"
 
@@ -54,7 +54,7 @@ cgpu_mutex_lock(struct cgpu_mutex *mutex)
 void
 cgpu_mutex_unlock(struct cgpu_mutex *mutex)
 {
-    /* release: the next holder sees what we wrote */
+    /* release: the next holder sees what this one wrote */
     __atomic_store_n(&mutex->held, 0, __ATOMIC_RELEASE);
     if (__atomic_load_n(&mutex->sleepers, __ATOMIC_RELAXED) != 0) {
         cgpu_futex_wake_one(&mutex->held, FUTEX_WAKE_PRIVATE);

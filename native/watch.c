@@ -31,8 +31,8 @@ cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool
 }
 
 /*
- * Sleep on one word, by a call that every kernel and every filter knows. FUTEX_WAIT would take a
- * duration, not a time.
+ * Sleep on one word, by a call that every kernel knows and every filter allows. FUTEX_WAIT would
+ * take a duration, not a time.
  */
 static void
 sleep_on(const struct cgpu_watch_word *word, const struct timespec *until)

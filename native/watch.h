@@ -22,14 +22,15 @@ struct cgpu_watch {
 };
 
 /*
- * Add WORD, which is expected to be EXPECTED. PRIVATE: it belongs to this process alone. False:
+ * Add WORD, which should have the value EXPECTED. PRIVATE: it belongs to this process alone. False:
  * there is no room for it.
  */
 bool cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool private);
 
 /*
- * Sleep until a word is woken or not as expected, or it is UNTIL by CLOCK_MONOTONIC (UINT64_MAX:
- * for ever). False if the kernel cannot do that for several words, or a filter forbids it.
+ * Sleep until a word is woken, or has another value than expected, or until UNTIL by
+ * CLOCK_MONOTONIC (UINT64_MAX: for ever). False: the kernel cannot do that for several words, or a
+ * filter forbids it.
  */
 bool cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
 

@@ -4,13 +4,16 @@
 
 #include "status.h"
 
-/* The base directory. No other object holds it: relocation overwrites these bytes in the file. */
+/*
+ * The base directory. This string must not be merged with another one, because cgpu-run overwrites
+ * its bytes in the file.
+ */
 static const char base_directory[] = CGPU_BASE;
 
 int
 cgpu_base_path(char *path, size_t size, const char *name)
 {
-    /* The compiler must not know the bytes' values: in the file they may differ. */
+    /* The compiler must not use the bytes' values: in the file they may differ. */
     const char *base = base_directory;
     __asm__("" : "+r"(base) : : "memory");
 

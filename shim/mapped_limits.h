@@ -5,16 +5,15 @@
 #include "limits.h"
 
 /*
- * Map the limits, read-only: the host changes caps in place, so they are read again at every use.
- * NULL if they are missing or not of this release; then nothing may be allocated or shown.
+ * Map the limits, read-only. The host changes caps in place, so they are read again at every use.
+ * NULL: the limits are missing or of another release; then nothing may be allocated or shown.
  */
 const struct cgpu_limits *cgpu_mapped_limits_open(void);
 
-/* Number in LIMITS of the GPU with these UUID bytes, or CGPU_ENOTFOUND. */
+/* The number in LIMITS of the GPU with these UUID bytes, or CGPU_ENOTFOUND. */
 int cgpu_mapped_limits_find(const struct cgpu_limits *limits, const uint8_t uuid[16]);
 
-/* The cap on the GPU with this number now: the host changes it with one aligned store while we run.
- */
+/* The cap on a GPU at this moment: the host changes it with one aligned store while we run. */
 static inline uint64_t
 cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t gpu)
 {
@@ -26,7 +25,7 @@ cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t gpu)
 static inline uint64_t
 cgpu_mapped_limits_outside(const struct cgpu_limits *limits, uint32_t gpu)
 {
-    /* Relaxed: as the cap. */
+    /* Relaxed, like the cap. */
     return __atomic_load_n(&limits->gpus[gpu].outside_bytes, __ATOMIC_RELAXED);
 }
 

@@ -4,13 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* From the linker: where this library begins, and its dynamic section. */
+/* The linker defines these: where this library begins, and its dynamic section. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 /*
- * The address in the dynamic section under TAG. Some loaders leave addresses there as they are in
- * the file; others add the base to them.
+ * The address under TAG in the dynamic section. Some loaders leave addresses there as they are in
+ * the file; others add the base.
  */
 static uintptr_t
 entry(ElfW(Sxword) tag)
@@ -38,7 +38,10 @@ cgpu_own_names_open(struct cgpu_own_names *own)
     own->count = hash[1]; /* as many chains as symbols */
     own->pages = (void *)first;
     own->pages_size = symbols + own->count * sizeof(ElfW(Sym)) - first;
-    /* Read-only and private: the linker keeps it apart from code, so nothing loses PROT_EXEC. */
+    /*
+     * These pages are read-only and private. The linker keeps them apart from code, so no page
+     * loses PROT_EXEC.
+     */
     return mprotect(own->pages, own->pages_size, PROT_READ | PROT_WRITE) == 0;
 }
 

@@ -1,6 +1,6 @@
 /*
  * The names that this library exports, as the loader sees them. A proxy removes those that the
- * driver below it lacks. A program that asks for one (dlsym) then gets the same answer as without
+ * driver behind it lacks. So a program that asks for one (dlsym) gets the same answer as without
  * cgpu.
  */
 #ifndef CGPU_OWN_NAMES_H
@@ -17,10 +17,10 @@ struct cgpu_own_names {
     size_t pages_size;
 };
 
-/* Make the library's own symbol table writable. False: it stays as it is, and OWN is not open. */
+/* Make the library's own symbol table writable. False: it is not writable, and OWN is not open. */
 bool cgpu_own_names_open(struct cgpu_own_names *own);
 
-/* Make look-ups not find FUNCTION, an export of this library, from now on. */
+/* From now on, look-ups do not find FUNCTION, an export of this library. */
 void cgpu_own_names_hide(const struct cgpu_own_names *own, const void *function);
 
 void cgpu_own_names_close(const struct cgpu_own_names *own);

@@ -1,4 +1,4 @@
-"""Prints ``--json``: an answer's fields, after the version of the format and the time.
+"""Prints ``--json``: the version of the format, the time, and the fields of an answer.
 
 docs/json.md describes the fields; a test compares it with what the programs print.
 """

@@ -9,7 +9,7 @@ from cgpu_env import program
 
 
 def main() -> NoReturn:
-    """Run one command and exit: with 2 if it refuses or the command line is wrong.
+    """Run one command and exit, with status 2 if it refuses or the command line is wrong.
 
     ``cgpu smi`` and ``cgpu run`` are the programs of these names.
     """

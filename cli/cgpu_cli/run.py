@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    """Run the command line. This returns only by exiting, or as another program."""
+    """Run the command line. It ends only by exiting, or by becoming another program."""
     program.run("cgpu-run", _run_command)
 
 

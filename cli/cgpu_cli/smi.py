@@ -1,4 +1,4 @@
-"""``cgpu-smi``: the containers and sessions on each GPU: what they use and may use of it."""
+"""``cgpu-smi``: shows what the containers and sessions on each GPU use, and may use, of it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _run_command() -> int:
 
 
 def _choose_form(given: argparse.Namespace) -> Form:
-    """Return the form of fields; refuse --format without fields, as nvidia-smi does."""
+    """Return the form of fields. Refuse --format without fields, as nvidia-smi does."""
     from cgpu_cli.show.fields import QUERIES, Form
 
     if given.format is not None and given.asked is None:

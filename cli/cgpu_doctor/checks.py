@@ -58,7 +58,7 @@ def run_checks(ground: Ground) -> list[Finding]:
 
 
 def _by_whom(mend: str) -> str:
-    """Return the advice, with who can follow it if this user cannot."""
+    """Return the advice; if this user cannot follow it, with the user who can."""
     if os.geteuid() == 0 or mend.startswith(_AS_ROOT):
         return mend
     return f"{_AS_ROOT}{mend}" if any(word in mend for word in _OF_ROOT) else mend

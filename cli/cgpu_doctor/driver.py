@@ -1,4 +1,4 @@
-"""The driver: whether it exists, answers, has parts of one version, and is known to this cgpu."""
+"""Checks the driver: does it exist and answer, are its parts of one version, does cgpu know it?"""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, find_unknown_gpus, load_config
 
 MODULE = "/proc/driver/nvidia/version"
-# A driver's name that begins with one of these, or contains such a verb, may take device memory or
-# GPU time. A test compares this with shim/cuda/entry/lookup.c.
+# If the name of a driver's function begins with one of these, or contains one of the verbs, it may
+# take device memory or GPU time. A test compares this with shim/cuda/entry/lookup.c.
 FAMILIES = (
     "cuArray", "cuCheckpoint", "cuCtxAttach", "cuCtxCreate", "cuCtxFromGreenCtx", "cuCtxSetLimit",
     "cuDevicePrimaryCtx", "cuDeviceSetGraphMem", "cuEGLStream", "cuExternal", "cuFabric",
@@ -35,7 +35,7 @@ FAMILIES = (
 )  # fmt: skip
 VERBS = ("Alloc", "Import", "Launch")
 _SHOWN = 5
-# By NVML's numbers; 0 is Default.
+# By NVML's numbers; 0 is the default mode.
 _MODES = {
     1: ("Exclusive Thread", "only one thread at a time can use it"),
     2: ("Prohibited", "no program can use it"),
@@ -46,7 +46,7 @@ _SIMULATED = f"cgpu demo; or {shlex.quote(sys.executable)} -m cgpu_sim DIR and -
 
 @cache
 def _probe_driver(ground: Ground) -> Node | CgpuError:
-    """Return the driver's answer, or the error; a driver may take minutes to fail."""
+    """Return the driver's answer, or the error. A driver may take minutes to fail."""
     try:
         return load_node(ground.state_dir, ground.driver_dir, refresh=True, keep=False)
     except CgpuError as error:
@@ -61,7 +61,7 @@ def _require_node(ground: Ground) -> Node:
 
 
 def check_driver(ground: Ground) -> Iterator[Finding]:
-    """The driver answers, and its libraries and kernel module are of one version."""
+    """Check that the driver answers, and that libraries and kernel module are of one version."""
     found = _probe_driver(ground)
     if isinstance(found, CgpuError) and _is_unnamed(ground) and ground.read_word(MODULE) is None:
         yield Finding("error", str(found), mend=found.hint)
@@ -92,7 +92,7 @@ def check_driver(ground: Ground) -> Iterator[Finding]:
 
 
 def _check_default_size(ground: Ground, node: Node) -> Iterator[Finding]:
-    """Report the cap on each GPU of containers that name none, if it differs from the setting."""
+    """Report the default cap on each GPU if it differs from the setting."""
     configured = load_config(ground.machine.resolve_path(CONFIG_PATH)).default_memsize
     size = rules.default_memsize(ground.state_dir, configured)
     totals = ((gpu.index, gpu.total_bytes) for gpu in node.gpus if gpu.total_bytes)
@@ -103,7 +103,7 @@ def _check_default_size(ground: Ground, node: Node) -> Iterator[Finding]:
 
 
 def _is_unnamed(ground: Ground) -> bool:
-    """Whether nobody names the driver's directory: then the machine may have no driver."""
+    """Whether no option or configuration names the driver's directory: there may be no driver."""
     try:
         config = load_config(ground.machine.resolve_path(CONFIG_PATH))
     except CgpuError:
@@ -193,7 +193,7 @@ def _advise_overlay(ground: Ground, folder: str) -> str:
 
 
 def check_glibc(ground: Ground) -> Iterator[Finding]:
-    """Report which C library images need at least, for the driver and for cgpu."""
+    """Report the oldest C library that an image may have, for the driver and for cgpu."""
     node = _require_node(ground)
     proxies = max(glibc_needed(cgpu_shim.library(name)) for name in PROXIED)
     own = max(glibc_needed(path) for path in node.libraries.values())

@@ -1,4 +1,4 @@
-"""The exports of a shared library, and the symbol versions that it needs from others."""
+"""The exports of a shared library, and the symbol versions that it needs of other libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 
 
 def list_exports(path: str) -> set[str]:
-    """Return the names of the functions that it defines for others."""
+    """Return the names of the functions that the library at ``path`` exports."""
     with open(path, "rb") as file:
         table: Any = ELFFile(file).get_section_by_name(".dynsym")
         return {
@@ -23,7 +23,7 @@ def list_exports(path: str) -> set[str]:
 
 
 def glibc_needed(path: str) -> tuple[int, int]:
-    """Return the oldest glibc with which it can be loaded; 0.0 if it needs none."""
+    """Return the oldest glibc with which the file can be loaded; 0.0 if it needs none."""
     with open(path, "rb") as file:
         sections = [s for s in ELFFile(file).iter_sections() if isinstance(s, GNUVerNeedSection)]
         names = [

@@ -1,4 +1,4 @@
-"""The findings of checks, and the machine that checks look at."""
+"""The findings of checks, and the machine that is checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 
 
 class Finding(NamedTuple):
-    """One sentence.
+    """The result of a check, as one sentence.
 
     Attributes:
         check: the check that found it; set by ``run_checks``.
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """The machine to check; files of the kernel are below its root, too."""
+    """The machine to check. Files of the kernel, too, are below its root."""
 
     machine: Machine
     state_dir: str
@@ -47,35 +47,35 @@ class Ground(NamedTuple):
 
     @property
     def log(self) -> str:
-        """The command that shows cgpud's log, or the file."""
+        """Return the command that shows cgpud's log, or the log file."""
         return f"journalctl -u {SERVICE}" if self.is_booted else f"{self.state_dir}/{server.LOG}"
 
     @property
     def is_closed(self) -> bool:
-        """Whether the state directory is another user's, so that its files cannot be read."""
+        """Whether the state directory belongs to another user, so that its files cannot be read."""
         try:
             return os.stat(self.state_dir).st_uid != os.geteuid() != 0
         except OSError as error:
             return isinstance(error, PermissionError)
 
     def report_closed(self) -> Finding:
-        """Return the finding that the state directory is closed."""
+        """Return the finding that the state directory is another user's."""
         what = f"{self.state_dir} is not readable by you"
         return Finding("note", what, self.state_dir, BY_ROOT)
 
     def by_root(self, command: str) -> str:
-        """Return the command, marked as root's if the state directory is closed."""
+        """Return the command; if the state directory is another user's, marked as one for root."""
         return f"as root: {command}" if self.is_closed else command
 
     def is_served(self) -> bool:
-        """Whether a server listens there, as far as this user sees."""
+        """Whether a server listens in the state directory, as far as this user sees."""
         try:
             return os.path.isdir(self.state_dir) and server.is_listening(self.state_dir)
         except PermissionError:  # the directory is closed until root's server listens
             return False
 
     def is_hidden(self, path: str) -> bool:
-        """Whether this user cannot see if there is such a file."""
+        """Whether this user may not see if the file exists."""
         try:
             os.stat(self.machine.resolve_path(path))
         except OSError as error:
@@ -83,7 +83,7 @@ class Ground(NamedTuple):
         return False
 
     def read_word(self, path: str) -> str | None:
-        """Return the content of a one-word file; None if there is none."""
+        """Return the content of a one-word file; None if there is no such file."""
         try:
             with open(self.machine.resolve_path(path)) as file:
                 return file.read().strip()

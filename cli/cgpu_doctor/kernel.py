@@ -1,4 +1,4 @@
-"""Checks of the kernel: namespaces of users, control groups."""
+"""Checks of the kernel: user namespaces, control groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from cgpu_doctor.finding import Finding, Ground
 
-# Setting: the value that keeps users without root from namespaces, and the one that allows them.
+# Setting: the value that keeps users other than root from namespaces, and the one that allows them.
 _SWITCHES = {
     "user.max_user_namespaces": ("0", "15000"),
     "kernel.unprivileged_userns_clone": ("0", "1"),
@@ -17,7 +17,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 
 def check_user_namespaces(ground: Ground) -> Iterator[Finding]:
-    """``cgpu-run`` can hide the driver from a user's program."""
+    """Check that ``cgpu-run`` can hide the driver from a user's program."""
     closed = False
     for name, (bad, good) in _SWITCHES.items():
         value = ground.read_word(f"/proc/sys/{name.replace('.', '/')}")
@@ -30,7 +30,7 @@ def check_user_namespaces(ground: Ground) -> Iterator[Finding]:
 
 
 def check_cgroups(ground: Ground) -> Iterator[Finding]:
-    """Both low-level runtimes can make containers."""
+    """Check that both low-level runtimes can make containers."""
     has = ground.machine.has
     if has(f"{_CGROUPS}/cgroup.controllers"):
         yield Finding("ok", "control groups of version 2", "2")

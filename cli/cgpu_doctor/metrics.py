@@ -22,7 +22,7 @@ _OTHER = f"name another [server] metrics in {CONFIG_PATH}"
 
 
 def check_metrics(ground: Ground) -> Iterator[Finding]:
-    """The configured address serves cgpud's metrics."""
+    """Check that cgpud's metrics are served at the configured address."""
     own = ground.machine.resolve_path(ROOT_STATE)
     if ground.state_dir != own:  # only the node's own server has them
         return
@@ -60,7 +60,7 @@ def _parse_address(named: str) -> tuple[str, int]:
     """Return address and port.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: ``named`` is not of that form.
     """
     host, _, port = named.rpartition(":")
     if not 0 < int(port) <= _LARGEST_PORT:
@@ -113,7 +113,7 @@ def _is_local_address(address: str) -> bool:
 
 
 def _explain_silence(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
-    """Report that nobody serves the metrics, unless no server runs: the next one will."""
+    """Say why nobody serves the metrics. It is no fault if no server runs: the next one serves."""
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{named}: {SOCKET} does not listen there", named, mend)

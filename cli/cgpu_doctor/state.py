@@ -1,4 +1,4 @@
-"""Leftovers of containers that are gone, and whether a server serves those that live."""
+"""Leftovers of ended containers, and whether a server serves those that live."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 
 def check_directory(ground: Ground) -> Iterator[Finding]:
-    """The state directory can be used, and has room."""
+    """Check that the state directory can be used, and has room."""
     if ground.is_closed:
         yield ground.report_closed()
         yield from _own_account(ground)
@@ -39,7 +39,7 @@ def check_directory(ground: Ground) -> Iterator[Finding]:
 
 
 def _own_account(ground: Ground) -> Iterator[Finding]:
-    """Report faults of the user's own state directory, and how many containers live there."""
+    """Report faults of the user's own state directory, and how many containers live in it."""
     own = default_state_dir()
     if own == ground.state_dir or not os.path.lexists(own):
         return
@@ -80,7 +80,7 @@ def _check_absent(path: str) -> Finding:
 
 
 def check_leftovers(ground: Ground) -> Iterator[Finding]:
-    """Check that nothing is left of containers that are gone."""
+    """Check that nothing is left of ended containers."""
     found = [*_find_dead(ground), *_find_dead_trees(ground)]
     yield from found
     if ground.is_closed:
@@ -118,7 +118,7 @@ def _find_dead_trees(ground: Ground) -> Iterator[Finding]:
 
 
 def check_shares(ground: Ground) -> Iterator[Finding]:
-    """Check that no container has a share other than the one that was meant."""
+    """Check that no container has another share than its user meant."""
     if ground.is_closed:
         yield ground.report_closed()
         return
@@ -139,7 +139,7 @@ def check_shares(ground: Ground) -> Iterator[Finding]:
 
 
 def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
-    """Yield a process of each container with variables of a share but no size, and the warning."""
+    """Yield process and warning for each container whose variables ask for a share without size."""
     at = ground.machine.resolve_path
     seen = {None, _read_namespace(at(_OWN))}
     for pid in sorted(int(name) for name in _list_names(at("/proc")) if name.isdecimal()):
@@ -153,7 +153,7 @@ def _find_without_size(ground: Ground) -> Iterator[tuple[int, str]]:
 
 
 def _has_limits(folder: str) -> bool:
-    """Return whether a process sees limits, in the path of a container or of a session."""
+    """Return whether a process sees limits at the path of a container's or a session's."""
     return any(mount.point.endswith(_LIMITS) for mount in list_mounts(folder, _LIMITS))
 
 
@@ -173,7 +173,7 @@ def _read_variables(folder: str) -> dict[str, str]:
 
 
 def check_server(ground: Ground) -> Iterator[Finding]:
-    """A server runs if there are containers to divide time between."""
+    """Check that a server runs if there are containers to divide time between."""
     path = f"{ground.state_dir}/{wakeup.SOCKET}"
     if ground.is_served():
         yield from _check_running(ground, path)
@@ -199,7 +199,7 @@ def _check_running(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _count_containers(ground: Ground, answer: dict[str, Any]) -> str:
-    """Return how many containers live, by the files; by the server, if those cannot be read."""
+    """Return how many containers live: by the files, or by the server if those cannot be read."""
     if not ground.is_closed:
         return str(len(Registry(ground.state_dir).list_records()))
     of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]
@@ -218,7 +218,7 @@ def _check_unserved(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _check_answer(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
-    """Report what the server answered about itself; one of another release may answer less."""
+    """Report what the server answered about itself. One of another release may answer less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed and ground.is_closed:
         what = f"cgpud is of release {running}, and your commands are of release {installed}"
@@ -235,9 +235,9 @@ def _check_answer(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _find_trees(ground: Ground) -> list[str]:
-    """Return the mount points of control trees of ours; one may hide another.
+    """Return the mount points of our control trees. One may hide another.
 
-    Any user can mount something of that kind, anywhere in a folder of their own.
+    Any user can mount such a file system, anywhere in a folder of the user's own.
     """
     ours = b"user_id=%d" % os.geteuid()
     mounts = list_mounts(ground.machine.resolve_path(_OWN))
@@ -246,7 +246,7 @@ def _find_trees(ground: Ground) -> list[str]:
 
 
 def _is_answering(point: str) -> bool | None:
-    """Whether a server answers for what is mounted there; None if no answer comes.
+    """Whether a server answers for what is mounted at ``point``; None if no answer comes.
 
     Another process asks, because the question may hang.
     """
@@ -278,7 +278,7 @@ def _is_calm(folder: str, name: str) -> bool:
 
 
 def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield mount points in our namespace that show a container's files, with its name."""
+    """Yield mount points in our namespace that show a container's files, and the container."""
     try:
         facts = os.stat(ground.state_dir)
     except OSError:
@@ -286,7 +286,7 @@ def _find_mounts(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
     device = b"%d:%d" % (os.major(facts.st_dev), os.minor(facts.st_dev))
     for mount in list_mounts(ground.machine.resolve_path(_OWN)):
         point = printable(os.fsdecode(mount.point), LONGEST_PATH)
-        # A mount is named by its path in its own file system.
+        # The list of mounts names what is mounted by its path in its own file system.
         head, found, name = os.fsdecode(mount.origin.path).partition("/containers/")
         if found and mount.origin.device == device and ground.state_dir.endswith(head):
             yield point, name.partition("/")[0]

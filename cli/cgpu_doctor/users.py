@@ -1,4 +1,4 @@
-"""Checks for users of this machine: files that they cannot use, and other accounts."""
+"""Checks for this machine's users: files that they cannot use, and other accounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ELSEWHERE = (
 def check_access(ground: Ground) -> Iterator[Finding]:
     """Check that every user can execute and read the files of ``cgpu-run``.
 
-    Those that pip installs follow root's umask.
+    Files that pip installs follow root's umask.
     """
     yield from _check_shebang()
     closed: dict[str, str] = {}
@@ -49,7 +49,7 @@ def check_access(ground: Ground) -> Iterator[Finding]:
 def _check_shebang() -> Iterator[Finding]:
     """Check that the first line of ``cgpu-run``, as pip writes it, names an interpreter.
 
-    The kernel reads a path only up to the first space.
+    The kernel reads the path only up to the first space.
     """
     path = f"{sysconfig.get_path('scripts')}/{_RUN}"
     with suppress(OSError), open(path, "rb") as file:
@@ -63,7 +63,7 @@ def _check_shebang() -> Iterator[Finding]:
 
 
 def _list_needed(ground: Ground) -> Iterator[tuple[str, bool]]:
-    """Yield the files that programs need, and whether each belongs to cgpu or its Python."""
+    """Yield the files that programs need, and for each whether it belongs to cgpu or its Python."""
     modules = [module for name, module in sys.modules.items() if name.startswith("cgpu_")]
     own = [getattr(module, "__file__", None) for module in modules]
     for path in (*own, sys.executable, os.__file__):
@@ -84,7 +84,7 @@ def _advise_repair(part: str) -> str:
 
 
 def _find_closed(path: str) -> str | None:
-    """Return the first part of a path that others cannot pass or read; None if they can."""
+    """Return the first part of a path that others cannot enter or read; None if they can."""
     parts = [path]
     while parts[0] != "/":
         parts.insert(0, os.path.dirname(parts[0]))

@@ -26,7 +26,7 @@ _OF_INTERPRETERS = ("interpreter", "internal error")
 
 
 def check_configuration(ground: Ground) -> Iterator[Finding]:
-    """``/etc/cgpu/config.toml`` has no mistake."""
+    """Check that ``/etc/cgpu/config.toml`` has no mistake."""
     path = ground.machine.resolve_path(CONFIG_PATH)
     try:
         load_config(path)
@@ -58,7 +58,7 @@ def check_engines(ground: Ground) -> Iterator[Finding]:
 
 
 def check_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """Yield whether one engine knows cgpu, or how to make it so."""
+    """Report whether one engine knows cgpu, or how to make it known."""
     if engine.units and not ground.is_booted:
         what = f"systemd does not run here: the first container starts {SERVER}, which logs to"
         yield Finding("ok", f"{what} {ground.log}", engine.name)
@@ -98,7 +98,7 @@ def check_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
 
 
 def check_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
-    """Check what a running dockerd uses; its file may have changed since it was read."""
+    """Check what a running dockerd uses. Its file may have changed since dockerd read it."""
     machine = ground.machine
     by_systemd = (dockerd.RELOAD, dockerd.RESTART)
     reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
@@ -119,14 +119,14 @@ def check_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Itera
 
 
 def check_containerds(machine: Machine) -> Iterator[Finding]:
-    """Report containerds that read another file than the one that ``cgpu install`` changes."""
+    """Report each containerd that reads another file than the one that ``cgpu install`` changes."""
     for pid, path in containerd.find_unconfigured(machine):
         what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
         yield Finding("warning", what, path, containerd.advise_by_hand(machine, path))
 
 
 def check_rootless() -> Iterator[Finding]:
-    """Report dockerds that are not the machine's own."""
+    """Report each dockerd that is not the machine's own."""
     for pid, uid in dockerd.find_rootless():
         what = f"dockerd (pid {pid}) is user {uid}'s own (rootless): cgpu does not look at its file"
         yield Finding("note", what, str(pid))
@@ -141,7 +141,7 @@ def _check_units(ground: Ground, engine: Engine) -> Iterator[Finding]:
 
 
 def check_runtime(ground: Ground) -> Iterator[Finding]:
-    """``cgpu-runtime`` finds a low-level runtime."""
+    """Check that ``cgpu-runtime`` finds a low-level runtime."""
     path = ground.machine.program_path(RUNTIME)
     if ground.is_hidden(path):
         yield Finding("note", f"{path} is not readable by you", path, BY_ROOT)
@@ -162,7 +162,7 @@ def check_runtime(ground: Ground) -> Iterator[Finding]:
 
 
 def _python_side(hook: str, output: str) -> Finding:
-    """Report a failure of the Python side; if cgpu itself refuses, its interpreter is right."""
+    """Report a failure of the Python side. If cgpu itself refuses, its interpreter is right."""
     first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())

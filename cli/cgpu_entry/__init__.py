@@ -1,7 +1,7 @@
-"""The first code of the programs in ``bin``: an interrupt ends them silently until they handle it.
+"""The first code of the programs in ``bin``: until they handle an interrupt, it ends them silently.
 
-While Python imports a program's modules, it answers an interrupt with a traceback. Nothing is
-imported here before that is changed; ``cgpu_env.program`` changes it back.
+While Python imports a program's modules, an interrupt would print a traceback. Nothing is imported
+here before that is changed; ``cgpu_env.program`` changes it back.
 """
 
 import _signal  # type: ignore[import-not-found]  # built in, unlike ``signal``
@@ -22,7 +22,7 @@ def cgpu() -> "NoReturn":
 
 
 def cgpu_run() -> "NoReturn":
-    """Run ``cgpu-run``, whose start delays every program."""
+    """Run ``cgpu-run``. Its start delays every program."""
     import gc
 
     gc.disable()  # as in cgpu_node.bootstrap: it finds nothing

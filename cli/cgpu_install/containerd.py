@@ -1,4 +1,4 @@
-"""containerd: one more runtime for its CRI plugin, like that of ``runc``."""
+"""containerd: cgpu is one more runtime of its CRI plugin, made like the runtime ``runc``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MAIN = config_of("containerd").path
 _SHIM = "io.containerd.runc.v2"
-# Annotations of a pod that are passed to its containers' configurations: its decision, and what
-# published tools read of it. A star matches no slash.
+# The pod's annotations that containerd passes to its containers' configurations: the allocation,
+# and those that published tools read. A star matches no slash.
 _PASSED = "pod_annotations"
 _DECISIONS = (
     "cgpu/*",
@@ -29,15 +29,14 @@ _DECISIONS = (
     "gpushare.alibabacloud.com/*",
     "ALIYUN_COM_GPU_*",
 )
-# Version of the configuration: the plugin that has the runtimes.
+# Version of the configuration: name of the plugin that has the runtimes.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
 _OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
 _OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd runs in
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
-# Folders in which a distribution writes containerd's file whenever it starts, from a template that
-# is no TOML.
-# The template's name depends on the version of the file.
+# In these folders a distribution writes containerd's file at each start, from a template that is
+# not TOML. The template's name depends on the version of the file.
 _MADE_BY = {f"/var/lib/rancher/{name}/agent/etc/containerd": name for name in ("k3s", "rke2")}
 _TEMPLATES = {2: "config.toml.tmpl", 3: "config-v3.toml.tmpl"}
 
@@ -47,9 +46,9 @@ class UnusedError(CgpuError):
 
 
 def find_files(machine: Machine) -> list[str]:
-    """The file that takes effect: the last read with a section of the plugin, else the main one.
+    """Return the file that takes effect: the last one read that has a section of the plugin.
 
-    Before 2.1 the whole section comes from that file.
+    If there is none, it is the main file. Before 2.1 the whole section comes from that file.
     """
     having = [
         name for name, data in _read_files(machine).items() if _has_plugin(data) and name != MAIN
@@ -60,7 +59,7 @@ def find_files(machine: Machine) -> list[str]:
 def find_unconfigured(machine: Machine) -> Iterator[tuple[int, str]]:
     """Yield pid and main file of root's containerds that read another file, without our runtime.
 
-    The one that dockerd starts makes no pods.
+    The containerd that dockerd starts is left out: it makes no pods.
     """
     for folder in running.find_processes("containerd"):
         command = running.read_text(f"{folder}/cmdline")
@@ -95,7 +94,7 @@ def advise_by_hand(machine: Machine, path: str) -> str:
 
 
 def list_notes(machine: Machine) -> Iterator[str]:
-    """Yield what an installation leaves to the administrator."""
+    """Yield what the administrator still has to do after an installation."""
     for path in (f"{folder}/config.toml" for folder in _MADE_BY):
         if machine.has(path) and "/cgpu-runtime" not in machine.read_text(path):
             yield f"containerd: {advise_by_hand(machine, path)}"
@@ -104,7 +103,7 @@ def list_notes(machine: Machine) -> Iterator[str]:
 def _read_files(machine: Machine, main: str = MAIN) -> dict[str, dict[str, Any]]:
     """Read the files that containerd reads: the main file, its imports, and their imports in turn.
 
-    This includes /etc/containerd/conf.d, which the default configuration imports since 2.2.
+    /etc/containerd/conf.d is one of them: the default configuration imports it since 2.2.
     """
     pending = [main]
     seen: dict[str, dict[str, Any]] = {}
@@ -142,18 +141,18 @@ def add_runtime(text: str, program: str) -> str:
 
 
 def remove_runtime(text: str, program: str) -> str | None:
-    """Return the text without that runtime."""
+    """Return the text without the runtime ``cgpu``."""
     data = toml_text.parse(text)
     return entry.remove_entry(_build_entry(data), text, program) if _find_plugin(data) else text
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runtime of pods that name none; empty for an unknown version."""
+    """Return the key of the runtime for pods that name none; empty for an unknown version."""
     return ("plugins", _find_plugin(data), "containerd", "default_runtime_name")
 
 
 def check_default(machine: Machine) -> None:
-    """Refuse a default that would overrule ours, in any file that containerd reads.
+    """Refuse a default runtime that would overrule ours, in any file that containerd reads.
 
     Raises:
         CgpuError: a file has such a default.
@@ -181,7 +180,7 @@ def _has_plugin(data: dict[str, Any]) -> bool:
 
 
 def _find_plugin(data: dict[str, Any]) -> str:
-    """Return the plugin of the version that the file states; empty for an unknown one."""
+    """Return the plugin for the version that the file states; empty for an unknown version."""
     version = data.get("version", 1)
     return _PLUGINS.get(version, "") if isinstance(version, int) else ""
 
@@ -200,7 +199,7 @@ def _build_entry(data: dict[str, Any]) -> entry.Entry:
 
 
 def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
-    """Return the node's own runtime, above all its ``SystemdCgroup``, with our program."""
+    """Return the node's own runtime with our program. Its ``SystemdCgroup`` above all must stay."""
     place = ("plugins", _PLUGINS[data["version"]], "containerd", "runtimes", "runc")
     made: dict[str, Any] = copy.deepcopy(get_value(data, place) or {})
     if made.get("runtime_type", _SHIM) != _SHIM:
@@ -215,14 +214,14 @@ def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
 
 
 def _with_ours(passed: object) -> list[object]:
-    """Return a runtime's list of annotations with ours, which carry decisions."""
+    """Return a runtime's list of annotations with ours, which carry allocations."""
     if not isinstance(passed, list | None):
         raise CgpuError(f"{_PASSED} = {printable(str(passed))}: expected a list")
     return [*(passed or []), *(each for each in _DECISIONS if each not in (passed or []))]
 
 
 def _pass_annotations(text: str) -> str:
-    """Return the text with a runtime ``cgpu`` that gets a pod's decision; earlier ones did not."""
+    """Return the text with a runtime ``cgpu`` that gets a pod's allocation; earlier ones do not."""
     data = toml_text.parse(text)
     place = (*_build_entry(data).place, _PASSED)
     there = get_value(data, place)

@@ -24,7 +24,7 @@ RELOAD, RESTART = _ROW.commands[0], "systemctl restart docker"
 SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload if systemd does not run
 ENDS = "it ends containers unless live-restore is on"  # a restart does
 _SOCKET, _SECONDS = "/var/run/docker.sock", 10
-# Files where distributions write its command line.
+# Files in which distributions write dockerd's command line.
 _STARTS = (
     "/etc/default/docker",
     "/etc/sysconfig/docker",
@@ -41,7 +41,7 @@ _STARTS = (
 def query_info(template: str) -> str:
     """Ask this machine's dockerd about itself; "" if none runs.
 
-    The host is named, because a user's environment and context may name another machine's.
+    The host is given, because a user's environment or context may name another machine's dockerd.
     """
     if not os.path.exists(_SOCKET):
         return ""
@@ -61,7 +61,7 @@ def default_runtime() -> str:
 
 
 def check_default(machine: Machine) -> None:
-    """Refuse a default runtime on a command line: dockerd does not start if its file has one too.
+    """Refuse a default runtime on a command line: with one in its file too, dockerd does not start.
 
     Raises:
         CgpuError: a command line has one.
@@ -72,7 +72,7 @@ def check_default(machine: Machine) -> None:
 
 
 def check_runtimes(machine: Machine) -> None:
-    """Refuse runtimes on a command line: a dockerd that rereads its file keeps only those in it.
+    """Refuse runtimes on a command line: when dockerd rereads its file, it keeps only those in it.
 
     Raises:
         CgpuError: a command line has one.
@@ -84,7 +84,7 @@ def check_runtimes(machine: Machine) -> None:
 
 
 def check_unnamed(machine: Machine) -> None:
-    """Refuse our runtime as the default on a command line: without it dockerd does not start.
+    """Refuse our runtime as the default on a command line: once it is gone, dockerd cannot start.
 
     Raises:
         CgpuError: a command line has it.
@@ -96,7 +96,7 @@ def check_unnamed(machine: Machine) -> None:
 
 
 def find_options(machine: Machine, name: str) -> Iterator[str]:
-    """Yield an option on each command line of the machine's dockerd, with the file of that."""
+    """Yield the option from each command line of the machine's dockerd, with that line's file."""
     files = [path for pattern in _STARTS for path in machine.find_paths(pattern)]
     if not machine.root:
         own = (each for each in running.find_processes("dockerd") if not running.read_user(each))
@@ -116,7 +116,7 @@ def find_file_option(machine: Machine) -> str:
 
 
 def find_rootless() -> Iterator[tuple[int, int]]:
-    """Yield pid and user of each dockerd that is a user's own; its file is in that user's home."""
+    """Yield pid and user of each dockerd that is a user's own. Its file is in that user's home."""
     for folder in running.find_processes("dockerd"):
         if uid := running.read_user(folder):
             yield int(os.path.basename(folder)), uid

@@ -1,4 +1,4 @@
-"""Engines and units that cgpu can be installed into. Design: docs/design/cli.md."""
+"""Engines and units to which cgpu can be added. Design: docs/design/cli.md."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 RUNTIME, HOOK, SERVER = "cgpu-runtime", "cgpu-hook", "cgpud"
 NVIDIA = "/etc/nvidia-container-runtime/config.toml"
-# A list of what to try: with others behind ours, no file of ours would be no cap.
+# A list of runtimes to try. With others behind ours, containers would have no cap if our file were
+# missing.
 _NVIDIA = EngineConfig(NVIDIA, "toml", ("nvidia-container-runtime", "runtimes"), (), replaces=True)
 HOOKS = "/usr/share/containers/oci/hooks.d"
 UNITS = "/etc/systemd/system"
-# Folders of units in distributions' packages; a unit of the same name in UNITS precedes one there.
+# Folders of units in distributions' packages. A unit of the same name in UNITS takes precedence.
 PACKAGED_UNITS = ("/lib/systemd/system", "/usr/lib/systemd/system")
 SERVICE, MOUNT, SOCKET = "cgpud.service", "run-cgpu.mount", "cgpud-metrics.socket"
-# The target for which systemd starts each unit.
+# The target with which systemd starts each unit.
 WANTED_BY = {
     SERVICE: "multi-user.target",
     MOUNT: "multi-user.target",
@@ -43,9 +44,10 @@ WANTED_BY = {
 class File(NamedTuple):
     """A file of a machine, and how cgpu is added to it and removed from it.
 
-    ``add`` and ``take`` get its text, empty if there is none, and the path of ``program``. If
-    ``take`` returns None, the file is removed. ``default`` is the setting that names the engine's
-    default runtime; None: there is none. ``check`` raises if the change would harm the engine.
+    ``add`` and ``take`` get the file's text (empty if there is no file) and the path of
+    ``program``. If ``take`` returns None, the file is removed. ``default`` is the setting that
+    names the engine's default runtime; None: there is none. ``check`` raises if the change would
+    harm the engine.
     """
 
     path: str
@@ -61,10 +63,10 @@ class File(NamedTuple):
         return self.default.restore(taken, before) if taken and self.default else taken
 
     def is_default(self, machine: Machine) -> bool:
-        """Whether the file names ours as the default runtime.
+        """Whether the file names our runtime as the default.
 
         Raises:
-            CgpuError: it is not understood.
+            CgpuError: the file is not understood.
         """
         try:
             return (
@@ -79,16 +81,16 @@ class Engine(NamedTuple):
     """Something that makes containers, or starts cgpud.
 
     Attributes:
-        name: as on the command line.
+        name: its name on the command line.
         files: returns the files that name cgpu, on a machine.
         found: returns whether a machine has the engine.
         then: commands that make it read what was changed.
-        automatic: whether it is installed if it is found, or only by name.
+        automatic: whether it is installed if it is found; otherwise only by name.
         links: programs of cgpu that it starts.
-        units: those that systemd is to start with the machine.
+        units: the units that systemd should start with the machine.
         undone: commands after cgpu was removed; none: the same as ``then``.
         earlier: makes the file that named cgpu before, if that may be another one today.
-        notes: returns what is left to the administrator.
+        notes: returns what the administrator still has to do.
     """
 
     name: str
@@ -119,7 +121,7 @@ def _render_shipped(name: str, program: str) -> str:
 
 
 def _make_file(config: EngineConfig, machine: Machine, program: str = RUNTIME) -> File:
-    """The file of ``config``, which names a program of cgpu on ``machine``."""
+    """Return the file of ``config``, which names a program of cgpu on ``machine``."""
     kind = _make_entry(config)
     add, take = partial(entry.add_entry, kind), partial(entry.remove_entry, kind)
     return File(config.path, machine.program_path(program), add, take)
@@ -157,7 +159,7 @@ def _list_hook_files(machine: Machine, *stages: str) -> list[File]:
 
 
 def unit_path(name: str, machine: Machine) -> str:
-    """Return the path of a unit of ours: a package's, if we would write the same."""
+    """Return the path of a unit of ours: a package's unit, if it is what we would write."""
     wanted = _render_shipped(name, machine.program_path(SERVER))
     packaged = (f"{folder}/{name}" for folder in PACKAGED_UNITS)
     own = f"{UNITS}/{name}"
@@ -181,7 +183,7 @@ def _make_unit_file(name: str, mark: str, machine: Machine) -> File:
 
 
 def _unless_booted(sentence: str) -> Callable[[Machine], Iterable[str]]:
-    """Return a note if no systemd runs to start units; none for a tree, which may get one."""
+    """Return a note if no systemd runs to start units; none under another root."""
     what = f"systemd does not run here{sentence}"
     return lambda machine: () if machine.root or machine.has(BOOTED) else (what,)
 
@@ -196,7 +198,7 @@ def _make_engine(row: ContainerEngine, config: EngineConfig) -> Engine:
     return engine._replace(**_SPECIAL.get(row.name, {}))
 
 
-# What rows do not tell, as these engines also take a default runtime.
+# What the table of engines lacks, because these engines also take a default runtime.
 _SPECIAL: dict[str, dict[str, Any]] = {
     "docker": {"files": _list_docker_files},
     "containerd": {
@@ -216,7 +218,7 @@ ENGINES: tuple[Engine, ...] = (
             _make_unit_file(MOUNT, "Where=/run/cgpu", m),
         ],
         lambda m: m.has(BOOTED, "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
-        # The mount is made if its mount point is free, and otherwise at boot.
+        # The mount is made now if its mount point is free, otherwise at boot.
         ("systemctl daemon-reload", f"systemctl start {MOUNT} {SERVICE}"),
         links=(SERVER,),
         units=(SERVICE, MOUNT),
@@ -269,7 +271,7 @@ def select_engines(names: Sequence[str]) -> list[Engine]:
     """Return the engines of these names.
 
     Raises:
-        CgpuError: a name is unknown, or two engines would do the same thing.
+        CgpuError: a name is unknown, or two engines would do the same.
     """
     table = {engine.name: engine for engine in ENGINES}
     for name in names:

@@ -1,4 +1,4 @@
-"""The entry in an engine's configuration that names a program of cgpu: added, repaired, removed."""
+"""The entry in an engine's configuration that names our program: added, repaired, removed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Entry(NamedTuple):
     Attributes:
         format: how the file is written.
         place: the path of the entry in the configuration.
-        program: the path of the program's name in the entry; empty: the entry is a list with it.
+        program: the path of the program's name in the entry; empty: the entry is a list with the
+            name.
         make: makes a new entry, from the configuration and the program's path.
         replaces: whether an entry that names others' programs is replaced, not refused.
         whole: makes the text of a file that is cgpu's alone; None: the file is another's.
@@ -53,7 +54,7 @@ class Default(NamedTuple):
 
     Attributes:
         format: how the file is written.
-        place: returns the path of that setting in a configuration.
+        place: returns the path of the setting in a configuration.
         check: refuses if another setting of the machine would overrule it.
     """
 
@@ -77,7 +78,7 @@ class Default(NamedTuple):
         return text if there == NAME else self.format.set_value(text, place, NAME)
 
     def restore(self, text: str, before: object) -> str:
-        """Return ``text`` with ``before`` as the default, if that names ours, which is gone."""
+        """Return ``text`` with the default ``before``, if it names our runtime, which is gone."""
         place = self.place(data := self.format.parse(text))
         if (
             get_value(data, place) != NAME
@@ -90,10 +91,10 @@ class Default(NamedTuple):
 
 
 def check_plain(place: Sequence[str], there: object) -> None:
-    """Refuse a default runtime that does more than runc: its containers would lose that.
+    """Refuse a default runtime that does more than runc, because containers would lose that.
 
     Raises:
-        CgpuError: it does more; for NVIDIA's, with what to do instead.
+        CgpuError: it does more; for NVIDIA's, the sentence says what to do instead.
     """
     if there not in (None, *_PLAIN, NAME):
         is_nvidia = "nvidia" in str(there)
@@ -106,7 +107,7 @@ def add_entry(entry: Entry, text: str, program: str) -> str:
     """Return ``text`` with the entry in it; the same text if the entry is right already.
 
     Raises:
-        CgpuError: one sentence about what is there instead.
+        CgpuError: one sentence about what is in its place.
     """
     data = entry.format.parse(text)
     if not data and entry.whole is not None:
@@ -132,7 +133,7 @@ def remove_entry(entry: Entry, text: str, program: str) -> str | None:
     """Return ``text`` without the entry; None if nothing else is in the file.
 
     Raises:
-        CgpuError: it is not understood.
+        CgpuError: the text is not understood.
     """
     data = entry.format.parse(text)
     there = get_value(data, entry.place)

@@ -1,6 +1,6 @@
 """The record of what was installed, ``/var/lib/cgpu/install.json``, and backups.
 
-It is written before each change, so that an interrupted change can be undone: a path then has
+It is written before each change, so that an interrupted change can be undone: the path then has
 either its earlier content, or the content that the journal records.
 """
 
@@ -29,14 +29,14 @@ _NEW_FILE, _NEW_BACKUP = 0o644, 0o600
 
 
 class Saved(NamedTuple):
-    """One path that we changed.
+    """A path that we changed.
 
     Attributes:
-        engine: for which.
+        engine: the engine for which it was changed.
         backup: whether there was a file before; its bytes are in the backup.
         link: the target of the link that was there before.
         left: the content that we left there, by ``fingerprint``.
-        folders: those that were made for it, outermost first.
+        folders: the folders that were made for it, outermost first.
     """
 
     engine: str
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
 
 def fingerprint(content: Content) -> str:
-    """Return a word that differs for different contents."""
+    """Return a word that is different for different contents."""
     if content is None:
         return "absent"
     if isinstance(content, Link):
@@ -58,8 +58,8 @@ def fingerprint(content: Content) -> str:
 class Journal:
     """The journal of a machine; ``saved`` by the machine's paths.
 
-    ``unread`` are the engines that may not have read what was changed for them: their commands have
-    not succeeded since.
+    ``unread`` are the engines that may not have read what was changed for them: since the change,
+    their commands have not succeeded.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -113,7 +113,10 @@ class Journal:
 
     @contextlib.contextmanager
     def _lock_files(self, changes: Sequence[Change]) -> Iterator[None]:
-        """Lock, check that nothing changed since the plan, and report errors of the file system."""
+        """Lock the files, and check that nothing changed since the plan.
+
+        Errors of the file system become sentences.
+        """
         for path in (_FILE, *(change.path for change in changes)):
             self._machine.check_folder(path)
         try:
@@ -170,7 +173,7 @@ class Journal:
             raise CgpuError(f"{sentence}; nothing was changed") from None
 
     def _change_content(self, path: str, content: Content) -> None:
-        """Make ``content`` that of ``path``; ``_all_or_nothing`` may give back what was."""
+        """Give ``path`` the content ``content``; ``_all_or_nothing`` may restore what was there."""
         before = self._machine.read_content(path)
         try:
             self._replace_content(path, content)
@@ -256,7 +259,7 @@ class Journal:
         if not self.saved:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._machine.resolve_path(_FILE))
-            # Left by an interrupted install that had not recorded its backup yet.
+            # An interrupted install left it before it had recorded its backup.
             shutil.rmtree(self._machine.resolve_path(_BACKUP), ignore_errors=True)
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
@@ -277,10 +280,10 @@ class Journal:
         return missing[::-1]
 
     def _replace_content(self, path: str, content: Content) -> None:
-        """Make ``content`` the content of ``path`` in one step.
+        """Give ``path`` the content ``content`` in one step.
 
         Raises:
-            OSError: it cannot be written; the error names ``path``, not the file that is written
+            OSError: it cannot be written. The error names ``path``, not the file that is written
                 first.
         """
         try:

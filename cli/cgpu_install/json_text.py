@@ -1,7 +1,7 @@
-"""Change one value of a JSON text and leave every other byte as it is.
+"""Change one value of a JSON text, and leave every other byte as it is.
 
-The standard library reads the text; only the beginning and end of members is found here. Every
-result is read again and compared with what was wanted before it is returned.
+The standard library reads the text; the code here only finds where members begin and end. Every
+result is read again, and compared with what was wanted, before it is returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Member(NamedTuple):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the object that ``text`` writes; an empty one if it is blank.
+    """Return the object in ``text``; an empty one if the text is blank.
 
     Raises:
         CgpuError: it is no JSON, no object, nested too deeply, or has a name twice.
@@ -88,7 +88,7 @@ def _skip_blanks(text: str, at: int) -> int:
 
 
 def _parse_members(text: str, at: int) -> list[_Member]:
-    """The members of the object that begins at ``at``, in a text that is known to be JSON."""
+    """Return the members of the object that begins at ``at``. The text is known to be JSON."""
     members = []
     at = _skip_blanks(text, at + 1)
     while text[at] != "}":
@@ -120,13 +120,13 @@ def _write_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def _read_margin(text: str, at: int) -> str | None:
-    """Return the blanks before ``at`` on its line; None if something else is before it."""
+    """Return the blanks before ``at`` on its line; None if there is something else."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return None if line.strip() or "\n" not in text[:at] else line
 
 
 class _Style:
-    """The layout of a text, for a value that stands behind ``margin``."""
+    """The layout of a text, for a value that comes after ``margin``."""
 
     def __init__(self, text: str, margin: str) -> None:
         first = re.search(r"\n([ \t]+)\S", text)

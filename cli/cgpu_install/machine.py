@@ -34,7 +34,7 @@ Content = bytes | Link | None  # None: nothing is there
 
 
 class Change(NamedTuple):
-    """A change of a file or link; ``undo`` is the content that ``cgpu uninstall`` leaves there."""
+    """A change of a file or link. ``undo`` is the content that ``cgpu uninstall`` leaves there."""
 
     engine: str
     path: str
@@ -44,16 +44,17 @@ class Change(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """The machine's files are below ``root``; programs are linked into ``bin_dir``.
+    """A machine: its files are below ``root``, and programs are linked into ``bin_dir``.
 
-    Nobody else may change the tree at ``root`` meanwhile: links in it are checked before use.
+    Nobody else may change the tree at ``root`` meanwhile: links in it are checked before they are
+    used.
     """
 
     root: str = ""
     bin_dir: str = BIN_DIR
 
     def resolve_path(self, path: str) -> str:
-        """Return the path at which we reach the machine's ``path``.
+        """Return the path by which this process reaches the machine's ``path``.
 
         Raises:
             CgpuError: its folder is outside the root.
@@ -81,7 +82,7 @@ class Machine(NamedTuple):
         return sorted(path[len(self.root) :] for path in glob.glob(self.resolve_path(pattern)))
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
+        """Return the content of a file; None if there is no file.
 
         Raises:
             CgpuError: it is no plain file, or cannot be read.
@@ -100,10 +101,10 @@ class Machine(NamedTuple):
             raise kind_of(f"{path}: {error.strerror}") from None
 
     def read_text(self, path: str) -> str:
-        """Read a file as text; "" if there is none.
+        """Return a file's text; "" if there is no file.
 
         Raises:
-            CgpuError: as ``read``, or it is no UTF-8.
+            CgpuError: see ``read``; or it is not UTF-8.
         """
         try:
             return (self.read(path) or b"").decode()
@@ -114,7 +115,7 @@ class Machine(NamedTuple):
         """Return the content of a file, or a link; None if there is neither.
 
         Raises:
-            CgpuError: a directory, a device; or it cannot be read.
+            CgpuError: it is a directory or a device, or it cannot be read.
         """
         real = self.resolve_path(path)
         return Link(os.readlink(real)) if os.path.islink(real) else self.read(path)
@@ -123,7 +124,8 @@ class Machine(NamedTuple):
         """Refuse a path whose folder cannot be made, or is outside the root.
 
         Raises:
-            CgpuError: something else than a directory is above it, or a link leads out of the root.
+            CgpuError: something other than a directory is above it, or a link leads out of the
+                root.
         """
         folder = os.path.dirname(path)
         while not os.path.lexists(self.resolve_path(folder)):

@@ -1,4 +1,4 @@
-"""Finds out what installing and uninstalling would change, without changing anything."""
+"""Finds out what installing and uninstalling would change. It changes nothing itself."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from cgpu_node import code_bundle
 from cgpu_node.trust import check_source
 
 PROGRAMS = "programs"  # the links that all engines share, as an engine of their own
-# Folder of a distribution's package of cgpu: links that lead there are the package's.
+# Folder of a distribution's package of cgpu. Links that lead there are the package's.
 PACKAGED = "/usr/lib/cgpu"
 
 
 class InstallPlan(NamedTuple):
-    """Changes in the order in which they are made, and notes on engines that have none."""
+    """Changes in the order in which they are made, and notes on engines without changes."""
 
     changes: list[Change]
     notes: list[str]
@@ -53,15 +53,15 @@ def plan_install(
     """Plan ``cgpu install``.
 
     Args:
-        machine: where.
-        engines: for which.
-        journal: what was done before.
+        machine: the machine to change.
+        engines: the engines to change.
+        journal: what was changed before.
         forgiving: whether an engine that could not use cgpu is left out.
         is_default: whether containers that name no runtime get ours, if an engine can do that.
 
     Raises:
         CgpuError: a file is not understood, or no engine can have a default runtime; then nothing
-            is to be changed.
+            is changed.
     """
     changes, notes, used, files = [], [], [], []
     for engine in engines:
@@ -90,10 +90,10 @@ def plan_install(
 
 
 def plan_uninstall(machine: Machine, engines: Sequence[Engine], journal: Journal) -> InstallPlan:
-    """Plan ``cgpu uninstall``: restore files; from those that others changed, only remove cgpu.
+    """Plan ``cgpu uninstall``: restore files. If others changed a file, only remove cgpu from it.
 
     Raises:
-        CgpuError: a file is not understood; then nothing is to be changed.
+        CgpuError: a file is not understood; then nothing is changed.
     """
     changes = []
     for engine in engines:
@@ -110,9 +110,9 @@ def plan_uninstall(machine: Machine, engines: Sequence[Engine], journal: Journal
 
 
 def plan_runc_default(machine: Machine, plan: InstallPlan) -> Change:
-    """Return the change that gives dockerd runc as its default before its file is restored.
+    """Return the change that makes runc dockerd's default before its file is restored.
 
-    On a reload dockerd keeps its default if the file names none.
+    When dockerd reloads a file that names no default, it keeps the old one.
     """
     before, path = machine.read(dockerd.FILE), dockerd.FILE
     try:
@@ -124,7 +124,7 @@ def plan_runc_default(machine: Machine, plan: InstallPlan) -> Change:
 
 
 def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
-    """Whether cgpu is in no other engine than these."""
+    """Whether no other engine than these has cgpu."""
     return journal.list_engines() <= {PROGRAMS, *(engine.name for engine in engines)}
 
 
@@ -134,7 +134,7 @@ def detect_engines(machine: Machine) -> list[Engine]:
 
 
 def format_diff(changes: Sequence[Change]) -> Iterator[str]:
-    """Yield the changes as a unified diff; of a link, the target is compared."""
+    """Yield the changes as a unified diff. For a link, its target is compared."""
     for change in changes:
         before, after = _split_lines(change.before), _split_lines(change.after)
         old = change.path if change.before is not None else "/dev/null"

@@ -1,6 +1,6 @@
-"""Containers that an engine will end by our runtime, with a share or without.
+"""The containers that an engine will end by our runtime, with or without a share.
 
-No engine is queried: the shim or monitor of a container knows the runtime too.
+No engine is asked: the shim or monitor of a container knows the runtime too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OURS = re.compile(r'/cgpu-runtime(?=["\n]|$)')
 
 
 def list_containers(proc: str = _PROC) -> list[str]:
-    """Return the ids of those containers."""
+    """Return the ids of these containers."""
     found = {id_ for place in _find_namespaces(proc) for id_ in _list_bundle_ids(place)}
     found.update(
         id_ for folder in find_processes(_MONITOR, proc) for id_ in _read_monitored(folder)
@@ -29,7 +29,8 @@ def list_containers(proc: str = _PROC) -> list[str]:
 def find_processes(name: str, proc: str = _PROC) -> Iterator[str]:
     """Yield the folders of processes of the machine whose names begin with ``name``.
 
-    Processes with another root directory have their engine, and its configuration, in there.
+    Processes with another root directory are left out: their engine and its configuration are in
+    there.
     """
     for pid in filter(str.isdecimal, os.listdir(proc)):
         folder = f"{proc}/{pid}"
@@ -47,7 +48,7 @@ def read_user(folder: str) -> int:
 
 
 def _find_namespaces(proc: str) -> Iterable[str]:
-    """The folders of containerd's bundles: a shim runs in the bundle of its first container."""
+    """Return the folders of containerd's bundles; a shim runs in its first container's bundle."""
     found = {}
     for folder in find_processes(_SHIM, proc):
         with suppress(OSError):
@@ -66,9 +67,9 @@ def _list_bundle_ids(place: str) -> Iterator[str]:
 
 
 def _read_monitored(folder: str) -> Iterator[str]:
-    """Yield a monitor's container if that lives: a server that it started keeps the monitor."""
+    """Yield a monitor's container if it lives: a server that it started keeps the monitor alive."""
     argv = read_text(f"{folder}/cmdline").split("\0")
-    # of several, the first: later ones are arguments of another program
+    # if an option is there twice, the first counts: later ones are another program's arguments
     given = dict(reversed(list(pairwise(argv))))
     if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):
         return
@@ -79,7 +80,7 @@ def _read_monitored(folder: str) -> Iterator[str]:
 
 
 def read_text(path: str) -> str:
-    """The content of a file that any user may have made; not all of a pipe or a very large file."""
+    """Return a file that any user may have made; of a pipe or a very large file, only a part."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:

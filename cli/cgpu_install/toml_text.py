@@ -1,7 +1,7 @@
-"""Change one value of a TOML text and keep its comments, its order and its layout.
+"""Change one value of a TOML text, and keep its comments, its order and its layout.
 
-A new table is written at the end, which moves nothing; what exists is changed through tomlkit.
-Every result is read again and compared with what was wanted.
+A new table is written at the end, which moves nothing. What exists is changed by tomlkit. Every
+result is read again, and compared with what was wanted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _DEEPEST = 100  # engines' own have five
 
 
 def with_path(path: str, error: CgpuError) -> CgpuError:
-    """Return ``error`` with the name of its file, once."""
+    """Return ``error`` with the name of its file, if it has not got that yet."""
     sentence = str(error) if str(error).startswith("/") else f"{path}: {error}"
     return type(error)(sentence, hint=error.hint)
 
@@ -36,7 +36,7 @@ def get_value(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatev
     """Return the value at ``path``; None if there is none.
 
     Raises:
-        CgpuError: something on the way is no table.
+        CgpuError: something on the way is not a table.
     """
     for i, key in enumerate(path):
         if not isinstance(data, dict):
@@ -72,10 +72,10 @@ def find_lone_ancestor(data: dict[str, Any], path: Sequence[str]) -> Sequence[st
 
 
 def verify_text(text: str, parse: Callable[[str], dict[str, Any]], expected: dict[str, Any]) -> str:
-    """Return ``text`` if it reads as ``expected``.
+    """Return ``text`` if it parses as ``expected``.
 
     Raises:
-        CgpuError: it reads otherwise.
+        CgpuError: it parses as something else.
     """
     if parse(text) != expected:
         raise CgpuError("written in a way that cgpu cannot change safely: change it by hand")

@@ -1,4 +1,4 @@
 """Switches the node side to another release under running containers: ``cgpu upgrade``.
 
-Everything is imported at the start of a command, because the files may change during it.
+A command imports everything at its start, because the files may change while it runs.
 """

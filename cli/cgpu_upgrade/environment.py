@@ -24,7 +24,7 @@ _PROGRAMS = ("cgpu", "cgpu-run", "cgpu-smi", "cgpud")
 _STATIC = ("cgpu-runtime", "cgpu-hook")
 _LAST_LINES = 12
 _SHARED = ["include-system-site-packages", "=", "true"]
-# A container that names cgpu and does not want it; its configuration is not changed.
+# A container that names cgpu but does not want it, so that its configuration is not changed.
 UNTOUCHED = json.dumps(
     {
         "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
@@ -41,17 +41,17 @@ class Environment(NamedTuple):
 
     @property
     def python(self) -> str:
-        """Its interpreter."""
+        """Return its interpreter."""
         return f"{self.path}/bin/python"
 
     @property
     def release(self) -> str:
-        """The release of cgpu in it."""
+        """Return the release of cgpu in it."""
         return release_of(self.path)
 
     @property
     def packages(self) -> str:
-        """The folder of its packages.
+        """Return the folder of its packages.
 
         Raises:
             CgpuError: there is none.
@@ -74,7 +74,7 @@ class Environment(NamedTuple):
         """Return the layouts that its release reads and writes.
 
         Raises:
-            CgpuError: it does not report them.
+            CgpuError: the release does not report them.
         """
         if not os.path.isdir(f"{self.packages}/cgpu_upgrade"):
             return layouts.FIRST
@@ -102,16 +102,16 @@ class Environment(NamedTuple):
             raise CgpuError(f"{hook} does not start: {_tail_output(done)}")
 
     def is_ours(self) -> bool:
-        """Whether an upgrade has made or moved it."""
+        """Whether an upgrade has made or moved this environment."""
         return os.path.exists(f"{self.path}/{_MARK}")
 
     def mark_removable(self) -> None:
-        """Mark it as one that a later upgrade may remove."""
+        """Mark this environment as one that a later upgrade may remove."""
         with open(f"{self.path}/{_MARK}", "w", encoding="ascii") as file:
             file.write("made by cgpu upgrade, and removed by a later one\n")
 
     def remove(self) -> None:
-        """Remove it; files that containers have mapped live on."""
+        """Remove this environment. Files that containers have mapped continue to exist."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -121,10 +121,10 @@ def make_environment(
     """Make an environment PREFIX-RELEASE with what pip makes of ``source``.
 
     Args:
-        beside: the one in use, whose interpreter and pip are used.
-        prefix: of the installation.
-        source: a wheel, a directory, or what else pip understands.
-        options: for pip.
+        beside: the environment in use, whose interpreter and pip are used.
+        prefix: the prefix of the installation.
+        source: a wheel, a directory, or whatever else pip understands.
+        options: options for pip.
 
     Raises:
         CgpuError: pip fails, or it is no cgpu; nothing of it is left.
@@ -165,7 +165,7 @@ def _build_wheel(beside: Environment, source: str, options: Sequence[str], folde
 
 
 def _find_base_python(beside: Environment) -> str:
-    """Return the interpreter that the environment was made with, or the one of that name today."""
+    """Return the interpreter that made the environment, or the one that has its name today."""
     done = beside.run("-c", "import sys; print(sys._base_executable)")
     path = done.stdout.strip()
     return path if done.returncode == 0 and os.access(path, os.X_OK) else "/usr/bin/python3"
@@ -182,7 +182,8 @@ def _has_system_packages(beside: Environment) -> bool:
 def _keep_old_paths(beside: Environment, made: Environment) -> None:
     """If Python's version changed, link paths with the old version's name to the new one's.
 
-    Containers that run, links and configurations by hand may name programs by such a path.
+    Running containers, links, and configurations that were made by hand may name programs by such a
+    path.
     """
     [new] = glob.glob(f"{glob.escape(made.path)}/lib/python3*")
     for old in glob.glob(f"{glob.escape(beside.path)}/lib/python3*"):
@@ -191,7 +192,7 @@ def _keep_old_paths(beside: Environment, made: Environment) -> None:
 
 
 def _list_free_names(path: str) -> Iterator[str]:
-    """Yield ``path`` and names like it that nothing has yet."""
+    """Yield ``path`` and similar names that nothing has yet."""
     names = (path if number == 1 else f"{path}-{number}" for number in range(1, sys.maxsize))
     return (name for name in names if not os.path.lexists(name))
 
@@ -219,6 +220,6 @@ def _run_program(words: Sequence[str], given: str = "") -> subprocess.CompletedP
 
 
 def _tail_output(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last lines of the output."""
+    """Return the last lines of a command's output."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return "\n  ".join(lines[-_LAST_LINES:]) or f"exit status {done.returncode}"

@@ -13,7 +13,7 @@ from cgpu_install import journal
 from cgpu_node.settings import rules
 from cgpu_node.shares import record
 
-# Those of a container come first.
+# The files of a container come first.
 CONTAINER = ("limits", "ledger", "record")
 _WRITES = {
     "limits": cgpu_native.LIMITS_VERSION,
@@ -29,8 +29,8 @@ class Layouts(NamedTuple):
 
     Attributes:
         release: the release.
-        reads: the versions of each file that it understands.
-        writes: the version of each file that it makes, unless a setting needs a later one.
+        reads: for each file, the versions that the release understands.
+        writes: for each file, the version that it writes, unless a setting needs a later one.
     """
 
     release: str
@@ -54,7 +54,7 @@ FIRST = Layouts("0.1.0", {name: [n] for name, n in _FIRST_WRITES.items()}, _FIRS
 
 
 def parse_layouts(text: str) -> Layouts:
-    """Parse the output of another release.
+    """Parse another release's output.
 
     Raises:
         CgpuError: it is not understood.

@@ -1,4 +1,4 @@
-"""The containers that live on through an upgrade, and whether a release reads their files."""
+"""The containers that continue through an upgrade, and whether a release reads their files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _SHOWN = 5
 
 
 class RunningContainer(NamedTuple):
-    """A container or session that lives.
+    """A living container or session.
 
     Attributes:
         id: its id.
         release: the release that made it.
-        versions: of its files, by the names of ``layouts.CONTAINER``; None: none is there.
-        bundle: the directory where its engine has its configuration; empty: none.
+        versions: the versions of its files, by the names of ``layouts.CONTAINER``; None: no such
+            file.
+        bundle: the directory where its engine keeps its configuration; empty: none.
     """
 
     id: str
@@ -42,12 +43,12 @@ def list_running(state_dir: str) -> list[RunningContainer]:
 
 
 def count_by_release(living: list[RunningContainer]) -> dict[str, int]:
-    """Count them by release."""
+    """Count the containers by release."""
     return dict(sorted(Counter(guest.release for guest in living).items()))
 
 
 def check_containers(living: list[RunningContainer], layouts: Layouts) -> None:
-    """Refuse a release that does not understand the files of containers that live.
+    """Refuse a release that does not understand the files of living containers.
 
     Raises:
         CgpuError: one sentence with their names.
@@ -85,7 +86,7 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
 
 
 def leads_into(living: list[RunningContainer], environment: str) -> bool:
-    """Whether a living container will start a hook from an environment when it ends."""
+    """Whether a living container will start a hook from ``environment`` when it ends."""
     return any(_mentions_path(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 
@@ -102,7 +103,7 @@ def _is_read(guest: RunningContainer, layouts: Layouts) -> bool:
     """Whether a release can read the files of a container.
 
     A missing file means that the container is ending. A container can write any version into its
-    ledger, so a version that the release in use cannot read either is no reason to refuse.
+    ledger. So a version that the release in use cannot read either is no reason to refuse.
     """
     there = {name: version for name, version in guest.versions.items() if version is not None}
     if there.get("ledger") not in own_layouts().reads["ledger"]:

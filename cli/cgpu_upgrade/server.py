@@ -1,4 +1,4 @@
-"""Starts the node's server anew from an environment."""
+"""Restarts the node's server from an environment."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NAMES = (b"cgpud", b"cgpu_server.main")
 
 
 class Running(NamedTuple):
-    """The server that runs.
+    """The running server.
 
     Attributes:
-        pid: of its process; None if none runs.
+        pid: its process id; None if none runs.
         release: the release that it runs.
-        arguments: of its command line, which may name what no file names.
+        arguments: its command line, which may have settings that no file has.
         is_service: whether systemd manages it.
     """
 
@@ -53,17 +53,17 @@ def restart_server(
     """Replace the running server by one of ``release``.
 
     Args:
-        state_dir: what it serves.
+        state_dir: the state directory that it serves.
         python: the command of the interpreter that has that release.
-        release: the server's, from then on.
-        before: what ran when the upgrade began.
-        wanted: whether to start one where none ran.
+        release: the new server's release.
+        before: the server that ran when the upgrade began.
+        wanted: whether to start a server if none ran.
 
     Returns:
-        Its process id; None if none ran and none is wanted.
+        The new server's process id; None if none ran and none is wanted.
 
     Raises:
-        CgpuError: it does not come up.
+        CgpuError: it does not start.
     """
     if before.pid is None and not before.is_service and not wanted:
         return None
@@ -88,7 +88,7 @@ def restart_server(
 
 
 def end_server(state_dir: str, pid: int) -> bool:
-    """End the server of ``state_dir``, process ``pid``, and wait; return whether it has ended."""
+    """End the server of ``state_dir``, process ``pid``, and wait. Return whether it has ended."""
     with contextlib.suppress(CgpuError):  # it may be on its way already
         client.send_request(state_dir, {"request": "stop"})
     deadline = time.monotonic() + _SECONDS

@@ -25,7 +25,7 @@ _STAGES = (b"edit", b"prestart", b"precreate")
 
 
 def lock_upgrade(installation: Installation) -> LockFile:
-    """Return the lock of upgrades, which other users cannot hold, as they could the folder."""
+    """Return the lock of upgrades: a file, because other users could lock the folder itself."""
     prefix = installation.prefix
     what = f"cgpu upgrade of {prefix}"
     return LockFile(f"{prefix}.lock", what, patience=_PATIENCE_SECONDS, temporary=True)
@@ -35,15 +35,15 @@ def make_link(installation: Installation) -> None:
     """Give an environment that is at the prefix itself a name of its own, and leave a link.
 
     At every moment the prefix leads to the environment. Starts of containers are waited for twice.
-    A start that has found its files below a folder would refuse them below a link. And one that has
-    begun to load modules by the prefix's name would miss them once the prefix leads elsewhere.
+    A start that has found its files below a folder would refuse them below a link. And a start that
+    has begun to load modules by the prefix's name would miss them once the prefix leads elsewhere.
 
     Raises:
         CgpuError: the file system cannot exchange two names.
     """
     prefix = installation.prefix
     if os.path.islink(prefix):
-        # an earlier upgrade may have been killed before the scripts had their own interpreter
+        # an earlier upgrade may have been killed before the scripts named their own interpreter
         _name_interpreter(Environment(installation.current_environment), prefix)
         return
     name = free_name(prefix, prefix)
@@ -62,10 +62,10 @@ def make_link(installation: Installation) -> None:
 
 
 def use_environment(installation: Installation, environment: Environment) -> None:
-    """Let the prefix lead to ``environment``, and the way back to the environment in use before.
+    """Make the prefix lead to ``environment``, and ``.back`` to the environment in use before.
 
-    If both have the same release, the way back stays as it is: repeating an upgrade must not lose
-    the way back to the previous release.
+    If both have the same release, ``.back`` does not change: a repeated upgrade must not lose the
+    link to the previous release.
     """
     before, back = Environment(installation.current_environment), installation.previous_environment
     repeated = before.release == environment.release and back not in (None, environment.path)
@@ -75,7 +75,7 @@ def use_environment(installation: Installation, environment: Environment) -> Non
 
 
 def restore_back(installation: Installation, back: str | None) -> None:
-    """Let the way back lead where it led before."""
+    """Make ``.back`` lead where it led before."""
     if back is not None:
         _replace_link(back, installation.back_link)
     else:
@@ -84,7 +84,7 @@ def restore_back(installation: Installation, back: str | None) -> None:
 
 
 def list_older(installation: Installation) -> list[Environment]:
-    """Return environments that upgrades have made and that are neither in use nor the way back."""
+    """Return the environments that upgrades made, and neither prefix nor ``.back`` leads to."""
     kept = (installation.current_environment, installation.previous_environment)
     found = map(Environment, sorted(glob.glob(f"{glob.escape(installation.prefix)}-*")))
     return [each for each in found if each.is_ours() and each.path not in kept]
@@ -109,7 +109,7 @@ def _replace_link(target: str, path: str) -> None:
 
 
 def _name_interpreter(environment: Environment, prefix: str) -> None:
-    """Let the environment's scripts start its own interpreter, wherever the prefix leads."""
+    """Make the environment's scripts start its own interpreter, wherever the prefix leads."""
     old, new = f"#!{prefix}/bin/".encode(), f"#!{environment.path}/bin/".encode()
     for entry in os.scandir(f"{environment.path}/bin"):
         if not entry.is_file(follow_symlinks=False):
@@ -127,7 +127,7 @@ def _name_interpreter(environment: Environment, prefix: str) -> None:
 def _wait_for_pause(prefix: str) -> None:
     """Wait until no container is being made.
 
-    One that begins later than the last check is harmless.
+    A container that begins after the last check does no harm.
     """
     deadline = time.monotonic() + _START_SECONDS
     while any(_find_starts(prefix)) and time.monotonic() < deadline:

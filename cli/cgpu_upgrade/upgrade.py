@@ -28,13 +28,13 @@ from cgpu_upgrade.server import Running
 
 
 class Outcome(NamedTuple):
-    """The steps that were done, or would be.
+    """The steps that were done, or would be done.
 
     Attributes:
         before: the release that was in use.
         after: the release that is in use.
         back: the release that ``--back`` leads to; None: there is none.
-        containers: how many live on, by the release that made them.
+        containers: how many containers live on, by the release that made them.
         server: the process id of the server; None: none runs.
         output: what ``cgpu install`` printed.
     """
@@ -87,10 +87,10 @@ def switch_back(installation: Installation, state_dir: str, *, dry: bool) -> Out
 
 
 def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
-    """Let links, engines and server follow what is installed already, by whatever means.
+    """Make links, engines and server follow what is installed already, by whatever means.
 
     Raises:
-        CgpuError: a file is not understood, or the server does not come up.
+        CgpuError: a file is not understood, or the server does not start.
     """
     guests = living.list_running(state_dir)
     living.check_containers(guests, layouts.own_layouts())
@@ -108,7 +108,7 @@ def follow_installed(state_dir: str, *, dry: bool) -> Outcome:
 
 
 def _is_known_to_engines(environment: Environment) -> bool:
-    """Whether engines start programs from it, because going back has failed too."""
+    """Whether engines start programs from this environment, because going back has failed too."""
     folder = Journal(Machine()).bin_dir
     programs = [os.path.realpath(f"{folder}/{name}") for name in (RUNTIME, HOOK, SERVER)]
     return any(path.startswith(f"{environment.path}/") for path in programs)
@@ -117,7 +117,7 @@ def _is_known_to_engines(environment: Environment) -> bool:
 def _switch_if_fit(
     installation: Installation, after: Environment, state_dir: str, *, dry: bool
 ) -> Outcome:
-    """Switch to an environment that has passed all checks; if ``dry``, only check it."""
+    """Switch to an environment that has passed all checks. ``dry``: only check it."""
     after.check()
     reads = after.read_layouts()
     guests = living.list_running(state_dir)
@@ -193,7 +193,7 @@ def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _tell_engines(cgpu: Callable[..., subprocess.CompletedProcess[str]], *flags: str) -> list[str]:
-    """Let ``cgpu install`` of a release repair what an earlier one has written."""
+    """Run ``cgpu install`` of a release, which repairs what an earlier one has written."""
     journal = Journal(Machine())
     engines = sorted(journal.list_engines() - {PROGRAMS})
     if not engines:

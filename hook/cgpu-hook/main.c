@@ -1,6 +1,6 @@
 /*
- * cgpu-hook: the OCI hooks. It may be started with an image's environment and in an image's
- * directory. So it first leaves both, and reads nothing from either.
+ * cgpu-hook: the OCI hooks. It may be started with an image's environment, in an image's directory.
+ * So it first leaves both, and reads nothing from either.
  */
 #include <stdbool.h>
 #include <stdlib.h>

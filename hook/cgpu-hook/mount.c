@@ -1,7 +1,7 @@
 /*
- * Mounts into a container that already exists, without trusting any path of its image. Sources are
- * opened and cloned on the host. Targets are reached from a descriptor of the container's root,
- * through no link. Both ends of a mount are descriptors.
+ * Mounts into a container that already exists, without trusting any path of its image. Both ends of
+ * a mount are descriptors. The source is opened and cloned on the host. The target is reached from
+ * a descriptor of the container's root, and no link is followed.
  */
 #include "stages.h"
 
@@ -81,10 +81,10 @@ make_attributes(const struct mount *mount)
 }
 
 /*
- * Whether the file behind FD itself, which may no longer be the one at its path, may be mounted.
- * Nobody but us or root may be able to change it, unless it is a ledger, which everyone may write.
- * A mask is the null device, whoever owns it: crun gives its standard streams to the container's
- * user.
+ * Whether the file behind FD may be mounted. FD itself is checked, because another file may be at
+ * its path by now. Nobody but us or root may be able to change the file, unless it is a ledger,
+ * which everyone may write. A mask is the null device, whoever owns it: crun gives its standard
+ * streams to the container's user.
  */
 static bool
 is_trusted(int fd, const char *kind)
@@ -102,8 +102,8 @@ is_trusted(int fd, const char *kind)
 }
 
 /*
- * Make a new, empty directory: a tmpfs with ATTRIBUTES and those that every mount of ours has.
- * Returns its descriptor.
+ * Make a new, empty directory: a tmpfs with ATTRIBUTES and the attributes that each of our mounts
+ * has. Returns its descriptor.
  */
 static int
 make_tmpfs(unsigned attributes)
@@ -126,7 +126,7 @@ is_tmpfs(const struct mount *mount)
     return strcmp(mount->kind, "tmpfs") == 0;
 }
 
-/* Make a new directory read-only, now that all mount points in it exist. */
+/* All mount points in a new directory exist: make it read-only. */
 static int
 close_tmpfs(const struct mount *mount)
 {
@@ -178,7 +178,7 @@ attach_mount(int root, const struct mount *mount)
         return report_failure(mount->destination);
     }
     bool directory = S_ISDIR(facts.st_mode);
-    /* An empty directory that nobody can write to hides a directory. */
+    /* A directory is hidden by an empty directory that nobody can write to. */
     int tree = mask && directory ? make_tmpfs(MOUNT_ATTR_RDONLY) : mount->tree;
     errno = EINVAL;
     if ((directory && !mask && !is_tmpfs(mount)) || (!directory && !S_ISREG(facts.st_mode)) ||

@@ -12,14 +12,14 @@
 #include "report.h"
 #include "state.h"
 
-/* All that a container's directory can hold (FILES of record.py); nothing else is touched. */
+/* All files that a container's directory can hold (FILES of record.py). Nothing else is removed. */
 static const char *const known[] = {"limits", "ledger", "record.json", "notes", "pod", "guest"};
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
 /*
- * Whether ID can be a container's id, as in registry.py: letters, digits, _ . and -, and no leading
- * dot.
+ * Whether ID can be a container's id, as in registry.py: letters, digits, _ . and -, no dot at the
+ * beginning.
  */
 static bool
 is_id(const char *id)
@@ -46,8 +46,8 @@ remove_container(int containers, const char *id)
 }
 
 /*
- * Make the server refresh by a connection, as in node/cgpu_node/server.py; otherwise it notices
- * later.
+ * Connect to the server, so that it refreshes (see node/cgpu_node/server.py). Otherwise it notices
+ * the end later.
  */
 static void
 wake_server(int state)
@@ -63,8 +63,8 @@ wake_server(int state)
 }
 
 /*
- * The id of the container: GIVEN as an argument or, for a hook that serves all containers, from the
- * state on stdin.
+ * The id of the container: GIVEN as an argument. A hook that serves all containers reads it from
+ * the state on stdin.
  */
 static const char *
 read_id(const char *given, char *out, size_t size)

@@ -14,7 +14,10 @@
 
 static const struct cgpu_report report = {NULL, false};
 
-/* Make BYTES the next program's stdin: a memory file, because a pipe might be too small. */
+/*
+ * Let the next program read BYTES from stdin: from a memory file, because a pipe might be too
+ * small.
+ */
 static bool
 write_to_stdin(const struct cgpu_document *document)
 {
@@ -31,8 +34,8 @@ write_to_stdin(const struct cgpu_document *document)
 }
 
 /*
- * Run COMMAND in Python. ARGV is that of the hook: --state-dir and --driver-dir, as the hook's file
- * has them.
+ * Run COMMAND in Python, with the options of the hook's own ARGV: --state-dir and --driver-dir,
+ * from the hook's file.
  */
 static int
 become_python(const char *command, int argc, char **argv, const struct cgpu_document *input)
@@ -57,7 +60,10 @@ become_python(const char *command, int argc, char **argv, const struct cgpu_docu
     return 1;
 }
 
-/* The state directory that the hook's file names, as one of its pairs of --name value, or NULL. */
+/*
+ * The state directory among the options in the hook's file, which are pairs of --name value; NULL:
+ * none.
+ */
 static const char *
 find_state_dir(int argc, char **argv)
 {
@@ -69,7 +75,9 @@ find_state_dir(int argc, char **argv)
     return NULL;
 }
 
-/* Whether the container's configuration can name our variables; true if that is not known. */
+/*
+ * Whether the container's configuration may name our variables. True if that cannot be found out.
+ */
 static bool
 is_managed(const struct cgpu_document *state, const char *state_dir)
 {

@@ -19,7 +19,7 @@ open_entry(int directory, const char *name, uint64_t flags)
     };
     int fd = (int)syscall(SYS_openat2, directory, name, &how, sizeof how);
     struct stat facts;
-    /* O_PATH with O_NOFOLLOW may open the link itself: that counts as a link on the way too. */
+    /* With O_PATH and O_NOFOLLOW, a link itself may be opened: refuse it like a link on the way. */
     if (fd >= 0 && fstat(fd, &facts) == 0 && S_ISLNK(facts.st_mode)) {
         close(fd);
         errno = ELOOP;
@@ -53,7 +53,7 @@ open_file(int parent, const char *name, bool create)
     return open_entry(parent, name, 0);
 }
 
-/* As cgpu_rootfs_open; DIRECTORY: whether PATH leads to a directory. */
+/* See cgpu_rootfs_open. DIRECTORY: whether PATH leads to a directory. */
 static int
 open_below(int root, const char *path, bool create, bool directory)
 {

@@ -5,9 +5,9 @@
 #include <string.h>
 
 /*
- * The options that have a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches.
- * We do not need the value of an option without a target. Such options are listed so that no value
- * is mistaken for something else.
+ * The options that have a value, of runc 1.0 to 1.4 and crun 1.x together; all other options are
+ * switches. For an option without a target the value does not matter. It is listed so that its
+ * value is not mistaken for another word.
  */
 struct option {
     const char *name;
@@ -15,7 +15,7 @@ struct option {
 };
 
 #define NOWHERE       ((size_t)-1)
-#define EXACT         ((size_t)-2) /* NOWHERE, and of runc alone, which accepts no abbreviations */
+#define EXACT         ((size_t)-2) /* NOWHERE, but only of runc, which accepts no abbreviations */
 #define OFFSET(field) offsetof(struct cgpu_arguments, field)
 
 static const struct option global_options[] = {
@@ -33,7 +33,7 @@ static const struct option global_options[] = {
     {NULL, NOWHERE},
 };
 
-/* Switches of runc and crun. With one of `informational`, no runtime creates a container. */
+/* Switches of runc and crun. With one of `informational`, the runtime creates no container. */
 static const char *const global_switches[] = {"debug", "systemd-cgroup", NULL};
 static const char *const informational[] = {"help", "h", "version", "v", "V", NULL};
 
@@ -73,7 +73,7 @@ is_own_option(const char *argument)
     return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
 }
 
-/* Whether crun accepts every beginning of the option's name. */
+/* Whether crun accepts every abbreviation of the option's name. */
 static bool
 is_abbreviated(const struct option *option)
 {
@@ -84,7 +84,7 @@ is_abbreviated(const struct option *option)
 /*
  * Find the option whose name begins with the LENGTH letters at NAME: crun accepts abbreviations. If
  * several names begin like that, crun refuses the word or knows only one of them. Then it is only
- * clear that a value follows.
+ * certain that a value follows.
  */
 static const struct option *
 find_abbreviated(const struct option *table, const char *name, size_t length)
@@ -100,8 +100,9 @@ find_abbreviated(const struct option *table, const char *name, size_t length)
 }
 
 /*
- * Find the option that ARGUMENT names. *VALUE: where its value begins, or NULL if that is the next
- * argument. Go accepts one dash for two; crun accepts abbreviations, -bVALUE, and -d before that.
+ * Find the option that ARGUMENT names. *VALUE: where its value begins; NULL: in the next argument.
+ * Go accepts one dash in place of two. crun accepts abbreviations, -bVALUE, and -d in front of
+ * that.
  */
 static const struct option *
 match_option(const struct option *table, const char *argument, const char **value)
@@ -135,8 +136,8 @@ is_switch(const char *const *names, const char *argument)
 }
 
 /*
- * Record whether the global switch ARGUMENT asks for help or a version. If it is unknown, record
- * that the next word may be its value.
+ * Record whether the global switch ARGUMENT asks for help or a version. If the switch is unknown,
+ * record that the next word may be its value.
  */
 static void
 note_switch(struct cgpu_arguments *out, const char *argument)

@@ -1,4 +1,4 @@
-/* The command line of an OCI runtime, as far as it concerns us; our own options are removed. */
+/* The parts of an OCI runtime's command line that cgpu needs. Our own options are removed. */
 #ifndef CGPU_ARGUMENTS_H
 #define CGPU_ARGUMENTS_H
 
@@ -21,7 +21,7 @@ struct cgpu_arguments {
     const char *driver_dir;
 };
 
-/* Read the command line. NULL, or what is wrong with it. */
+/* Read the command line. Returns NULL, or what is wrong with it. */
 const char *cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out);
 
 #endif

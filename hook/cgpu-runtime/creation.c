@@ -12,8 +12,8 @@
 enum { FAILED = 1 }; /* as runc */
 
 /*
- * Whether there is a file at PATH; its facts in OUT. A new file differs in inode or birth from one
- * that was removed.
+ * Whether there is a file at PATH; OUT gets its inode and birth time, by which a new file differs
+ * from one that was removed.
  */
 static bool
 stat_path(const char *path, struct statx *out)
@@ -87,8 +87,8 @@ is_same(const struct statx *a, const struct statx *b)
 }
 
 /*
- * Whether the low-level runtime, which ended with STATUS, has created this container: not another
- * one with the same id.
+ * The low-level runtime ended with STATUS: whether it created this container, not another one with
+ * the same id.
  */
 static bool
 is_known(const struct cgpu_creation *creation, int status)
@@ -100,8 +100,8 @@ is_known(const struct cgpu_creation *creation, int status)
 }
 
 /*
- * Give the share back, or to PROCESS if that lives. Returns whether Python answers that this is
- * done.
+ * Give the share back, or to PROCESS if that process lives. Returns whether Python answers that
+ * this is done.
  */
 static bool
 give_back(struct cgpu_creation *creation, pid_t process, char *message, size_t size)

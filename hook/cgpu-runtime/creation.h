@@ -1,6 +1,6 @@
 /*
- * A container of ours that is being created: its configuration is changed before the low-level
- * runtime reads it, and its share is given back at once if the runtime then fails to create it.
+ * A container of ours that is being created. Its configuration is changed before the low-level
+ * runtime reads it. If the runtime then fails to create it, its share is given back at once.
  */
 #ifndef CGPU_CREATION_H
 #define CGPU_CREATION_H
@@ -21,26 +21,24 @@ struct cgpu_creation {
     char pid[24]; /* the share's owner: this process */
     char runtime_dir[PATH_MAX *
                      2];  /* where the low-level runtime should keep the container's state */
-    struct statx before;  /* what was at RUNTIME_DIR before the runtime began; no inode: nothing */
+    struct statx before;  /* what was at RUNTIME_DIR before the runtime began; inode 0: nothing */
     char share[PATH_MAX]; /* the directory of its share; empty: cgpu is off for it */
 };
 
 /*
- * Change CONFIG. Returns 0, or -1 after printing a sentence. The editor may still run: it informs
- * the server of the container, which the low-level runtime does not have to wait for.
+ * Change CONFIG. Returns 0, or -1 after an error message. The editor may still run then: it informs
+ * the server of the container, and the low-level runtime need not wait for that.
  */
 int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *arguments,
                        const struct cgpu_report *report, const char *runtime, const char *bundle,
                        const char *config);
 
-/*
- * Whether the low-level runtime will fail, because it already has another container with this id.
- */
+/* Whether the low-level runtime has another container with this id already, and so will fail. */
 bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
 
 /*
- * End the creation after the low-level runtime has ended with STATUS. If it has no such container,
- * give the share back. If it keeps the container elsewhere than expected, the share goes to the
+ * End the creation; the low-level runtime has ended with STATUS. If it has no such container, give
+ * the share back. If it keeps the container's state elsewhere than expected, the share goes to the
  * container's process. Returns the wait status to end with.
  */
 int cgpu_creation_end(struct cgpu_creation *creation, int status);

@@ -21,7 +21,7 @@ enum { MAX_OPTIONS = 64 }; /* before a subcommand */
 static const char *const names[] = {"runc", "crun"};
 static const char *const folders[] = {"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"};
 
-/* Whether PATH is a program other than this one, which would otherwise start itself for ever. */
+/* Whether PATH is another program than this one, which would otherwise start itself for ever. */
 static bool
 is_usable(const char *path)
 {
@@ -53,7 +53,7 @@ cgpu_lowlevel_find(const char *given, char out[PATH_MAX])
     return "no low-level runtime found: expected runc or crun, or a link " CHOSEN;
 }
 
-/* Find out whether the program FILE, such as crun-1.14-linux-amd64, is runc or crun. */
+/* Find out whether the program FILE is runc or crun; it may be called crun-1.14-linux-amd64. */
 static const char *
 find_name(const char *file)
 {
@@ -70,7 +70,7 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
 {
     char absolute[PATH_MAX];
     if (root != NULL) {
-        /* The first container creates it, so it may not exist yet. */
+        /* The runtime makes it for the first container, so it may not exist yet. */
         bool there = realpath(root, absolute) != NULL;
         bool below = !there && root[0] != '/' && getcwd(absolute, sizeof absolute) != NULL;
         snprintf(out, size, "%s%s%s/%s", there || below ? absolute : "", below ? "/" : "",
@@ -85,8 +85,8 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
 }
 
 /*
- * Run RUNTIME with the global options that the container was created with and the words COMMAND, of
- * which the last is the container's id. What it prints goes to OUTPUT. Returns its wait status.
+ * Run RUNTIME with the global options of the container's creation and with the words COMMAND, of
+ * which the last is the container's id. Its output goes to OUTPUT. Returns its wait status.
  */
 static int
 run_command(const char *runtime, const struct cgpu_arguments *arguments, const char *const *command,

@@ -9,25 +9,25 @@
 #include "arguments.h"
 
 /*
- * Find the runtime: GIVEN, else /etc/cgpu/runtime, else in the usual directories. Sets OUT to its
- * absolute path and returns NULL, or returns what is wrong.
+ * Find the runtime: GIVEN, else the one in /etc/cgpu/runtime, else in the usual directories. Sets
+ * OUT to its absolute path and returns NULL, or returns what is wrong.
  */
 const char *cgpu_lowlevel_find(const char *given, char out[PATH_MAX]);
 
 /*
- * Set OUT to the directory that RUNTIME probably keeps while container ID exists. RUNTIME may be
- * runc or crun under another name.
+ * Set OUT to the directory that RUNTIME probably keeps as long as container ID exists. RUNTIME may
+ * be runc or crun under another name.
  */
 void cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char *out,
                          size_t size);
 
 /*
- * The first process of the container that ARGUMENTS have created, as RUNTIME reports it; 0 if it
- * reports none, for instance because that has ended.
+ * The first process of the container that ARGUMENTS created, as RUNTIME reports it; 0: it reports
+ * none, perhaps because that process has ended.
  */
 pid_t cgpu_lowlevel_process(const char *runtime, const struct cgpu_arguments *arguments);
 
-/* Let RUNTIME kill and delete that container. */
+/* Make RUNTIME kill and delete that container. */
 void cgpu_lowlevel_delete(const char *runtime, const struct cgpu_arguments *arguments);
 
 #endif

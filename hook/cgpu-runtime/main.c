@@ -1,8 +1,8 @@
 /*
  * cgpu-runtime: an OCI runtime that passes everything to runc or crun. If it creates a container
- * whose configuration names our variables, Python runs first and changes that configuration, and
- * this process stays until it is known whether the container was created.
- * Design: docs/design/container-start.md.
+ * whose configuration names our variables, it first runs Python, which changes the configuration.
+ * Then it waits until it is known whether the container was created. Design:
+ * docs/design/container-start.md.
  */
 #include <errno.h>
 #include <limits.h>
@@ -40,8 +40,8 @@ is_one_of(const char *const *names, const char *word)
 }
 
 /*
- * Find the absolute paths of bundle and configuration. False: there is no such bundle, which the
- * low-level runtime will report.
+ * Find the absolute paths of bundle and configuration. False: there is no such bundle; the
+ * low-level runtime will report that.
  */
 static bool
 find_config(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])
@@ -63,7 +63,9 @@ find_config(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char 
            snprintf(config, PATH_MAX, "%s/%s", folder, arguments->config) < PATH_MAX;
 }
 
-/* Whether cgpu manages the container that ARGUMENTS create: 0 or 1, or -1 if that is not known. */
+/*
+ * Whether cgpu manages the container that ARGUMENTS create: 0 or 1; -1 if that cannot be found out.
+ */
 static int
 is_managed(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
            char bundle[PATH_MAX], char config[PATH_MAX])
@@ -100,8 +102,8 @@ edit_if_managed(const struct cgpu_arguments *arguments, const struct cgpu_report
 }
 
 /*
- * Refuse to create a container of ours behind an unknown option. We may have taken the option's
- * value for the subcommand, and the real subcommand, which creates the container, may follow it.
+ * Refuse to create a container of ours after an unknown option. What we take for the subcommand may
+ * be that option's value. The real subcommand may follow it, and create the container.
  */
 static int
 refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *report)
@@ -134,7 +136,8 @@ refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *
 }
 
 /*
- * Check the command line. Returns 0 if the low-level runtime may get it, -1 after an error message.
+ * Check the command line. Returns 0 if the low-level runtime may run with it, -1 after an error
+ * message.
  */
 static int
 check_command(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
@@ -150,7 +153,9 @@ check_command(const struct cgpu_arguments *arguments, const struct cgpu_report *
     return plain ? 0 : refuse_hidden(arguments, report);
 }
 
-/* Whether a service manager passed sockets, which only the process with our id may accept. */
+/*
+ * Whether a service manager passed sockets: only the process with this process id may accept them.
+ */
 static bool
 has_sockets(void)
 {
@@ -159,7 +164,7 @@ has_sockets(void)
 }
 
 /*
- * Whether this very process has to become the runtime: a service manager accepts messages about a
+ * Whether this process itself has to become the runtime: a service manager accepts messages about a
  * container in the foreground only from the process that it started.
  */
 static bool
@@ -169,7 +174,7 @@ is_supervised(const struct cgpu_arguments *arguments)
                              strcmp(arguments->subcommand, "create") != 0);
 }
 
-/* Start the low-level runtime, and wait for the outcome if it creates a container of ours. */
+/* Start the low-level runtime. If it creates a container of ours, wait for the outcome. */
 static int
 start_runtime(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
               const char *runtime, struct cgpu_creation *creation)

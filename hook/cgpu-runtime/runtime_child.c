@@ -13,8 +13,8 @@
 enum { FAILED = 1 }; /* as runc */
 
 /*
- * Become the low-level runtime, in the child. CHILD_ACTION: the disposition of SIGCHLD that we
- * inherited.
+ * Called in the child: become the low-level runtime. CHILD_ACTION: the handling of SIGCHLD that
+ * this program inherited.
  */
 static _Noreturn void
 exec_runtime(const struct cgpu_runtime_child *runtime, pid_t parent, void (*child_action)(int),
@@ -54,8 +54,8 @@ cgpu_runtime_child_start(struct cgpu_runtime_child *out, const struct cgpu_repor
 }
 
 /*
- * Forward a signal that a process sent. A signal from the kernel comes from the terminal and goes
- * to the whole process group, which the runtime is in.
+ * Forward a signal that a process sent. Signals from the kernel come from the terminal and reach
+ * the whole process group, which includes the runtime.
  */
 static void
 forward_signal(pid_t child, const siginfo_t *info)
@@ -66,7 +66,7 @@ forward_signal(pid_t child, const siginfo_t *info)
 }
 
 /*
- * Close our copies of the descriptors: a reader that reads a pipe to its end should wait for the
+ * Close our copies of the descriptors. Somebody who reads a pipe to its end should wait for the
  * runtime, not for us.
  */
 static void
@@ -80,8 +80,8 @@ release_descriptors(void)
 }
 
 /*
- * Whether a terminal has stopped the job: then we stop too, so that the shell sees it and later
- * continues the whole group.
+ * Whether a terminal has stopped the job. If so, this process stops too: the shell then sees it,
+ * and later continues the whole group.
  */
 static bool
 is_job_stopped(int status)

@@ -1,6 +1,6 @@
 /*
- * The low-level runtime as a child of this process: the caller sends its signals to this one, which
- * forwards them, stops as the runtime stops and ends as it ends.
+ * The low-level runtime as a child of this process. This process forwards signals to it, stops when
+ * it stops, and ends as it ends.
  */
 #ifndef CGPU_RUNTIME_CHILD_H
 #define CGPU_RUNTIME_CHILD_H
@@ -16,9 +16,9 @@ struct cgpu_runtime_child {
 };
 
 /*
- * Start PROGRAM with everything that this process was given: descriptors, group, terminal, signals.
- * It dies with this process. Returns 0, or -1 if no process can be created. If PROGRAM cannot be
- * run, REPORT gets the sentence.
+ * Start PROGRAM with all that this process was given: descriptors, group, terminal, signals. It
+ * dies with this process. Returns 0, or -1 if no process can be created. If PROGRAM cannot be run,
+ * REPORT gets an error message.
  */
 int cgpu_runtime_child_start(struct cgpu_runtime_child *out, const struct cgpu_report *report,
                              const char *program, char **argv);
@@ -26,7 +26,7 @@ int cgpu_runtime_child_start(struct cgpu_runtime_child *out, const struct cgpu_r
 /* Forward signals until the runtime ends. Returns its wait status. */
 int cgpu_runtime_child_wait(const struct cgpu_runtime_child *runtime);
 
-/* End this process as the runtime ended, which had this wait STATUS. */
+/* End this process in the way that STATUS describes, the wait status of the runtime. */
 _Noreturn void cgpu_runtime_child_end(int status);
 
 #endif

@@ -1,4 +1,4 @@
-"""A container's share by its pod's decision; the container's variables are written, never read."""
+"""A container's share by its pod's allocation. Its variables are written, never read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-con
 
 
 def withhold_gpus(draft: Draft) -> None:
-    """Take what would give a GPU from a container that its pod's allocation does not name.
+    """Remove what would give a GPU to a container that its pod's allocation does not name.
 
     Raises:
         CgpuError: the pod asks for a part of a GPU for it, or the allocation is not for this pod.
@@ -71,7 +71,7 @@ def check_allocation(draft: Draft) -> None:
     """Refuse an allocation that does not fit this node, or gives more than the pod asks for.
 
     Raises:
-        CgpuError: it does; the sentence names the field.
+        CgpuError: it is refused; the sentence names the field.
     """
     pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
     if pod is None or kubernetes is None or found is None:
@@ -95,7 +95,7 @@ def read_allocation(draft: Draft) -> None:
 
     Raises:
         GpuLostError: a GPU of the share does not answer.
-        CgpuError: the container has different parts of the time of its GPUs.
+        CgpuError: the container's GPUs have different parts of their time for it.
     """
     pod, kubernetes, found = draft.pod, draft.settings.kubernetes, draft.allocation
     if pod is None or kubernetes is None or found is None:
@@ -138,7 +138,7 @@ MODIFIERS = (withhold_gpus, check_allocation, read_allocation)
 def _count_units(
     found: AllocationAnnotation, gpus: Mapping[str, NodeGpu]
 ) -> dict[str, dict[str, int]]:
-    """The memory of an allocation in whole units, by container and UUID."""
+    """The memory of an allocation in whole units, by container and GPU's UUID."""
     return {
         name: {uuid: _count_grant_units(grant, gpus[uuid]) for uuid, grant in grants.items()}
         for name, grants in found.containers.items()
@@ -146,7 +146,7 @@ def _count_units(
 
 
 def _make_unknown_error(field: str, node: Node) -> CgpuError:
-    """Return the error for a GPU that this node has not, or that was lost before it had a name."""
+    """Return the error for a GPU that this node lacks, or that was lost while it had no name."""
     what = f"{field}: this node has no such GPU"
     unnamed = [format_lost_gpu(gpu.as_gpu) for gpu in node.lost_gpus if not gpu.uuid]
     if not unnamed:
@@ -175,7 +175,7 @@ def _count_gpu_units(gpu: NodeGpu) -> int:
 
 
 def _count_grant_units(grant: Grant, gpu: NodeGpu) -> int:
-    """Return the part's memory in units; rounded up, as its number was rounded down."""
+    """Return the part's memory in units, rounded up, because its MiB were rounded down."""
     return -(-grant.mem * _count_gpu_units(gpu) * MIB // gpu.total_bytes)
 
 
@@ -184,7 +184,7 @@ def _join_numbers(numbers: Any) -> str:  # noqa: ANN401
 
 
 def _with_variables(config: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return ``config`` with ``variables``, without others of ours that image or pod have set."""
+    """Return ``config`` with ``variables`` in place of all cgpu variables of image and pod."""
     process = config.get("process") or {}
     others = [entry for entry in process.get("env") or [] if not _is_replaced(entry)]
     env = [*others, *(f"{name}={value}" for name, value in variables.items())]
@@ -197,7 +197,7 @@ def _is_replaced(entry: object) -> bool:
 
 
 def _list_gpu_paths(config: dict[str, Any]) -> list[str]:
-    """The paths in the container at which somebody gives it a device node of a GPU."""
+    """The paths in the container at which its configuration has a device node of a GPU."""
     linux = config.get("linux") or {}
     paths = [d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)]
     paths += [mount["destination"] for mount in config.get("mounts") or []]
@@ -205,7 +205,7 @@ def _list_gpu_paths(config: dict[str, Any]) -> list[str]:
 
 
 def _without_vendor(config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` without NVIDIA's hooks, and with no GPU in what they read."""
+    """``config`` without NVIDIA's hooks, and with no GPU in the variables that they read."""
     hooks = config.get("hooks") or {}
     if is_legacy(config):
         others = [hook for hook in hooks["prestart"] if not is_vendor_hook(hook)]

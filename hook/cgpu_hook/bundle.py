@@ -22,8 +22,8 @@ class Creation(NamedTuple):
         config_path: its configuration, usually ``config.json`` of the bundle.
         bundle: absolute path of the bundle.
         id: the container's id.
-        pid: the process that starts the low-level runtime; it keeps the share alive until
-            ``runtime_dir`` does.
+        pid: the process that starts the low-level runtime. It keeps the share alive until
+            ``runtime_dir`` exists.
         runtime_dir: the directory that the low-level runtime keeps for this container.
     """
 
@@ -43,8 +43,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
         creation: the container.
         setting: where state and driver are.
         answer: called as soon as the container may be created, with the directory of its share, or
-            "" if cgpu is off. In legacy mode its hook still has to admit the share.
-            which its hook may still have to admit; empty if cgpu is off.
+            "" if cgpu is off. In legacy mode, the container's hook admits the share later.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.

@@ -3,7 +3,7 @@
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as with runc. stdout carries only the answers of edit (``ready`` and the
 directory of the share), give-back (``ready``) and precreate (the configuration). crun and podman do
-not show a hook's output, so a refusal goes to the system's log too.
+not show a hook's output, so refusals go to the system's log as well.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _run_edit(options: dict[str, str]) -> None:
 
 
 def _answer_launcher(share: str) -> None:
-    """Let the launcher continue (``hook/common/python.c``)."""
+    """Inform the launcher that it may continue (``hook/common/python.c``)."""
     os.write(1, os.fsencode(f"ready {share}\n"))
 
 
@@ -97,7 +97,7 @@ _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
 
 
 def _report_refusal(arguments: list[str], message: str, hint: str = "") -> None:
-    """Write one sentence for the one that starts the container, and a line to the system's log."""
+    """Write one sentence for whoever starts the container, and a line to the system's log."""
     from cgpu_hook.systemlog import ERROR, log
 
     sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())

@@ -1,4 +1,4 @@
-"""The share of one container: the facts about the node, its admission, and its end."""
+"""One container's share: the facts about the node that it needs, its admission, and its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _TOOL = "nvidia-smi"
 def load_host(draft: Draft) -> dict[str, Any]:
     """Load the facts about the node, and the files of the host that a plan may refer to.
 
-    Return the configuration without the edits of an earlier run of the same bundle.
+    Returns:
+        The configuration without the edits of an earlier run of the same bundle.
     """
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_node.facts.node import load_node
@@ -68,7 +69,8 @@ def find_host_files(name: str, state_dir: str, node: Node) -> HostFiles:
 def _find_tools(driver_dir: str) -> dict[str, str]:
     """Find the driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
 
-    ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.
+    For example, ``/usr/bin`` is beside ``/usr/lib64/nvidia``, and ``/opt/nvidia/bin`` beside
+    ``/opt/nvidia/lib64``.
     """
     candidates = [f"{driver_dir}/bin/{_TOOL}", f"{driver_dir}/{_TOOL}"]
     parts = driver_dir.split("/")
@@ -84,7 +86,7 @@ def _find_tools(driver_dir: str) -> dict[str, str]:
 
 
 def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
-    """Give the container its share, if it has one, owned by process ``pid`` and then its runtime.
+    """Give the container its share, if it has one. Its owner is process ``pid``, later the runtime.
 
     Raises:
         CgpuError: there is no room for it, or the state directory cannot be written.
@@ -110,7 +112,7 @@ def admit_container(draft: Draft, pid: int, runtime_dir: str | None) -> None:
 
 
 def announce_container(draft: Draft) -> None:
-    """Inform the server of an admitted container; the container's start does not wait for this."""
+    """Inform the server of an admitted container. The container's start does not wait for this."""
     from cgpu_node.server import wake_server
 
     wake_server(draft.host_files.state_dir, draft.node.driver_dir)

@@ -1,7 +1,7 @@
-"""A container's ``config.json``: read without trusting it, written in one step.
+"""A container's ``config.json``, read without trusting it, and written in one step.
 
-The low-level runtime reads the file again after us. If its reader could see something different
-from ours (duplicate names, or names in another case, which Go accepts), the file is refused.
+After us, the low-level runtime reads the file again. If it could read something else than we do
+(duplicate names, or names in another case, which Go accepts), the file is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 16 << 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-# What is read or written here: section -> its fields and their types ("" is the document itself).
+# The sections that are read or written here, each with its fields and their types. "" is the
+# document itself.
 _FIELDS: dict[str, dict[str, type]] = {
     "": {
         "process": dict,
@@ -46,7 +47,7 @@ _IN_WORDS: dict[type, str] = {
 
 
 def read(path: str) -> dict[str, Any]:
-    """The configuration at ``path``; never wait, and follow links as the low-level runtime does.
+    """Return the configuration at ``path``, following links as the runtime does; never wait.
 
     Raises:
         CgpuError: one sentence that says what is wrong with the file.
@@ -55,7 +56,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """Return the configuration in ``data``; messages call it ``name``.
+    """Return the configuration in ``data``. Messages call it ``name``.
 
     Raises:
         CgpuError: ``data`` is no configuration.
@@ -77,9 +78,9 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_strings(config: dict[str, Any], name: str) -> None:
-    """Refuse strings that can be no path and no variable: other programs read them differently.
+    """Refuse strings that cannot be paths or variables, because programs read them differently.
 
-    Annotations are not checked: nothing reads one as a path or a variable.
+    Annotations are not checked: no program reads one as a path or a variable.
     """
     todo: list[Any] = [value for key, value in config.items() if key != "annotations"]
     while todo:
@@ -108,7 +109,7 @@ def check_config(config: object, name: str) -> dict[str, Any]:
     """Return ``config`` if each value in it that cgpu reads has the right type.
 
     Raises:
-        CgpuError: one has not.
+        CgpuError: a value has another type.
     """
     if not isinstance(config, dict):
         raise CgpuError(f"{printable(name, LONGEST_PATH)}: expected a JSON object")
@@ -150,7 +151,7 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
 
 
 def pack_config(config: dict[str, Any], name: str) -> bytes:
-    """Return the bytes of ``config``; messages call it ``name``.
+    """Return the bytes of ``config``. Messages call it ``name``.
 
     Raises:
         CgpuError: it is nested too deeply.
@@ -164,7 +165,8 @@ def pack_config(config: dict[str, Any], name: str) -> bytes:
 def write(path: str, config: dict[str, Any]) -> None:
     """Replace the file at ``path`` in one step, keeping its mode and owner.
 
-    A link is replaced, and what it leads to stays: it may be a template of many bundles.
+    A link is replaced itself; the file that it leads to may be a template of many bundles, and does
+    not change.
 
     Raises:
         CgpuError: it cannot be written; it is unchanged then.

@@ -51,8 +51,8 @@ def apply_plan(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Return a copy of ``config`` with ``plan`` in it.
 
     Raises:
-        CgpuError: a device is missing, a file of the host is not fit to be mounted, or a path of
-            the image cannot be written into a configuration.
+        CgpuError: a device is missing, a file of the host cannot be trusted, or a path of the image
+            cannot be written into a configuration.
     """
     check_sources(plan)
     for path in (*plan.masks, *(mount.destination for mount in plan.mounts)):
@@ -80,8 +80,8 @@ def without_earlier_edit(
 ) -> dict[str, Any]:
     """Return ``config`` without the mounts and the hook of an earlier run of the same bundle.
 
-    The earlier run may have been by another release, installed elsewhere. Only a configuration with
-    our hook in it is changed, and a hook cannot come from an image or from a user of the engine.
+    Another release, installed elsewhere, may have made the earlier run. A configuration is changed
+    only if our hook is in it; a hook cannot come from an image or from a user of the engine.
     """
     hooks = dict(config.get("hooks") or {})
     found = False
@@ -120,7 +120,7 @@ def is_vendor_hook(hook: object) -> bool:
 
 
 def is_legacy(config: dict[str, Any]) -> bool:
-    """Return whether the configuration has NVIDIA's prestart hook: its legacy mode."""
+    """Return whether the configuration has NVIDIA's prestart hook, as in its legacy mode."""
     return any(map(is_vendor_hook, (config.get("hooks") or {}).get("prestart") or []))
 
 
@@ -143,11 +143,11 @@ def check_sources(plan: Plan) -> None:
     """Refuse a plan if somebody else could change its files on the host.
 
     Raises:
-        CgpuError: one is not fit to be mounted.
+        CgpuError: a file cannot be trusted.
     """
     known: set[str] = set()
     for mount in plan.mounts:
-        # The share's files are created when it is admitted; a tmpfs has none.
+        # The share's files are created when it is admitted; a tmpfs has no files.
         if mount.destination not in (BASE, *SHARE_FILES):
             check_source(mount.source, known=known)
 
@@ -156,7 +156,7 @@ def bind_devices(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
     """Return the mounts of the files that stand for devices in a simulated driver.
 
     Raises:
-        CgpuError: one is missing or not fit to be mounted.
+        CgpuError: one is missing or cannot be trusted.
     """
     found, known = [], set[str]()
     for node in nodes:

@@ -1,7 +1,7 @@
-"""NVIDIA's legacy mode: the driver's files come in a prestart hook, after the configuration.
+"""NVIDIA's legacy mode: a prestart hook brings the driver's files, after the configuration is read.
 
-Files that are mounted earlier would be beside the vendor's files, not over them. So the
-configuration gets our own prestart hook after the vendor's, and the mounts are made there.
+Files that the configuration mounts would be beside the vendor's files, not over them. So the
+configuration gets our own prestart hook, after the vendor's, and that hook makes the mounts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the dr
 
 
 def add_prestart_hook(draft: Draft) -> dict[str, Any]:
-    """The configuration with our hooks; the vendor's hook gets the GPUs that were granted."""
+    """The configuration with our hooks. The vendor's hook gets the GPUs that were granted."""
     config, host_files = draft.config, draft.host_files
     arguments = ["--state-dir", host_files.state_dir]
     if draft.setting.driver_dir is not None:

@@ -1,4 +1,4 @@
-"""The steps of a container's creation: each adds to one draft, and changes nothing on the node.
+"""The steps of a container's creation. Each adds to one draft, and changes nothing on the node.
 
 One step finds the container's share; the others add what the container gets for it.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Modifier = Callable[[Draft], None]
 
-# Of the container's own: a directory that is a mount point can be neither renamed nor replaced.
+# A tmpfs of the container's own: nobody can rename or replace a directory that is a mount point.
 _OWN_BASE = ("tmpfs", "ro", "nosuid", "nodev", "noexec", "mode=755")
 _READ_ONLY = ("bind", "ro", "nosuid", "nodev", "noexec")
 _LEDGER = ("bind", "rw", "nosuid", "nodev", "noexec")
@@ -42,7 +42,7 @@ def draft_container(
 ) -> Draft:
     """Draft the creation of the container ``name``; nothing is changed.
 
-    If cgpu is off, neither state directory nor driver is needed, and the draft is empty.
+    If cgpu is off, the draft is empty, and neither state directory nor driver is needed.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -61,10 +61,10 @@ def modify(draft: Draft) -> Draft:
 
 
 def edit_config(draft: Draft) -> dict[str, Any]:
-    """The container's new configuration; the given one itself if nothing is to be changed.
+    """Return the container's new configuration; the given one itself if nothing is to be changed.
 
     Raises:
-        CgpuError: as ``apply_plan``.
+        CgpuError: see ``apply_plan``.
     """
     if not any(draft.plan):
         return draft.config
@@ -74,7 +74,7 @@ def edit_config(draft: Draft) -> dict[str, Any]:
 
 
 def _list_modifiers(draft: Draft) -> tuple[Modifier, ...]:
-    """Return the modifiers for the container, in order: first what finds its share."""
+    """Return the modifiers for the container, in order. The first one finds its share."""
     kubernetes = draft.settings.kubernetes
     if kubernetes is not None:
         from cgpu_hook.pod import pod_of
@@ -116,7 +116,7 @@ def read_variables(draft: Draft) -> None:
 
 
 def _warn_administrator(note: str | None, name: str) -> None:
-    """Warn the node's administrator: engines show what a hook writes only if it fails."""
+    """Warn the node's administrator: engines show a hook's output only if the hook fails."""
     if note is not None:
         from cgpu_hook.systemlog import WARNING, log
 
@@ -124,7 +124,7 @@ def _warn_administrator(note: str | None, name: str) -> None:
 
 
 def add_share(draft: Draft) -> None:
-    """Hold the container to its share: limits, ledger, the real libraries, and the hook."""
+    """Hold the container to its share, by limits, ledger, the real libraries and the hook."""
     request = draft.request
     if request is None or not draft.is_capped:
         return
@@ -157,7 +157,7 @@ def _make_hooks(files: HostFiles) -> dict[str, list[dict[str, Any]]]:
 
 
 def add_libraries(draft: Draft) -> None:
-    """Mount proxies and driver where the container's loader finds them, and over the image's own.
+    """Mount proxies and driver where the container's loader finds them, over the image's own.
 
     Raises:
         CgpuError: a mount or a file of the image is in the way.
@@ -165,7 +165,7 @@ def add_libraries(draft: Draft) -> None:
     if draft.request is None:
         return
     config, node, rootfs = draft.config, draft.node, draft.open_rootfs()
-    # Without a cap no proxy counts: the driver's own libraries go where proxies would.
+    # Without a cap there are no proxies: the driver's own libraries are mounted in their place.
     proxies = draft.host_files.proxies if draft.is_capped else node.libraries
     taken, view = _mounts_of(config, rootfs)
     finder = LibraryFinder(view, (*proxies, libraries.OPENCL))
@@ -182,7 +182,7 @@ def add_libraries(draft: Draft) -> None:
 
 
 def add_devices(draft: Draft) -> None:
-    """Give the device nodes of the GPUs that were granted, and withhold those of all others."""
+    """Add the device nodes of the GPUs that were granted, and withhold those of all others."""
     if draft.request is None:
         return
     node, granted = draft.node, {share.index for share in draft.request.gpus}
@@ -199,8 +199,8 @@ def _mounts_of(
 ) -> tuple[dict[str, dict[str, Any]], Mounted]:
     """Return the configuration's own mounts by path inside the root, and the view with them.
 
-    /dev must be a file system of the container's own, and /dev/cgpu must be free: a file that is
-    created there must not end up in a directory of the host.
+    /dev must be a file system of the container's own, and /dev/cgpu must be free: otherwise a file
+    that is created there could be created in a directory of the host.
     """
     fresh = False
     found = {}
@@ -261,7 +261,7 @@ def _mount_driver(
 
 
 def _find_mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
-    """Return the paths at which another runtime has mounted a version of a library."""
+    """Return the paths at which another runtime has mounted a version of the library ``soname``."""
     return [
         inside
         for inside, mount in taken.items()
@@ -279,7 +279,7 @@ def _mount_companions(node: Node, rootfs: RootfsView, directories: list[str]) ->
 
 
 def _cover_companions(node: Node, rootfs: RootfsView, directories: list[str]) -> list[Mount]:
-    """Cover libraries that another driver in the image would load: they fit only that driver."""
+    """Cover libraries of another driver in the image, which fit only that driver."""
     return [
         Mount(path, target)
         for soname, path in node.companions.items()
@@ -302,8 +302,8 @@ def _refuse_covered(
 ) -> None:
     """Refuse a user's mount above one of ours: our mount point would be created on the host.
 
-    If a directory of the host contains the file already, nothing is created; but then the mount
-    must not be shared, or the file would be covered on the host as well.
+    If the host's directory has the file already, nothing is created. But then the mount must not be
+    shared, or the file would be covered on the host as well.
     """
     there = {path for paths in brought.values() for path in paths}
     for target in targets:

@@ -1,6 +1,6 @@
-"""The draft of a container's creation: facts about it, and what cgpu does to it, as data.
+"""The draft of a container's creation: facts about the container, and what cgpu does to it.
 
-Modifiers add to the draft; the editor and the prestart hook carry its plan out.
+It is plain data. Modifiers add to the draft; the editor and the prestart hook carry its plan out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HostFiles(NamedTuple):
     """The host's files that a plan refers to.
 
     Attributes:
-        id: the container.
+        id: the container's id.
         state_dir: the state directory of the host.
         proxies: SONAME -> our proxy.
         tools: path in the container -> program of the driver, such as nvidia-smi.
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
         withheld: device nodes that the container must not have.
         masks: paths to hide.
         hooks: OCI hooks by stage.
-        notes: what is odd about the request, one sentence each.
+        notes: warnings about the request, one sentence each.
     """
 
     request: Request | None = None
@@ -120,9 +120,9 @@ class Setting(NamedTuple):
 
     Attributes:
         state_dir: None: the default.
-        driver_dir: None: as configured, else searched.
-        dry: whether nothing is written, not even facts that had to be asked of the driver.
-        default_memsize: used if the state directory's files cannot be read; None: read them.
+        driver_dir: None: as configured; if it is not, it is searched.
+        dry: whether nothing may be written, not even facts that the driver was asked for.
+        default_memsize: used if the state directory's files cannot be read; None: they are read.
     """
 
     state_dir: str | None = None
@@ -135,19 +135,21 @@ class Draft:
     """The creation of a container: what is known of it, and what modifiers have added so far.
 
     Attributes:
-        config: its configuration; a modifier replaces it, and changes nothing inside.
-        id: the container.
+        config: its configuration. A modifier replaces it, and never changes it in place.
+        id: the container's id.
         open_rootfs: opens a view of the image.
         setting: the paths that the caller gives.
-        settings: the node's.
-        refresh: whether the driver is asked again for facts about the node.
-        pod: its pod; None if Kubernetes did not make it, or pods do not follow allocations here.
+        settings: the node's settings.
+        refresh: whether to ask the driver again for facts about the node.
+        pod: its pod. None: Kubernetes did not make it, or pods on this node do not follow
+            allocations.
         allocation: what the pod was given, if that names this container.
-        node: the facts about the node; they and ``host_files`` are there where ``request`` is.
+        node: the facts about the node. They and ``host_files`` are known if ``request`` is.
         host_files: files of the host.
         request: the share that was found; None: no GPU is given.
-        is_capped: whether the container is held to that share, not only given its GPUs.
-        plan: what cgpu does beside what ``config`` has already.
+        is_capped: whether the container is held to that share. If not, it only gets the share's
+            GPUs.
+        plan: what cgpu does, apart from what ``config`` has already.
     """
 
     node: Node
@@ -174,13 +176,13 @@ class Draft:
 
 
 def variables_of(config: dict[str, Any]) -> dict[str, str]:
-    """Return the container's own environment, ``process.env`` of its configuration."""
+    """Return the container's own environment: ``process.env`` of its configuration."""
     process = config.get("process") or {}
     return parse_environment(process.get("env") or [])
 
 
 def rootfs_path(config: dict[str, Any], bundle: str) -> str:
-    """Return the absolute path of the root file system; in a configuration it may be relative.
+    """Return the absolute path of the root file system. In a configuration it may be relative.
 
     Raises:
         CgpuError: the configuration names none.

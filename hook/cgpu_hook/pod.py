@@ -1,8 +1,8 @@
-"""The pod that a container belongs to, by the annotations that containerd or CRI-O gives it.
+"""The pod of a container, by the annotations that containerd or CRI-O give the container.
 
-The engines set these after the pod's own annotations, so a user cannot choose them. CRI-O always
-passes the pod's own on too, containerd if it is so configured. Those are a user's: this module
-checks whether they are for this pod, container and node.
+The engines set these after the pod's own annotations, so a user cannot choose them. CRI-O also
+passes on the pod's own annotations; containerd does if it is configured so. A user chooses those:
+this module checks whether they are for this pod, container and node.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _MANAGER, _PODMAN = "io.container.manager", "libpod"  # whose pods are not Kubernetes'
 _SANDBOX = "sandbox"
-# Annotations that published tools read, each of another generation: an amount by the index of the
-# container and then of the GPU.
+# Annotations that published tools read, of two generations: an amount by the index of the
+# container, and then by the index of the GPU.
 UNITS, CORES = (
     "scheduler.framework.gpushare.allocation",
     "gpushare.alibabacloud.com/core-percentage",
@@ -40,11 +40,11 @@ class ContainerPod(NamedTuple):
     """A container's pod.
 
     Attributes:
-        uid: its UID; empty: the engine does not tell.
+        uid: its UID; empty: the engine does not give it.
         namespace: its namespace.
         name: its name there.
-        container: which of its containers this is.
-        is_sandbox: whether it is the one that only holds the pod's namespaces.
+        container: the name of this container in the pod.
+        is_sandbox: whether this container only holds the pod's namespaces.
         annotations: those of the pod that the engine passes on, and the engine's own.
     """
 
@@ -57,7 +57,7 @@ class ContainerPod(NamedTuple):
 
     @property
     def identity(self) -> PodContainer:
-        """Return the pod and container as a record has them."""
+        """Return pod and container in the form that a record has."""
         from cgpu_node.shares.record import PodContainer
 
         return PodContainer(self.uid, self.namespace, self.name, self.container)
@@ -108,14 +108,14 @@ def find_allocation(pod: ContainerPod, node: str) -> AllocationAnnotation | None
 def refuse_unallocated(
     pod: ContainerPod, found: AllocationAnnotation | None, state_dir: str
 ) -> None:
-    """Refuse a container that asks for a part of a GPU without a decision.
+    """Refuse a container that asks for a part of a GPU and has no allocation.
 
-    An agent's file about the pod is read, but not waited for: without a decision the container gets
-    no GPU anyway.
+    An agent's file about the pod is read, but not waited for: without an allocation the container
+    gets no GPU anyway.
 
     Args:
         pod: the pod.
-        found: its decision, if it has one, which does not name the container.
+        found: its allocation, which does not name the container; None: it has none.
         state_dir: the state directory.
 
     Raises:
@@ -143,15 +143,15 @@ def check_spec(
     mode: str,
     state: str,
 ) -> None:
-    """Refuse a decision that gives more than the pod's own specification asks for.
+    """Refuse an allocation that gives more than the pod's own specification asks for.
 
-    If no agent is up to date, only a specification that an agent has left is checked.
+    If no agent is up to date, the specification is checked only if an agent has left it.
 
     Args:
         pod: the pod.
-        units: the decision's memory in whole units, by container and UUID.
-        found: the decision.
-        mode: of the node.
+        units: the allocation's memory in whole units, by container and UUID.
+        found: the allocation.
+        mode: the node's mode.
         state: the state directory.
 
     Raises:
@@ -189,16 +189,16 @@ def _check_limit(field: str, resource: str, given: int, limit: int) -> None:
 def check_generations(
     pod: ContainerPod, found: AllocationAnnotation, units: Mapping[str, Mapping[str, int]]
 ) -> None:
-    """Refuse a decision if other tools read a different share of the pod.
+    """Refuse an allocation if other tools read another share from the pod's annotations.
 
-    Their annotations leave init containers out, or count the largest of them. So their number for a
+    Those annotations leave init containers out, or count only the largest. So their number for a
     GPU is between the smallest part and the sum of all parts. Indices of GPUs change, so only the
     number of GPUs is compared.
 
     Args:
         pod: the pod.
-        found: its decision.
-        units: the decision's memory in whole units, by container and UUID.
+        found: its allocation.
+        units: the allocation's memory in whole units, by container and UUID.
 
     Raises:
         CgpuError: one sentence that names the annotation.
@@ -225,7 +225,7 @@ def check_generations(
 
 
 def _sum_by_gpu(name: str, text: str) -> dict[str, int]:
-    """Return the sums of all containers by index of a GPU, from ``{"0": {"1": 3}}``."""
+    """Return the sum over all containers for each GPU's index, from ``{"0": {"1": 3}}``."""
     total: dict[str, int] = {}
     try:
         for parts in jsontext.loads(text).values():
@@ -245,7 +245,7 @@ def _check_gpu_count(name: str, gpus: int, expected: int) -> None:
 
 
 def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], times: int) -> None:
-    """Refuse a number below the smallest part of a GPU or above the sum of all, ``times`` over."""
+    """Refuse a number below the smallest part of a GPU, or above ``times`` the sum of all parts."""
     per_gpu: dict[str, list[int]] = {}
     for grants in parts.values():
         for uuid, part in grants.items():

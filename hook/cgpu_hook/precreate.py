@@ -43,9 +43,10 @@ def edit_stdin(setting: Setting) -> None:
 
 
 def _identify_container(config: dict[str, Any]) -> tuple[str, str]:
-    """Return the container's id, and its directory, which podman keeps as long as the container.
+    """Return the container's id, and its directory, which exists as long as the container.
 
-    podman's hook gets neither, but podman mounts a file from that directory, ``.../ID/userdata``.
+    podman gives its hook neither of them. But podman mounts a file from that directory,
+    ``.../ID/userdata``.
     """
     for mount in config.get("mounts") or []:
         if mount["destination"] == _MARK and isinstance(mount.get("source"), str):

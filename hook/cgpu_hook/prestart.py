@@ -1,8 +1,8 @@
 """The prestart hook: carries out a plan in a container that was created without cgpu-runtime.
 
-It serves hooks.d of CRI-O and podman, and NVIDIA's legacy mode, whose driver libraries appear only
-after its own prestart hook. Device nodes have to come from the engine or the vendor: a hook is too
-late for the container's device rules.
+It serves hooks.d of CRI-O and podman, and NVIDIA's legacy mode, in which the driver's libraries
+appear only after NVIDIA's own prestart hook. The engine or the vendor has to provide device nodes:
+for the container's device rules a hook is too late.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def cap_container(setting: Setting) -> None:
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
     """Return whether cgpu-runtime or precreate made the container: its own limits are mounted.
 
-    A mount of something else at that path is a user's, and the planner refuses it.
+    If something else is mounted at that path, a user did it, and the planner refuses it.
     """
     mounts = config.get("mounts") or []
     given = [mount.get("source") for mount in mounts if mount["destination"] == SHARE_FILES[0]]
@@ -65,7 +65,7 @@ def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
 
 
 def _parse_state(data: bytes) -> tuple[str, int, str]:
-    """Return id, host's process id and bundle from the state that a runtime gives its hooks."""
+    """Return id, pid on the host, and bundle from the state that a runtime gives its hooks."""
     try:
         state = jsontext.loads(data.decode())
         name, pid, bundle = state["id"], state["pid"], state["bundle"]
@@ -81,7 +81,7 @@ def _parse_state(data: bytes) -> tuple[str, int, str]:
 
 
 def _open_rootfs(pid: int, path: str) -> Rootfs:
-    """Open the container's root as its mounts show it, before or after the runtime changed root."""
+    """Open the container's root with its mounts, before or after the runtime has changed root."""
     root = f"/proc/{pid}/root"
     changed = not os.path.samestat(os.stat("/"), os.stat(root))
     return Rootfs(root if changed else f"{root}{path}", is_complete=True)

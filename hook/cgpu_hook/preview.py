@@ -35,7 +35,7 @@ def preview_plan(
 ) -> Plan:
     """Return the plan for the container of ``config_path``; empty if cgpu is off for it.
 
-    The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether it fits
+    The container's id is not known yet: paths have ``CONTAINER`` in its place. Whether it fits
     beside the running containers is decided when it starts. Without ``state_dir``, the plan is for
     a container that root's engine would start, whichever user calls.
 
@@ -77,7 +77,7 @@ def _parse_rules(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
 
 
 def _read_rules(draft: Draft) -> dict[str, Rules]:
-    """Return the rules in the state directory of GPUs that no container is on."""
+    """Return the rules, from the state directory, of GPUs that no container is on."""
     node = draft.node
     changes = rules.read_changes(draft.host_files.state_dir)
     defaults = make_defaults(node.config, node.gpus)

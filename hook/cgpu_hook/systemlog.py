@@ -1,4 +1,4 @@
-"""Writes to the system's log: the hook has no other log while a container starts."""
+"""Writes to the system's log, the only log that a hook has while a container starts."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Whether the six bytes at ESCAPE encode a character that occurs in our variables' names. */
+/* Whether the six bytes at ESCAPE encode a letter that occurs in our variables' names. */
 static bool
 is_hidden_letter(const char *escape)
 {
@@ -114,7 +114,10 @@ has_word(const struct cgpu_document *document, const char *word)
     return memmem(document->bytes, document->size, word, strlen(word)) != NULL;
 }
 
-/* Whether the file at PATH names a default size; true if Python has to report what is wrong. */
+/*
+ * Whether the file at PATH names a default size. True also if the file is wrong, so that Python
+ * reports it.
+ */
 static bool
 has_default_size(const char *path)
 {
@@ -128,9 +131,7 @@ has_default_size(const char *path)
     return found;
 }
 
-/*
- * Set OUT to the state directory of the user who runs us, as in paths.py. Returns whether it fits.
- */
+/* Set OUT to the default state directory of this user, as in paths.py. Returns whether it fits. */
 static bool
 find_default_state(char out[PATH_MAX])
 {
@@ -152,7 +153,7 @@ find_state(const char *given, char out[PATH_MAX])
 }
 
 /*
- * Whether a pod that the document names asks for a GPU: the node's agent leaves a file for each
+ * Whether a pod that the document names asks for a GPU. The node's agent leaves a file for each
  * such pod (podspecs.py). True if that cannot be found out.
  */
 static bool
@@ -178,8 +179,11 @@ asks_for_gpu(const struct cgpu_document *document, const char *state_dir)
 static bool
 follows_annotation(const struct cgpu_document *document, const char *state_dir)
 {
-    /* Engines write these words themselves, without escapes: in names of annotations and devices,
-     * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
+    /*
+     * Engines write these words themselves, without escapes. They are in names of annotations and
+     * devices. They may also be in what a pod or an image sets; there, an escaped letter makes
+     * Python read the document anyway.
+     */
     return has_word(document, "\"io.kubernetes.cri") &&
            (access(NODE_DECIDES, F_OK) == 0 || errno != ENOENT) &&
            (has_word(document, "cgpu/") || has_word(document, "nvidia") ||
@@ -195,12 +199,12 @@ node_has_default_size(const char *state_dir)
     if (has_default_size(NODE_CONFIG) || !fits) {
         return true;
     }
-    /* In /tmp anybody may have created it: then this user has changed nothing. */
+    /* In /tmp anybody may have created it: then this user has changed no rules. */
     if (state_dir == NULL && lstat(folder, &facts) == 0 && facts.st_uid != geteuid()) {
         return false;
     }
     snprintf(changed, sizeof changed, "%s/rules.json", folder);
-    /* Root's changes do not apply to users, whose containers have an account of their own. */
+    /* Root's changes do not apply to other users, whose containers have accounts of their own. */
     return (access(changed, R_OK) == 0 || errno != EACCES) && has_default_size(changed);
 }
 

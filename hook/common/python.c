@@ -20,9 +20,7 @@ static const char *const interpreters[] = {
     "/usr/bin/python3",
 };
 
-/*
- * Read the interpreter's path from a file beside the program, which an installer may have written.
- */
+/* Read the interpreter's path from a file beside this program, if an installer has written one. */
 static int
 read_interpreter(const char *folder, char *out, size_t size)
 {
@@ -44,8 +42,8 @@ read_interpreter(const char *folder, char *out, size_t size)
 }
 
 /*
- * Find bootstrap.py: beside the package of this program if cgpu is installed, otherwise in the
- * source tree.
+ * Find bootstrap.py: beside this program's package if cgpu is installed, otherwise in the source
+ * tree.
  */
 static int
 find_bootstrap(const char *folder, char *out, size_t size)
@@ -99,8 +97,8 @@ cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
         argv[FIRST + i] = arguments[i];
     }
     /*
-     * Where a user other than root keeps state. It comes from the engine, or is fixed by our hook
-     * entry.
+     * The directory in which a user other than root keeps state. The engine sets it, or our hook
+     * entry has it.
      */
     char runtime_dir[PATH_MAX + 32];
     const char *given = secure_getenv("XDG_RUNTIME_DIR");
@@ -117,7 +115,10 @@ static void
 become_python(const struct cgpu_python *python, const char *const *arguments, int output)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is decided for a creator that is gone */
-    /* It may be 1 or 2 where these were closed: dup2 onto itself would leave it closed at exec. */
+    /*
+     * If these were closed, it may be 1 or 2 itself; dup2 onto itself would leave it closed at
+     * exec.
+     */
     output = fcntl(output, F_DUPFD, STDERR_FILENO + 1);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) {
@@ -131,8 +132,9 @@ become_python(const struct cgpu_python *python, const char *const *arguments, in
 }
 
 /*
- * Read lines from FD until one is an answer (warnings of the interpreter are none), and set OUT to
- * what follows its first word. If there is none, OUT is the last line, as far as it fits.
+ * Read lines from FD until one is an answer; warnings of the interpreter are not. OUT gets the rest
+ * of that line after its first word. If there is no answer, OUT gets as much of the last line as
+ * fits.
  */
 static bool
 read_answer(int fd, char *out, size_t size)
@@ -180,7 +182,10 @@ cgpu_python_run(struct cgpu_python *python, const char *const *arguments, char *
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return -1;
     }
-    /* An ignored SIGCHLD would take the exit status away; the caller's setting is restored. */
+    /*
+     * If SIGCHLD were ignored, the exit status would be lost. The caller's setting is restored
+     * later.
+     */
     void (*before)(int) = signal(SIGCHLD, SIG_DFL);
     python->child = fork();
     if (python->child == 0) {

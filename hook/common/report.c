@@ -9,7 +9,7 @@
 
 #define MESSAGE_SIZE 4096
 
-/* Write TEXT as the inside of a JSON string. The text format of the log quotes in the same way. */
+/* Write TEXT as the inside of a JSON string. The log's text format quotes in the same way. */
 static void
 put_escaped(FILE *file, const char *text)
 {

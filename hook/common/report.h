@@ -1,4 +1,5 @@
-/* How a refusal reaches the user: one line on stderr and, for an engine, one in the runtime's log.
+/*
+ * How a refusal reaches the user: one line on stderr, and for an engine one in the runtime's log.
  */
 #ifndef CGPU_REPORT_H
 #define CGPU_REPORT_H
@@ -10,7 +11,7 @@ struct cgpu_report {
     bool json;       /* --log-format json */
 };
 
-/* Report "cgpu: " and the message. It never fails, because nothing could be done about it. */
+/* Report "cgpu: " and the message. There is no error: nobody could do anything about it. */
 __attribute__((format(printf, 2, 3))) void cgpu_report_error(const struct cgpu_report *report,
                                                              const char *format, ...);
 

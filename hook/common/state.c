@@ -31,7 +31,7 @@ cgpu_state_read(int fd, struct cgpu_document *out)
     return false;
 }
 
-/* The closing quote of a string that begins (after its opening quote) at AT, or NULL. */
+/* The closing quote of a string, or NULL. AT is the first character after its opening quote. */
 static const char *
 find_string_end(const char *at, const char *end)
 {
@@ -52,7 +52,7 @@ skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* The value of a name that ends at NAME_END (its closing quote), or NULL if that was no name. */
+/* The value behind a name whose closing quote is at NAME_END; NULL if the string is no name. */
 static const char *
 skip_colon(const char *name_end, const char *end)
 {
@@ -75,7 +75,7 @@ copy_plain_string(const char *at, const char *end, char *out, size_t size)
 }
 
 /*
- * Find where the value of KEY in the outermost object begins; NULL if KEY does not occur exactly
+ * Find where the value of KEY in the outermost object begins. NULL: KEY does not occur exactly
  * once.
  */
 static const char *

@@ -7,16 +7,16 @@
 
 #include "document.h"
 
-/* Read FD to its end. False: that is longer than any state, or cannot be read. */
+/* Read FD to its end. False: it is longer than any state, or cannot be read. */
 bool cgpu_state_read(int fd, struct cgpu_document *out);
 
 /*
- * Copy the string under KEY in the outermost object. False if it is not there exactly once,
- * contains escapes, or does not fit: annotations may contain anything, the state itself does not.
+ * Copy the string under KEY in the outermost object. False: KEY does not occur exactly once, or the
+ * string contains escapes or does not fit. Only annotations may contain such strings.
  */
 bool cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size);
 
-/* The whole number under KEY in the outermost object; 0 if it is not there exactly once. */
+/* The whole number under KEY in the outermost object; 0: KEY does not occur exactly once. */
 int cgpu_state_number(const struct cgpu_document *state, const char *key);
 
 #endif

@@ -2,21 +2,21 @@
 #include "arbiter/arbiter_state.h"
 #include "gate/gate_times.h"
 
-/* How often in a row it must have been of no use to let the holder in beside a kernel. */
+/* After this many failures in a row to run beside a kernel, a turn may last through rests. */
 enum { IN_VAIN_TIMES = 2 };
 /*
- * In usual rests of the holder: the others' work must take more than LONGER; the turn ends after
- * PATIENCE.
+ * Both in usual rests of the holder: the others' work must take longer than LONGER_TIMES; the turn
+ * waits for its holder for at most PATIENCE_TIMES.
  */
 enum { LONGER_TIMES = 4, PATIENCE_TIMES = 2 };
 /*
- * The part of all time for which turns that last through rests may leave the GPU idle. What is not
- * needed is saved, up to a limit.
+ * Turns that last through rests may leave the GPU idle for 1/IDLE_PART of the time. The unused part
+ * of that allowance is saved, up to MOST_NS.
  */
 enum { IDLE_PART = 25 };
 #define MOST_NS INT64_C(5000000)
 
-/* The weight of one more rest in the usual one. */
+/* A new rest counts for 1/REST_PART of the usual one. */
 enum { REST_PART = 4 };
 
 static bool
@@ -69,7 +69,7 @@ cgpu_anticipation_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, 
 {
     struct cgpu_rest *rest = &tenant->rest;
 
-    /* a time without an arbiter is no rest */
+    /* limited, because time without an arbiter is no rest */
     end(arbiter, rest,
         cgpu_lesser(cgpu_since(now, rest->since_ns), PATIENCE_TIMES * rest->usual_ns + CGPU_MS));
 }

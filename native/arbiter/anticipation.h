@@ -1,11 +1,11 @@
 /*
  * A turn that lasts through its holder's rests.
  *
- * A container that rests for 0.5 ms, while another runs kernels of 20 ms, waits for such a kernel
- * after each rest, unless its gate is opened while the kernel runs (overlap.c). If that was not
- * worth it twice in a row, and the other's work takes more than four times the usual rest, the turn
- * goes on through the rest. The container pays for the rest. The GPU is left idle for at most 1/25
- * of the time.
+ * Suppose that a container rests for 0.5 ms after each burst, while another one runs kernels of 20
+ * ms. After each rest it waits for such a kernel, unless its gate opens beside the kernel
+ * (overlap.c). If that failed twice in a row, and the other's work takes more than four times the
+ * usual rest, the container's turn continues through its rests, and it pays for them. They leave
+ * the GPU idle for at most 1/25 of the time.
  */
 #ifndef CGPU_ANTICIPATION_H
 #define CGPU_ANTICIPATION_H
@@ -18,7 +18,7 @@ struct cgpu_tenant;
 
 /* The rests of one container. */
 struct cgpu_rest {
-    uint64_t since_ns; /* its work in a turn had ended, and it has not waited since; 0: else */
+    uint64_t since_ns; /* when its rest began: no work, and no thread waits; 0: no rest */
     uint64_t busy_ns;  /* its demand.busy_ns then */
     uint64_t usual_ns; /* how long it usually rests; 0: unknown */
     bool anticipates;  /* it rests, and its turn goes on */
@@ -31,10 +31,10 @@ bool cgpu_anticipate(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder,
 uint64_t cgpu_anticipation_until(const struct cgpu_tenant *holder);
 /* Note that TENANT's turn ends, for whatever reason, perhaps while it rests. */
 void cgpu_anticipation_end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
-/* Check whether a rest has ended, after a demand of TENANT was adopted. */
+/* After a demand of TENANT was adopted: note whether its rest has ended. */
 void cgpu_anticipation_observe(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                                uint64_t now);
-/* Allow the GPU to be idle for a part of the NS that have passed. */
+/* NS have passed: add the part of them for which rests may leave the GPU idle. */
 void cgpu_anticipation_refill(struct cgpu_arbiter *arbiter, uint64_t ns);
 
 #endif

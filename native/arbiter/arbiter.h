@@ -2,14 +2,14 @@
  * The arbiter of one GPU: whose turn is it? Turns with debt.
  *
  * One container at a time may launch. It is charged the time for which it really held the GPU, to
- * the end of its last kernel. Each round of turns brings all containers up to a common charge by
+ * the end of its last kernel. Each round of turns brings all containers to a common charge by
  * weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with time
- * and empties as the container is charged. A container that comes back from a short rest is as far
- * behind or ahead as it was; a long one brings no credit, and keeps debt.
+ * and empties as the container is charged. After a short rest, a container is as far behind or
+ * ahead of the others as before. After a long rest it has no credit, but still its debt.
  *
- * It is a pure state machine: time and observations come in; gates and the time of the next step
- * come out. The server's thread (arbitration.h) runs it against processes, the model against a
- * modelled GPU.
+ * The arbiter is a pure state machine: time and observations come in; gates and the time of the
+ * next step come out. The server's thread (arbitration.h) runs it against processes, the model
+ * against a modelled GPU.
  */
 #ifndef CGPU_ARBITER_H
 #define CGPU_ARBITER_H
@@ -29,14 +29,14 @@ struct cgpu_demand {
     bool soon;          /* idle: not yet, but its work is about to end */
     bool certain;       /* end_ns rests on measured kernels only */
     uint32_t processes; /* that are active */
-    uint64_t begun_ns;  /* before this nothing was launched since it was last quiet; 0: unknown */
+    uint64_t begun_ns;  /* earliest time of its first launch since it was quiet; 0: unknown */
     uint64_t end_ns;    /* when what is in flight is expected to end; 0: unknown */
-    uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, without the work */
-    uint64_t busy_ns;   /* GPU time of ended work: believed by the soft policy, and of one alone */
-    uint64_t done_ns;   /* the same as estimated at launch, whoever ran beside it */
-    uint64_t missed;    /* how often a turn was over before a thread that waited for it ran */
-    uint64_t stalls;    /* how often work began to stall, as it did not end for a second */
-    uint64_t stalled_ns; /* for how long it stalled until it ended, summed */
+    uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, less the work */
+    uint64_t busy_ns;   /* GPU time of ended work; counts under the soft policy, or alone */
+    uint64_t done_ns;   /* the same as estimated at launch: work beside it adds nothing */
+    uint64_t missed;    /* turns that ended before the thread that waited for them ran */
+    uint64_t stalls;    /* how often work began to stall: it had not ended for a second */
+    uint64_t stalled_ns; /* total time of such work from the stall to its end */
 };
 
 struct cgpu_rules {
@@ -73,15 +73,15 @@ uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
                            const struct cgpu_demand *demands, enum cgpu_gate *gates);
 
 /*
- * Skip the time from the last step to NOW, in which nobody decided and containers kept to their own
- * parts of the time (fallback.h): nobody pays for it, and no ceiling's bucket fills.
+ * Skip the time from the last step to NOW. No arbiter ran in it, and containers kept to their own
+ * parts of the time (fallback.h). Nobody pays for it, and no bucket of a ceiling fills.
  */
 void cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* What has been charged to INDEX, and what the policy gives it, for display. */
 struct cgpu_tenant_report {
     uint64_t charged_ns;
-    uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
+    uint64_t throttled_ns; /* time in which threads were seen to wait at its closed gate */
     uint64_t waits;        /* how often that began */
     uint32_t measured_ppm; /* charged in the last second */
     uint32_t limit_ppm;    /* prio_ratio, ceiling, or part by weight of what priority leaves */
@@ -92,13 +92,13 @@ struct cgpu_tenant_report {
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index,
                          struct cgpu_tenant_report *out);
 
-/* The flags of limits.h that the limits of INDEX have in `metered`. */
+/* The flags (limits.h) for the field `metered` in the limits of INDEX. */
 uint32_t cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index);
 
-/* Whether INDEX may launch, and its turn began when nothing of the others was in flight. */
+/* Whether INDEX may launch, in a turn that began while the others had nothing in flight. */
 bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index);
 
-/* The number of turns that were taken from containers that gave no sign. */
+/* The number of turns that the arbiter took from containers that gave no sign. */
 uint64_t cgpu_arbiter_expired(const struct cgpu_arbiter *arbiter);
 
 #endif

@@ -9,10 +9,7 @@ part(uint64_t ns, uint64_t rate_ppm)
     return (int64_t)(ns * rate_ppm / CGPU_WHOLE_PPM);
 }
 
-/*
- * The credit at which it is worth running again, because the owner then runs and rests within a
- * cycle.
- */
+/* The credit at which a run begins: what the rest of a cycle earns, or more for a useful run. */
 static int64_t
 enough(const struct cgpu_bucket *bucket)
 {

@@ -1,8 +1,10 @@
 /*
- * The charge for the time since the last step. It goes to a draining container, up to its end, and
- * only then to the holder. Containers that were given up on share the charge, because their work
- * may still run. Under turns, a container cannot lower the charge by its reports, apart from its
- * lag and idle credit, while another one wants the GPU, or while it has a ceiling.
+ * The charge for the time since the last step. A draining container pays until its work has ended,
+ * and only then the holder. OVERLAPPED and EXPIRED containers share the charge, because their work
+ * may still run.
+ *
+ * Under turns, a container's reports do not lower its charge while another one wants the GPU, or
+ * while it has a ceiling. Its lag and its idle credit do, up to their limits.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -11,7 +13,7 @@ enum { START_PART = 16 };
 static uint64_t
 less_start(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
 {
-    /* many short turns are not mostly beginnings */
+    /* at most this part: otherwise short turns would cost next to nothing */
     uint64_t start = cgpu_lesser(ns / START_PART, tenant->start_ns);
 
     tenant->start_ns -= start;
@@ -30,8 +32,8 @@ pays(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
 }
 
 /*
- * Charge NS to PAYER (NULL: nobody) and to the containers that were given up on, in equal parts.
- * Unscheduled ones among those pay only if PAYER does.
+ * Charge NS in equal parts to PAYER (NULL: nobody) and to all whose work goes on beside others'.
+ * Unscheduled ones of these pay only if there is a PAYER.
  */
 static void
 share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns, uint64_t now)
@@ -52,9 +54,8 @@ share_bill(struct cgpu_arbiter *arbiter, struct cgpu_tenant *payer, uint64_t ns,
 }
 
 /*
- * Charge NS to the containers that drain: until their end is seen, not until the end that they
- * report. Returns whether there are any. While all drain together, what unscheduled ones had queued
- * is nobody's debt.
+ * Charge NS to the container that drains, until its end is seen, whatever end it reports. Returns
+ * whether any drains. If all that drain are unscheduled, nobody pays.
  */
 static bool
 charge_draining(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
@@ -79,7 +80,7 @@ charge_draining(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 }
 
 /*
- * Let containers that were given up on go away once their work has ended: they have paid their
+ * Let OVERLAPPED and EXPIRED containers go AWAY once their work has ended: they have paid their
  * part.
  */
 static void
@@ -92,7 +93,7 @@ end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* Whether nobody else wanted the GPU in the time that is charged, and HOLDER has no ceiling. */
+/* Whether HOLDER has no ceiling, and nobody else wanted the GPU in the time that is charged. */
 static bool
 was_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
@@ -104,7 +105,7 @@ was_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
     return !cgpu_tenant_is_capped(holder);
 }
 
-/* The part of NS that TENANT reports as used, which is good enough while it is alone. */
+/* The part of NS that TENANT reports as used. This is good enough while it is alone. */
 static uint64_t
 used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
 {
@@ -120,7 +121,7 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
     if (holder->gate == CGPU_GATE_FREE) {
         return;
     }
-    /* what is in flight is reported when it has ended */
+    /* work in flight is reported as used only when it has ended */
     if (was_alone(arbiter, holder) &&
         (holder->gate == CGPU_GATE_OPEN || !cgpu_tenant_works(holder))) {
         ns = used_alone(holder, busy_before, ns);
@@ -130,8 +131,8 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
- * Let TENANT compete again. After a short pause it is as far behind the others, or ahead of them,
- * as when it became idle, because programs pause between kernels. Idleness itself earns nothing.
+ * Let TENANT compete again. Programs pause between kernels, so after a short pause it is as far
+ * behind the others, or ahead of them, as before. Idleness itself earns nothing.
  */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
@@ -143,8 +144,8 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 }
 
 /*
- * Record how far TENANT lags behind the least charged of the others that compete, or leads. Others
- * that are owed something are below the floor, from which it is counted when TENANT comes back.
+ * Record how far TENANT is behind the least charge of the others that compete, or ahead of it. If
+ * that is below the floor, the floor counts, because come_back counts from there.
  */
 static void
 stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
@@ -167,8 +168,8 @@ stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 }
 
 /*
- * Count how long and how often TENANT waits, for display. A container that was let in may be
- * counted as waiting for NS more, although it does not wait.
+ * For display: count how long and how often TENANT waits. A container that was let in may count as
+ * waiting for NS too long.
  */
 static void
 count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
@@ -207,8 +208,8 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
 }
 
 /*
- * Raise each floor to the least charge of those that competed in the time that was charged. If none
- * of the holder's priority did, to the charge of the holder.
+ * Raise the floor of each priority to the least charge of those that competed in the time just
+ * charged. If nobody of the holder's priority did, the holder's charge counts.
  */
 static void
 raise_floors(struct cgpu_arbiter *arbiter)
@@ -235,8 +236,7 @@ raise_floors(struct cgpu_arbiter *arbiter)
 }
 
 /*
- * Find the containers that compete from now on. One that comes back starts level with those that
- * do.
+ * Find the containers that compete from now on. One that comes back starts level with the others.
  */
 static void
 find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
@@ -285,7 +285,7 @@ update_buckets(struct cgpu_arbiter *arbiter)
 }
 
 /*
- * Make a container EXPIRED that is AWAY (gate closed, nothing in flight) and reports work again: a
+ * Make a container EXPIRED if it is AWAY (gate closed, nothing in flight) and reports work again: a
  * stream of it had stalled and now counts. Nobody waits for that work.
  */
 static void

@@ -2,11 +2,11 @@
  * Containers that do not fill the GPU.
  *
  * A program that launches one small kernel after the other leaves the GPU idle between them, and in
- * turns of its own nobody uses that. But GPUs divide their time between programs, and such programs
- * hardly delay each other. So now and then all gates open together for a short time. They stay open
- * if nobody gets less done than in turns, and all together much more. Every four seconds turns
- * return for a new comparison. They also return as soon as a container does much more than before.
- * If it was not worth it, the next attempt comes later, each time after twice as long.
+ * its turn nobody else uses that time. But GPUs divide their time between programs, and such
+ * programs hardly delay each other. So now and then all gates open together for a short time. They
+ * stay open if nobody gets less done than in turns, and all together much more. Every four seconds
+ * turns return for a new comparison. They also return as soon as a container does much more than
+ * before. If an attempt was not worth it, the next one comes later, each time after twice as long.
  *
  * Programs that fill the GPU cannot all gain: what one gets, another one loses. A container that
  * reports more than it does keeps the gates open only while nobody else loses more than LEAST
@@ -14,34 +14,34 @@
  */
 #include "arbiter/arbiter_state.h"
 
-/* Turns are measured for this long: some ten of each. */
+/* Turns are measured for this long: some ten turns of each container. */
 #define MEASURE_NS (200 * CGPU_MS)
-/* Time together: in an attempt, and when it has proved worth it. */
+/* How long gates are open together before the result is compared: in an attempt, and later. */
 #define ATTEMPT_NS (20 * CGPU_MS)
 #define PROVEN_NS  (100 * CGPU_MS)
-/* How long the gates stay open until turns are measured again. */
+/* Gates stay open together for this long. Then turns are measured again. */
 #define TRUST_NS (4000 * CGPU_MS)
-/* No attempt for this long after the first failure. */
+/* The time from the first failure to the next attempt. */
 #define AGAIN_NS (1000 * CGPU_MS)
 /* A container that fills the GPU has more than this in flight when its gate closes. */
 #define IDLE_NS UINT64_C(250000)
-/* Kernels that take longer could not be measured in an attempt. */
+/* If kernels take longer than this, an attempt is too short to measure them. */
 #define LONG_NS (2 * CGPU_MS)
 
 /*
- * Gates stay open together if each container does LEAST percent of what it did in turns, and all
- * together do GAIN percent. AT_FIRST: in an attempt.
+ * Gates stay open together if each container does at least LEAST percent of what it did in turns,
+ * and all together at least GAIN percent. Until that is proven, the limits _AT_FIRST apply.
  */
 enum { PERCENT = 100, LEAST_AT_FIRST = 90, LEAST = 95, GAIN_AT_FIRST = 130, GAIN = 115 };
 enum { FAILURES = 6 };
 /*
- * A container that works for less than this part of the time is not compared: that would take too
- * long.
+ * A container that works for less than this part of the time is not compared, because a comparison
+ * would take too long.
  */
 enum { WORTH_PART = 100 };
 /*
- * A container has changed if it does MORE percent of what it did before, and this part of the time
- * more.
+ * A container has changed if it does MORE percent of what it did before, and works for this part of
+ * the time more.
  */
 enum { MORE = 125, MORE_PART = 20 };
 
@@ -52,8 +52,8 @@ is_rival(const struct cgpu_tenant *tenant)
 }
 
 /*
- * Whether all gates may be open together. Not if a container has a ceiling, high priority or
- * several GPUs, or does not run; and not before what was launched together last time has ended.
+ * Whether all gates may be open together: no container has a ceiling, high priority or several
+ * GPUs, each uses its turns, and all that was launched together last time has ended.
  */
 static bool
 may_corun(const struct cgpu_arbiter *arbiter, uint64_t now)
@@ -93,7 +93,7 @@ done_by(const struct cgpu_tenant *tenant)
     return cgpu_since(tenant->demand.done_ns, tenant->corunner.before_ns);
 }
 
-/* DONE in NS, converted to MEASURE_NS. Nobody can do more than NS in NS. */
+/* DONE in NS, converted to what is done in MEASURE_NS. Nobody can do more than NS in NS. */
 static uint64_t
 in_turns(uint64_t done, uint64_t ns)
 {
@@ -117,9 +117,9 @@ has_changed(uint64_t before, uint64_t now)
 }
 
 /*
- * Note what each container does in MEASURE_NS of turns. False: that shows little, because one did
- * much more or less before, for instance if it has just begun; or because one was charged but has
- * nothing to show for it, as its kernels are too long or unknown.
+ * Note what each container does in MEASURE_NS of turns. Returns whether an attempt can be compared
+ * with that. It cannot if a container did much more or less the last time (it may have just begun),
+ * nor if one was charged but reports no finished work (its kernels are too long or unknown).
  */
 static bool
 note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
@@ -152,8 +152,8 @@ note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
 }
 
 /*
- * Whether a container works that did not work before, or does much more than at first, so that the
- * comparison no longer holds.
+ * Whether the comparison no longer holds: a container works that did not work before, or does much
+ * more than at first.
  */
 static bool
 does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
@@ -170,8 +170,8 @@ does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
 }
 
 /*
- * Whether it was worth it to open gates together for the last NS: each rival has done LEAST percent
- * of what it does in turns, and all rivals together GAIN percent of what they do in turns.
+ * Whether open gates were worth it in the last NS: each rival has done LEAST percent of what it
+ * does in turns, and all rivals together GAIN percent.
  */
 static bool
 is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
@@ -196,7 +196,7 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return all_done * PERCENT >= all_turns * gain;
 }
 
-/* Close the gates that are open together. All containers whose work goes on pay for it together. */
+/* Close the gates that are open together. All containers whose work goes on share the charge. */
 void
 cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -213,7 +213,7 @@ cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 /*
- * Close them, and try again later: the first turns after a change still depend on what was before.
+ * Close the gates, and try again later: the first turns after a change still show what was before.
  */
 void
 cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now)

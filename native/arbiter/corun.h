@@ -17,16 +17,16 @@ struct cgpu_corun {
 struct cgpu_corunner {
     uint64_t before_ns; /* what it had done at since_ns */
     uint64_t paid_ns;   /* what it had been charged then */
-    uint64_t turns_ns;  /* what it does in MEASURE_NS of turns; 0: nothing worth comparing */
-    uint64_t first_ns;  /* what it did together at first, in as long; 0: not known yet */
-    bool met;           /* its gate closed with others', and what it launched then goes on */
+    uint64_t turns_ns;  /* what it does in MEASURE_NS of turns; 0: too little to compare */
+    uint64_t first_ns;  /* the same when gates were first open together; 0: unknown */
+    bool met;           /* its gate closed together with others', and its work goes on */
 };
 
 /* Whether all gates are open together for now. */
 bool cgpu_corun_step(struct cgpu_arbiter *arbiter, uint64_t now);
-/* Close the gates if they are open together. Turns are compared anew. */
+/* Close the gates if they are open together, and measure turns anew. */
 void cgpu_corun_end(struct cgpu_arbiter *arbiter, uint64_t now);
-/* The same after a change of containers, weights or rules, which changes turns. */
+/* Containers, weights or rules change: do the same, and try again only after some turns. */
 void cgpu_corun_change(struct cgpu_arbiter *arbiter, uint64_t now);
 
 #endif

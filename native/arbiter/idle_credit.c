@@ -1,11 +1,10 @@
 /*
- * The time in which a container had the GPU and did not use it, because its threads woke up late:
- * before the first launch of its turn, and after the end of its last kernel until that is seen.
+ * The time in which a container had the GPU but did not use it, because its threads woke up late:
+ * before the first launch of its turn, and from the end of its last kernel until that end is seen.
  *
- * A container that runs beside others is charged for it all, because gates open before the others'
- * work has ended. If a container with a ceiling came to an idle GPU, its report of when its work
- * began and ended is believed, but only up to a small part of all time. So a false report gains no
- * more than that.
+ * A container beside others is charged for this time, because its gate opens before their work has
+ * ended. A container with a ceiling that came to an idle GPU is not: its report of when its work
+ * began and ended counts, up to a small part of all time. A false report gains no more than that.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -32,8 +31,8 @@ cgpu_idle_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 }
 
 /*
- * The time after the end of the work that is free. The free time at the beginning of the turn that
- * was not needed is offset against it.
+ * How much of the time after the end of the work is free. Free time left over from the beginning of
+ * the turn is offset against it.
  */
 uint64_t
 cgpu_idle_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)

@@ -1,16 +1,19 @@
 /*
- * A container that comes back from a rest while a long kernel of another one runs on.
+ * A container that comes back from a rest while a long kernel of another one runs.
  *
- * The kernel cannot be cut, but GPUs divide their time between programs: the container is let in
+ * Nobody can stop the kernel, but GPUs divide their time between programs: the container is let in
  * beside it, and the two share the charge. That is of no use if the GPU runs kernels in order of
- * arrival, or if the container synchronises each kernel and gets one for each time slice of the
- * other's. So the time that it needed beside the kernel is compared with what it usually needs. If
- * it was not worth it, the container waits for the ends of kernels in its next turns, in twice as
- * many each time.
+ * arrival. Nor is it if the container synchronises each kernel, and so gets one kernel for each
+ * time slice of the other's. So its time beside the kernel is compared with what it usually needs.
+ * If it was not worth it, the container waits for the ends of kernels in its next turns, in twice
+ * as many each time.
  */
 #include "arbiter/arbiter_state.h"
 
-/* The time that a slice of the other's may add. Without it, short requests are never let in. */
+/*
+ * How much longer a request may take because the other container's kernel has a time slice. Without
+ * this allowance short requests would never be let in.
+ */
 #define SLACK_NS UINT64_C(500000)
 
 enum { LEFT_TIMES = 2, FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
@@ -23,7 +26,7 @@ returns(const struct cgpu_tenant *tenant)
 
 /*
  * From when on NEXT need not wait for DRAINING. UINT64_MAX: it waits for the end, for instance
- * because DRAINING reports that it is near.
+ * because DRAINING reports that its end is near.
  */
 uint64_t
 cgpu_overlap_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *draining, int next,
@@ -90,8 +93,8 @@ cgpu_overlap_any(const struct cgpu_arbiter *arbiter)
 }
 
 /*
- * Decide whether it was worth it to begin beside a kernel. LEFT: TENANT has nothing more to do. If
- * so, three eighths of the time beside the kernel were its own.
+ * Decide whether it was worth it to let TENANT in beside a kernel. It was if TENANT has nothing
+ * more to do (LEFT), and had at least three eighths of the time beside the kernel.
  */
 static void
 evaluate(struct cgpu_tenant *tenant, bool left, uint64_t now)
@@ -108,7 +111,7 @@ evaluate(struct cgpu_tenant *tenant, bool left, uint64_t now)
     }
 }
 
-/* Note that a burst took so long, or longer if it has not ENDED but goes on in another turn. */
+/* Note that a burst TOOK so long, or at least so long if it goes on in another turn (not ENDED). */
 static void
 note_burst(struct cgpu_tenant *tenant, bool ended, uint64_t took)
 {

@@ -1,5 +1,5 @@
 /*
- * The effect of a charge: on what is shown, on the order of turns, and on the bucket of a ceiling.
+ * What a charge changes: the time that is shown, the order of turns, and the bucket of a ceiling.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -13,7 +13,7 @@ cgpu_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
     cgpu_used_charge(arbiter, tenant, ns);
     arbiter->paid_ns += ns;
     if (arbiter->corun.on) {
-        return; /* what is charged while gates are open together is nobody's debt */
+        return; /* time with gates open together is charged, but becomes nobody's debt */
     }
     tenant->virtual_ns += ns * unit / tenant->claim.competes;
     tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);

@@ -15,7 +15,7 @@ for_draining(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
     uint64_t at = earlier(now + CGPU_DEATH_NS, cgpu_turn_patience(tenant), now + 1);
 
     if (!tenant->asked) {
-        return now; /* the gate has just been closed: was anything launched before? */
+        return now; /* its gate has just closed: it may have launched something before */
     }
     if (now < answer) {
         return answer;
@@ -56,11 +56,11 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
         }
     }
     at = earlier(at, cgpu_anticipation_until(holder), now + 1);
-    /* figures, and whether it is alone */
+    /* time for new figures, and to see whether it is alone */
     return earlier(at, now + CGPU_RECENT_NS, now);
 }
 
-/* When TENANT, which waits and may not have the GPU yet, may have it. */
+/* The next time at which TENANT, which waits, may be allowed to hold the GPU. */
 static uint64_t
 for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, uint64_t now)
 {

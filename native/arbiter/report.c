@@ -30,8 +30,8 @@ offset_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 }
 
 /*
- * The flags of TENANT. It has time slices to fill, because the work of others runs between them, if
- * gates are open together and it has one process, or if it runs beside a kernel.
+ * The flags of TENANT. It launches far ahead (CGPU_METERED_SLICED) if gates are open together and
+ * it has one process, or if it runs beside a kernel: it must fill its time slices on the GPU.
  */
 uint32_t
 cgpu_report_turns(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -1,6 +1,6 @@
 /*
- * The soft policy: gates stay open together, and the GPU's own time slicing decides from moment to
- * moment. Only a container that is far ahead of the others waits until they have caught up.
+ * The soft policy: all gates stay open, and from moment to moment the GPU's own time slicing
+ * decides. Only a container that is far ahead of the others waits until they have caught up.
  */
 #include "arbiter/arbiter_state.h"
 #include "limits.h"
@@ -10,8 +10,8 @@
 #define POLL_NS   (10 * CGPU_MS)
 
 /*
- * Update what each container has used lately, by its own report: nobody else can tell. Returns the
- * sum over those that work.
+ * Update what each container has used lately, by its own report: there is no other source. Returns
+ * the sum over those that work.
  */
 static uint64_t
 update_rates(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
@@ -53,7 +53,7 @@ charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *dem
     cgpu_charge_nobody(arbiter, now, demands);
 }
 
-/* Whether the gate of TENANT is open and none of its work has ended for long. */
+/* Whether TENANT's gate is open and none of its work has ended for a long time. */
 static bool
 is_silent(const struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -64,9 +64,7 @@ is_silent(const struct cgpu_tenant *tenant, uint64_t now)
            now > cgpu_larger(last, end) + CGPU_SILENCE_NS;
 }
 
-/*
- * Record which containers are stopped, so that the others do not wait until those have caught up.
- */
+/* Record which containers are stopped, so that the others do not wait for them to catch up. */
 static void
 note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -75,7 +73,7 @@ note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* Whether high priority works: it goes first here too, and the others' gates are closed then. */
+/* Whether a high-priority container works. If so, the gates of the others are closed. */
 static bool
 high_priority_works(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -136,9 +134,9 @@ cgpu_soft_poll_at(const struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 /*
- * The flags of TENANT. It has time slices to fill, because the work of others runs between them.
- * Not if it has several processes, and so as many slices; nor if there are containers of high
- * priority, which wait for what is in flight; nor if it has several GPUs, because its work on one
+ * The flags of TENANT. It launches far ahead (CGPU_METERED_SLICED) to fill its time slices on the
+ * GPU. It does not if it has several processes, and so several slices; if there are high-priority
+ * containers, which wait for what is in flight; or if it has several GPUs, because its work on one
  * may wait for its work on another.
  */
 static uint32_t
@@ -153,10 +151,7 @@ report(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
            (sliced ? CGPU_METERED_SLICED : 0);
 }
 
-/*
- * Drop the leads that some containers have, which are larger than in any turn: they are nobody's
- * debt.
- */
+/* Drop all leads. They are larger than turns would allow, and are not to become debt. */
 static void
 forget_leads(struct cgpu_arbiter *arbiter)
 {

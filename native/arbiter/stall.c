@@ -1,15 +1,14 @@
 /*
- * The charge for work that did not end for a second. Its stream was stalled: nobody waited for it,
- * and it was not charged. The time that the work had is charged when it ends, if ever. A GPU that
- * divides its time gave it all of the time in which nobody else was charged, and half of the rest.
- * What came unscheduled is not charged.
+ * The charge for work that did not end for a second. Its stream was stalled: nobody waited for the
+ * work, and nobody paid for it. When it ends, its GPU time is charged: all of the time in which
+ * nobody else was charged, and half of the rest, because a GPU divides its time. Work from a gate
+ * without turns (unscheduled) is not charged.
  */
 #include "arbiter/arbiter_state.h"
 
 /*
- * Make TENANT owe for NS in which others were charged in full although each side had a half. The
- * others are not paid back: TENANT owes that much more instead. Time that nobody else wanted is no
- * debt.
+ * Let TENANT owe for NS in which others paid in full, although each side had half of the GPU. They
+ * get nothing back; instead TENANT owes that much more. Time that nobody else wanted adds no debt.
  */
 static void
 add_debt(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
@@ -36,7 +35,7 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
     ns = cgpu_lesser(ns, cgpu_since(now, tenant->stalled_since_ns));
     others = cgpu_lesser(others, ns);
     used = cgpu_since(ns - others / 2, own);
-    /* it was not idle: it keeps what it is owed */
+    /* it was not idle, so what it is owed is kept */
     tenant->active_ns = tenant->competed_ns = now;
     add_debt(arbiter, tenant, others);
     cgpu_bucket_take(&tenant->bucket, used);

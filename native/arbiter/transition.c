@@ -9,7 +9,7 @@ enum { FORGET_PART = 8 };
 static void
 enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
-    /* a container that has several GPUs may wait for its own work there */
+    /* a container with several GPUs may wait for its own work on another one */
     tenant->quiet = !tenant->several;
     cgpu_each_tenant(other, arbiter) {
         if (other != tenant && other->state > CGPU_STATE_AWAY) {
@@ -26,13 +26,13 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 }
 
 /*
- * Note that the work of TENANT has ended. What an unscheduled one saved up meanwhile is more than
- * its share, and is dropped.
+ * Note that the work of TENANT has ended. If it was unscheduled, drop its credit: what it saved up
+ * meanwhile exceeds its share.
  */
 static void
 go_away(struct cgpu_tenant *tenant, uint64_t now)
 {
-    /* else it has just come, was never waited for, or did not have its turn alone */
+    /* otherwise the container is new, nobody waited for it, or its turn was not its own */
     if (cgpu_tenant_goes_on(tenant) && !tenant->unscheduled && !tenant->corunner.met) {
         tenant->drain_ns = cgpu_larger(cgpu_since(now, tenant->closed_ns),
                                        tenant->drain_ns - tenant->drain_ns / FORGET_PART);
@@ -45,8 +45,8 @@ go_away(struct cgpu_tenant *tenant, uint64_t now)
 }
 
 /*
- * Whether TENANT was given up and its work is late by more than the time that it was expected to
- * take: beside the others it gets every second time slice.
+ * Whether TENANT is EXPIRED and its work is late by more than its expected time. Beside others it
+ * gets every second time slice, so it takes twice as long.
  */
 static bool
 is_too_late(const struct cgpu_tenant *tenant, uint64_t now)
@@ -79,7 +79,7 @@ cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
     cgpu_anticipation_end(arbiter, tenant, now);
     switch (to) {
     case CGPU_STATE_NONE:
-        /* what would have been left out of its charge is shown, and so not free for others */
+        /* over_ns was not left out of what it is shown, so others cannot be shown it instead */
         arbiter->unused_ns = cgpu_since(arbiter->unused_ns, tenant->used.over_ns);
         memset(tenant, 0, sizeof *tenant);
         break;
@@ -99,8 +99,8 @@ cgpu_state_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
         break;
     case CGPU_STATE_EXPIRED:
         /*
-         * one that waits for a peer on another GPU gives a sign, and one that was followed lost
-         * nothing
+         * a container that waits for a peer on another GPU gives a sign, and one that was followed
+         * lost nothing
          */
         arbiter->expired +=
             tenant->state == CGPU_STATE_DRAINING && now >= cgpu_turn_patience(tenant);

@@ -1,4 +1,4 @@
-/* Exclusive turns: how they begin and end. turn_rules.c decides whose is next. */
+/* Exclusive turns: how they begin and end. turn_rules.c decides whose turn is next. */
 #include "arbiter/arbiter_state.h"
 
 void
@@ -21,7 +21,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     tenant->idle_ns = 0;
     tenant->turns += 1;
     tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
-    if (tenant->yielded) { /* each rest costs two switches, which nobody is charged for */
+    if (tenant->yielded) { /* each rest costs two switches, which are charged to nobody */
         uint64_t ns = 2 * (CGPU_START_NS + tenant->demand.lag_ns);
 
         tenant->virtual_ns += ns * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
@@ -32,8 +32,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 }
 
 /*
- * Whether nothing was seen of HOLDER since its gate opened, nor in its turns before, which may be
- * short.
+ * Whether HOLDER did not launch since its gate opened, nor in its turns before, which may be short.
  */
 static bool
 is_absent(const struct cgpu_tenant *holder, uint64_t now)
@@ -49,10 +48,7 @@ is_done(const struct cgpu_tenant *holder)
     return holder->shown && !cgpu_tenant_works(holder);
 }
 
-/*
- * Whether the time that HOLDER holds counts against a limit, even while nobody else may have the
- * GPU.
- */
+/* Whether HOLDER's time counts against a limit even if nobody else may have the GPU. */
 static bool
 is_limited(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
@@ -131,14 +127,14 @@ cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t 
     holder->unseen_ns = unseen ? cgpu_lesser(unseen_ns, CGPU_ABSENT_NS) : 0;
     holder->yielded = why == CGPU_TURN_IS_LEFT;
     cgpu_overlap_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
-    /* even if nothing was seen in flight: it may have launched since */
+    /* even if it has nothing in flight: it may have launched since it was read */
     cgpu_state_change(arbiter, holder, CGPU_STATE_DRAINING, now);
 }
 
 /*
- * Close the gates that another policy left open, or that were free until a lone container got a
- * ceiling. If another container came instead, the first one's queued work delays it, and is
- * charged.
+ * Close the gates that opened without turns: under another policy, or free for a lone container
+ * that now has a ceiling. Work that was queued at them is not charged. But if a lone container's
+ * gate was free and another container comes, the queued work delays the newcomer, and is charged.
  */
 static void
 close_unscheduled(struct cgpu_arbiter *arbiter, uint64_t now)

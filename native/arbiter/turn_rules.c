@@ -3,11 +3,11 @@
  */
 #include "arbiter/arbiter_state.h"
 
-/* A turn lasts for a usual burst and this part of it more, if that is at most BURST_NS. */
+/* A turn lasts at least for a usual burst and 1/BURST_PART of it more, if both take <= BURST_NS. */
 enum { BURST_PART = 4 };
 #define BURST_NS (8 * CGPU_MS)
 
-/* What a turn adds to the virtual time of a container of this priority. */
+/* What a full turn adds to the virtual time of a container of this priority. */
 static uint64_t
 quantum_of(const struct cgpu_arbiter *arbiter, bool high)
 {
@@ -25,7 +25,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
     return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
 }
 
-/* A container that lacks less than this to the end of the round has had its turn. */
+/* A container that is closer than this to the end of the round has had its turn. */
 static uint64_t
 rest_of_turn(uint64_t quantum)
 {
@@ -53,7 +53,7 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
         tenant->state == CGPU_STATE_OVERLAPPED) {
         return false;
     }
-    /* not for ever: what is in flight may wait for what waits at the gate */
+    /* not for ever, because what is in flight may wait for the launch that waits at the gate */
     if (tenant->state == CGPU_STATE_EXPIRED && !tenant->several &&
         now < tenant->closed_ns + CGPU_LONGEST_NS) {
         return false;
@@ -68,8 +68,8 @@ may_be_next(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
 }
 
 /*
- * Find the priority of the next container and the least charge of those of that priority that wait.
- * False: nobody waits.
+ * Find the priority of the next container (HIGH), and the least charge (LEAST) of the containers of
+ * that priority that wait. False: nobody waits.
  */
 static bool
 find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *high,
@@ -93,9 +93,9 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 }
 
 /*
- * Choose the next container: high priority first; then, of those not at the end of the round, the
- * one that has waited longest. If only the least charge counted, one of three containers could have
- * two turns in a row by chance.
+ * Choose the next container. High priority goes first. Then, of those not at the end of the round,
+ * the one that has waited longest. If only the least charge counted, one of three containers could
+ * have two turns in a row by chance.
  */
 int
 cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
@@ -141,7 +141,7 @@ real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
     return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
-/* The least length of a turn: a burst is not cut shortly before its usual end. */
+/* The least length of a turn, so that a burst is not cut shortly before its usual end. */
 static uint64_t
 least_turn(const struct cgpu_tenant *holder)
 {
@@ -154,10 +154,9 @@ least_turn(const struct cgpu_tenant *holder)
 }
 
 /*
- * How long HOLDER goes on: until it is at the end of the round with what it has in flight, and no
- * longer behind OTHER. If OTHER had left its turn because it had nothing to do, HOLDER was let in
- * meanwhile. Then OTHER waits only until both have the same charge, but not so short that they
- * change all the time.
+ * How long HOLDER may go on: until it is at the end of the round, including what it has in flight,
+ * and no longer behind OTHER. If OTHER left its last turn because it had nothing to do, it waits
+ * only until it is level with HOLDER, but long enough that the two do not change all the time.
  */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
@@ -193,7 +192,7 @@ cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t n
     if (tenant->yielded && demand->idle) {
         return true; /* it has ended */
     }
-    /* work on several GPUs may wait for a peer that is not launched yet */
+    /* with several GPUs, work may wait for a peer that is not launched yet */
     return early > 0 && !tenant->several && demand->certain &&
            now >= tenant->closed_ns + CGPU_ANSWER_NS && demand->end_ns <= now + early;
 }
@@ -210,7 +209,7 @@ cgpu_turn_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *te
     return true;
 }
 
-/* The only container, if it has no ceiling: nobody waits, so it needs no turn. */
+/* The only container, if it has no ceiling. It needs no turns, because nobody waits. */
 int
 cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 {
@@ -225,7 +224,7 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
     return only;
 }
 
-/* The GPU's lag: the least that is reported, so nobody gains by reporting more than others. */
+/* The GPU's lag: the least that a container reports, so that nobody gains by reporting more. */
 uint64_t
 cgpu_lag_least(const struct cgpu_arbiter *arbiter)
 {

@@ -1,16 +1,18 @@
 /*
- * The GPU time that is shown for a container: what is charged to it, corrected when it rests by
- * what its markers show. If it was charged more than that, because the GPU was idle or worked for
- * another one meanwhile, the difference is left out of what it is shown next. Containers that used
- * more than they were charged are shown the rest as well, up to the sum of such differences and of
- * the beginnings of turns, which nobody is charged for. Reports of a container change only figures,
- * no debt. Work of a stalled stream has no span: meanwhile nothing is corrected.
+ * The GPU time that is shown for a container: its charge, corrected by its markers whenever all its
+ * work has ended.
+ *
+ * If it was charged more than it used, because the GPU was idle or worked for another container,
+ * the difference is left out of what it is shown next. If it used more, it is shown the rest as
+ * well, up to the sum of such differences and of the beginnings of turns, which are charged to
+ * nobody. Reports change only the figures shown, not debt. Nothing is corrected after work of a
+ * stalled stream, because its time was not measured.
  */
 #include "arbiter/arbiter_state.h"
 
 /*
- * The most that one correction may hold back (`over_ns`). Without it, a container that reports too
- * little work could be shown as idle for a long time.
+ * The most that over_ns may hold back. Without a limit, a container that reports too little work
+ * could be shown as idle for a long time.
  */
 #define MOST_NS (40 * CGPU_MS)
 #define PART_NS (1000 * CGPU_MS / CGPU_RECENT_PARTS)
@@ -40,8 +42,9 @@ cgpu_used_skip(struct cgpu_arbiter *arbiter, uint64_t ns)
 }
 
 /*
- * Whether TENANT's reports correct what is shown. Not if it has several GPUs: its kernels spin on
- * each until the last peer has started, and all that time counts as use (CGPU_METERED_SPANS).
+ * Whether TENANT's reports correct what is shown. They do not if it has several GPUs: its kernels
+ * spin on each until the last peer has started, and all that time counts as use
+ * (CGPU_METERED_SPANS).
  */
 bool
 cgpu_used_is_corrected(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -1,4 +1,4 @@
-"""Python's side of the C core: limits and ledger. Imported on the container start path."""
+"""Python's side of the C core: limits and ledger. It is imported on the container start path."""
 
 from __future__ import annotations
 

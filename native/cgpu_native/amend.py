@@ -19,14 +19,14 @@ def set_bytes(path: Path | str, gpu: int, name: str, value: int) -> None:
     """Change an 8-byte field of one GPU in the limits at ``path``.
 
     Args:
-        path: of the limits.
-        gpu: its number in them.
-        name: of the field: ``cap_bytes`` or ``outside_bytes``.
-        value: the new one, in bytes.
+        path: the limits.
+        gpu: the GPU's number in them.
+        name: the field: ``cap_bytes`` or ``outside_bytes``.
+        value: the new value, in bytes.
 
     Raises:
-        OSError: it cannot be written; ``BlockingIOError`` where a process holds a lease on it.
-        FormatError: it is another release's; nothing was changed.
+        OSError: the file cannot be written; ``BlockingIOError`` if a process holds a lease on it.
+        FormatError: it is of another release; nothing was changed.
         OverflowError: the value does not fit.
     """
     import mmap  # noqa: PLC0415 (not on the start path)
@@ -38,7 +38,7 @@ def set_bytes(path: Path | str, gpu: int, name: str, value: int) -> None:
         page = mmap.mmap(fd, ffi.sizeof(_PAGE))
     finally:
         os.close(fd)
-    # One store of 8 bytes; write(2) promises none to those who have the page mapped.
+    # One store of 8 bytes. write(2) does not promise that to processes that have the page mapped.
     with page, ffi.from_buffer(page, require_writable=True) as bytes_:
         ffi.cast("uint64_t *", bytes_ + start)[0] = value
 
@@ -48,16 +48,16 @@ def amend_limits(
     own: dict[str, int] | None = None,
     gpus: dict[int, dict[str, int]] | None = None,
 ) -> None:
-    """Overwrite 4-byte fields of the limits at ``path``; each is whole at any moment.
+    """Overwrite 4-byte fields of the limits at ``path``, each of them in one store.
 
     Args:
-        path: of the limits.
+        path: the limits.
         own: fields of ``struct cgpu_limits``, by name.
         gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's number.
 
     Raises:
-        OSError: it cannot be written; ``BlockingIOError`` where a process holds a lease on it.
-        FormatError: it is another release's; nothing was changed.
+        OSError: the file cannot be written; ``BlockingIOError`` if a process holds a lease on it.
+        FormatError: it is of another release; nothing was changed.
         OverflowError: a value does not fit.
     """
     fields = [(ffi.offsetof(_PAGE, name), value) for name, value in (own or {}).items()]

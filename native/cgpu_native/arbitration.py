@@ -1,10 +1,7 @@
 """Arbitration of one GPU by a thread that decides whose turn it is.
 
-See ``arbiter/thread/arbitration.h``.
-
-Joined GPUs take turns together, and have one thread.
-
-No call holds the interpreter's lock while it waits for that thread.
+See ``arbiter/thread/arbitration.h``. GPUs that were joined take turns together, and have one
+thread. No call holds the interpreter's lock while it waits for that thread.
 """
 
 from __future__ import annotations
@@ -39,14 +36,14 @@ class Figures(NamedTuple):
 
 
 class Arbitration:
-    """The arbitration of one GPU; runs from its start until it is closed."""
+    """The arbitration of one GPU. It runs until it is closed."""
 
     def __init__(self, handle: Any) -> None:  # noqa: ANN401 - a cffi pointer
         self._handle = handle
 
     @classmethod
     def start(cls, policy: int, max_inst: int, prio_ratio: int) -> Self:
-        """Start the thread, without any container yet: see ``begin``. ``prio_ratio`` in percent.
+        """Start the thread, without any container yet: see ``begin``. ``prio_ratio`` is in percent.
 
         Raises:
             NativeError: if a rule is out of range.
@@ -89,18 +86,18 @@ class Arbitration:
         return int(key[0])
 
     def begin(self) -> None:
-        """Open gates from now on. All containers that run already have been added.
+        """Open gates from now on. The caller has added all running containers.
 
-        Before this call gates close as their containers are added, and none opens, since an earlier
-        arbiter may have let some of them in.
+        Before this call no gate opens, and gates close as their containers are added, because an
+        earlier arbiter may have opened them.
         """
         lib.cgpu_arbitration_begin(self._get_handle())
 
     @classmethod
     def join(cls, arbitrations: Sequence[Self]) -> None:
-        """Make these GPUs take turns together from now on, and with no other.
+        """Make these GPUs take turns together from now on, and with no other GPU.
 
-        Must not run at the same time as another call for one of them.
+        No other call for one of them may run at the same time.
 
         Raises:
             OSError: if no thread can be created; then nothing has changed.
@@ -132,7 +129,7 @@ class Arbitration:
         check_status(status, f"container {key} with weight {weight}")
 
     def remove(self, key: int) -> None:
-        """Stop arbitrating a container; whatever it held is free at once.
+        """Stop arbitrating a container; it gives up whatever it held at once.
 
         Raises:
             NativeError: if there is no such container.
@@ -148,7 +145,7 @@ class Arbitration:
         return Figures(out.steps, out.turns, out.cpu_ns, out.tenants, out.expired)
 
     def close(self) -> None:
-        """Stop the thread. Gates stay as they are: processes fall back to their own share."""
+        """Stop the thread. Gates stay as they are; processes then fall back to their own share."""
         lib.cgpu_arbitration_stop(self._handle)
         self._handle = ffi.NULL
 

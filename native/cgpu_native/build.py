@@ -1,7 +1,7 @@
-"""Build of the binding: cffi in API mode, from the C headers themselves.
+"""Build of the cffi binding (API mode) from the C headers themselves.
 
-``setup.py`` finds ``ffibuilder`` here. The text between the markers of a header is passed to cffi
-unchanged, so that no prototype or structure is typed twice.
+``setup.py`` finds ``ffibuilder`` here. cffi gets the text between the markers of a header
+unchanged, so no prototype or structure is written twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END = "/* cffi: end */"
 
 
 def read_declarations(header: Path) -> str:
-    """Return what stands between cffi markers in ``header``.
+    """Return the text between the cffi markers in ``header``.
 
     Raises:
         ValueError: if the markers are missing.
@@ -45,9 +45,9 @@ ffibuilder.set_source(
     "cgpu_native._native",
     "".join(f'#include "{name}"\n' for name in HEADERS),
     sources=_list_sources(),
-    # Not include_dirs: native/limits.h must not hide the C library's <limits.h>.
+    # not include_dirs, because native/limits.h would then hide the C library's <limits.h>
     extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden", "-pthread"],
-    # setup.py says how and for which machine.
+    # setup.py says how, and for which machine, to build it.
     depends=[*sorted(str(path) for path in NATIVE.rglob("*.h")), str(NATIVE.parent / "setup.py")],
     py_limited_api=True,
 )

@@ -19,7 +19,7 @@ class NativeError(Exception):
 
 
 class FormatError(NativeError):
-    """Not a file of ours, or another release's."""
+    """A file is not ours, or is of another release."""
 
 
 _SENTENCES = {
@@ -32,7 +32,7 @@ _SENTENCES = {
 
 
 def check_status(status: int, action: str) -> None:
-    """Raise the exception for ``status``; ``action`` is what was tried, and on which file.
+    """Raise the exception for ``status``. ``action`` says what was tried, and on which file.
 
     Raises:
         OSError: for ``CGPU_EIO``, with the errno that the C function left.

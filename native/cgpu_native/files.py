@@ -1,8 +1,9 @@
 """Creates ledgers, and opens a container's files without waiting, for all code of the host.
 
-A container must not be able to hold up a reader of its files. Opening a file on which it holds a
-lease waits 45 s (``fcntl(2)``, ``F_SETLEASE``), and opening a pipe may wait for ever. So opening
-never waits, and takes only regular files. A test makes sure that no other code opens them.
+A container must not be able to delay a reader of its files. If it holds a lease on a file, opening
+that file waits 45 s (``fcntl(2)``, ``F_SETLEASE``), and opening a pipe may wait for ever. So files
+are opened without waiting, and only regular ones are accepted. A test makes sure that no other code
+opens them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_file(path: os.PathLike[str] | str, most: int) -> bytes:
     """Return the first ``most`` bytes of the file at ``path``.
 
     Raises:
-        OSError: it cannot be read; see ``open_file``.
+        OSError: the file cannot be read; see ``open_file``.
         FormatError: it is no regular file.
     """
     fd = open_file(path)
@@ -52,10 +53,10 @@ def read_file(path: os.PathLike[str] | str, most: int) -> bytes:
 
 
 def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
-    """Make an empty ledger file ``name`` in ``directory``, a path or an open descriptor of it.
+    """Make an empty ledger ``name`` in ``directory``, which is a path or an open descriptor.
 
     Raises:
-        OSError: if the file exists or cannot be made; nothing is left then.
+        OSError: the file exists or cannot be made; nothing is left then.
     """
     if isinstance(directory, int):
         check_status(lib.cgpu_ledger_create(directory, os.fsencode(name)), f"make ledger {name}")
@@ -68,11 +69,12 @@ def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
 
 
 def cut_ledger(path: os.PathLike[str] | str) -> bool:
-    """Cut the ledger at ``path`` back to its format, if it takes more space.
+    """Cut the ledger at ``path`` back to the size of its format, if it takes more space.
+
+    A container may write to its ledger, and so make it larger or reserve space beyond its end.
 
     Returns:
-        Whether it did. A container may write to it, and so may make it larger, or reserve space
-        beyond its end.
+        Whether it was cut.
 
     Raises:
         OSError: it cannot be opened; see ``open_file``.

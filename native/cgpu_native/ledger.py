@@ -34,8 +34,8 @@ class Look:
 
     Attributes:
         asked: the number of processes about which the kernel was asked.
-        is_certain: whether it was asked about all. If the container's locks make asking costly, the
-            others count as living.
+        is_certain: whether the kernel was asked about all processes. If the container's locks make
+            that costly, the others count as living.
     """
 
     def __init__(self, survey: Any) -> None:  # noqa: ANN401 - a cffi structure
@@ -44,7 +44,7 @@ class Look:
         self.is_certain: bool = survey.unasked == 0
 
     def list_processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
-        """Return the living processes that hold memory on ``gpu``, or on any."""
+        """Return the living processes that hold memory on ``gpu``, or on any GPU."""
         found = []
         for each in self._survey.holders[0 : self._survey.count]:
             used = sum(each.used_bytes) if gpu == ANY_GPU else each.used_bytes[gpu]
@@ -53,7 +53,7 @@ class Look:
         return found
 
     def read_shared(self, gpu: int) -> dict[int, int]:
-        """Return the memory that processes have imported and others pay for, by pid."""
+        """Return by pid how much memory each process has imported that others pay for."""
         found: dict[int, int] = {}
         for each in self._survey.holders[0 : self._survey.count]:
             if each.shared_bytes[gpu]:
@@ -61,14 +61,14 @@ class Look:
         return found
 
     def read_imports(self, gpu: int) -> tuple[int, int]:
-        """Return how much is shared and charged to somebody, and how many processes import any."""
+        """Return how many shared bytes are paid for, and how many processes have imported any."""
         return self._survey.paid_bytes[gpu], self._survey.importers[gpu]
 
 
 class _Rest:
-    """The time until which a ledger is not asked about again (time.monotonic_ns): see observer.c.
+    """Until when (time.monotonic_ns) nobody asks about a ledger's processes: see observer.c.
 
-    As long as its descriptor is open, no other file has the number of this one.
+    Its descriptor keeps the file's inode number from being reused.
     """
 
     def __init__(self, until: int, fd: int) -> None:
@@ -79,7 +79,7 @@ class _Rest:
         close(self._fd)
 
     def is_over(self) -> bool:
-        """Whether that time is long past, or the ledger's name no longer leads to it."""
+        """Whether that time is long past, or the ledger was removed."""
         return _is_past(self.until) or os.fstat(self._fd).st_nlink == 0
 
 
@@ -89,7 +89,7 @@ _MOST_RESTS = 256  # each holds a descriptor
 
 
 class Ledger:
-    """An observer of a ledger; GPUs go by their number in the limits."""
+    """An observer of a ledger. GPUs have the numbers that they have in the limits."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Ledger:
 
     @classmethod
     def observe(cls, path: os.PathLike[str] | str) -> Self:
-        """Open a ledger for reading, without a slot and without trusting what is in it.
+        """Open a ledger for reading. It takes no slot, and trusts nothing in the file.
 
         Raises:
             FormatError: if the file is no ledger of this release.
@@ -131,10 +131,10 @@ class Ledger:
         return int(lib.cgpu_ledger_refused(self._handle, gpu))
 
     def list_processes(self, gpu: int = ANY_GPU) -> list[LedgerProcess]:
-        """Return the living processes that hold memory on ``gpu``, or on any.
+        """Return the living processes that hold memory on ``gpu``, or on any GPU.
 
         Raises:
-            OSError: if the file is not to be opened any more.
+            OSError: if the file can no longer be opened.
             FormatError: if it was cut short.
         """
         return self.look().list_processes(gpu)
@@ -153,7 +153,7 @@ class Ledger:
         return Look(survey)
 
     def _recall_rest(self) -> None:
-        """Pass on to this observer that earlier reads were costly."""
+        """Pass to this observer until when to ask nothing, because earlier reads were costly."""
         try:
             rest = _RESTS.get(_identify_file(self.path))
         except OSError:  # it is gone
@@ -163,7 +163,7 @@ class Ledger:
             lib.cgpu_ledger_rest(self._handle, rest.until)
 
     def _remember_rest(self) -> None:
-        """Note for later observers that asking is costly."""
+        """Note for later observers until when to ask nothing, because this read was costly."""
         until = lib.cgpu_ledger_rests(self._handle)
         if until == self._recalled:
             return
@@ -177,7 +177,7 @@ class Ledger:
             _RESTS[_identify_file(fd)] = _Rest(until, fd)
 
     def close(self) -> None:
-        """Look no more; further calls find nothing."""
+        """Close the ledger; further calls find nothing."""
         lib.cgpu_ledger_detach(self._handle)
         self._handle = ffi.NULL
 
@@ -200,7 +200,7 @@ def is_costly(path: os.PathLike[str] | str) -> bool:
 
 
 def _forget_rests() -> None:
-    # go through a copy, made in one step: other threads look at other ledgers
+    # go through a copy, made in one step, because other threads read other ledgers
     for file in [file for file, rest in list(_RESTS.items()) if rest.is_over()]:
         _RESTS.pop(file, None)
 

@@ -18,13 +18,13 @@ WHOLE_PPM: int = lib.CGPU_WHOLE_PPM
 
 
 def initial_gate(policy: int) -> int:
-    """The gate word of limits that no arbiter has seen: open for good only under policy 5."""
+    """Return the gate word for limits that no arbiter has seen: open only under policy 5."""
     state = lib.CGPU_GATE_FREE if policy == NATIVE_POLICY else lib.CGPU_GATE_CLOSED
     return int(lib.CGPU_GATE_TURN | state)
 
 
 class Entitlement(NamedTuple):
-    """The entitlement of one container of a GPU. Parts in millionths of the GPU's time."""
+    """The entitlement of one container under a policy, in millionths of the GPU's time."""
 
     competes: int
     """Its weight among those that compete for turns."""
@@ -35,7 +35,7 @@ class Entitlement(NamedTuple):
 
 
 def entitle_containers(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
-    """Return what ``policy`` gives containers with ``weights`` on one GPU, in their order.
+    """Return what ``policy`` gives to containers with ``weights`` on one GPU, in their order.
 
     Raises:
         ValueError: for an unknown policy, or a weight or ``max_inst`` below 1.

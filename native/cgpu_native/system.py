@@ -37,7 +37,7 @@ def unshare(flags: int, purpose: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose parent, a descendant of ours, has ended.
+    """Become the parent of processes whose parent, a descendant of this process, has ended.
 
     Raises:
         OSError: the kernel cannot do that.

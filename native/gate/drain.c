@@ -18,8 +18,8 @@ is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * Whether STREAM has as many markers as it may have. Later launches get one when another has
- * passed; until then the existing markers show that the GPU is busy.
+ * Whether STREAM has as many markers as it may have. Its later launches get a marker when one has
+ * passed; until then, the existing markers show that the GPU is busy.
  */
 static bool
 has_most_markers(const struct cgpu_stream *stream)
@@ -28,8 +28,8 @@ has_most_markers(const struct cgpu_stream *stream)
 }
 
 /*
- * Record that any stream of GPU may have work that was not counted, except threads' own default
- * streams: the legacy stream waits for those.
+ * Record that any stream of GPU may have uncounted work. Threads' own default streams are left out,
+ * because the legacy stream waits for them.
  */
 static void
 suspect_all(struct cgpu_gate_gpu *gpu)
@@ -44,9 +44,9 @@ suspect_all(struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * Mark the unmarked work of each stream of GPU, as far as it may be marked. Returns the phase that
- * this leads to. A marker behind a host function would take an entry of the driver's queue: see
- * enter.c.
+ * Mark the unmarked work of each stream of GPU, if the stream may have a marker now. Returns the
+ * phase that follows. No marker is written behind a host function: it would take an entry of the
+ * driver's queue (see enter.c).
  */
 static enum cgpu_gate_phase
 mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -140,8 +140,8 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * When to check again for a launch that does not return. It may take as long as the driver likes:
- * the longer it takes, the rarer the checks.
+ * When to check again whether a launch has returned. It may take as long as the driver likes; the
+ * longer it takes, the rarer the checks.
  */
 static uint64_t
 poll_blocked_at(const struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -167,8 +167,8 @@ poll_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * The number of launches that may get a marker now, plus HELD, the number that threads have not
- * handed over.
+ * The number of launches that may get a marker now, plus HELD, those that threads have not handed
+ * over.
  */
 static uint64_t
 count_unmarked(const struct cgpu_gate_gpu *gpu, uint64_t held)
@@ -186,8 +186,8 @@ count_unmarked(const struct cgpu_gate_gpu *gpu, uint64_t held)
 }
 
 /*
- * Update and return the time when GPU last had something to do. Counted launches record it
- * themselves; the rest is noticed here.
+ * Update and return the time when GPU last had something to do. Counted launches update it
+ * themselves; all other work is noticed here.
  */
 static uint64_t
 update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
@@ -201,8 +201,8 @@ update_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 }
 
 /*
- * When to check whether GPU is idle: not while it certainly has something to do, nor before it can
- * count as idle.
+ * When to check whether GPU is idle: not before it can count as idle, nor while it certainly has
+ * work.
  */
 static uint64_t
 poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
@@ -222,9 +222,9 @@ poll_idle_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 }
 
 /*
- * When all work on GPU will have ended, and the program will rest; 0: not known. The estimate is
- * not used if nothing has confirmed it since the burst began, because others' work may run first,
- * nor if it includes the guess of a kernel that was never measured.
+ * When all work on GPU will have ended and the program will rest; 0: not known. It is not known if
+ * no work of this burst was seen to end yet, because others' work may run first, nor if the
+ * estimate includes the guess for a kernel that was never measured.
  */
 static uint64_t
 predict_rest(const struct cgpu_gate_gpu *gpu)
@@ -249,8 +249,8 @@ predict_rest(const struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * Report that the program is about to rest, or return when to do so. The next container needs a
- * while to begin, so its gate opens before the end.
+ * Report that the program is about to rest, or return when to report it. The next container's gate
+ * opens before the end of the work, because that container needs a while to begin.
  */
 static uint64_t
 poll_rest_at(struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -265,8 +265,8 @@ poll_rest_at(struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * Report when this container does not use its turn, whose end others wait for. Returns when to
- * check again.
+ * While others wait for the end of this turn: report it if the container does not use the turn.
+ * Returns when to check again.
  */
 static uint64_t
 poll_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -309,7 +309,7 @@ cgpu_drain_poll(struct cgpu_gate_gpu *gpu, uint64_t now)
 void
 cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    /* under a free gate there may be uncounted work; it is not worth markers to wait for it */
+    /* under a free gate, work may be uncounted; to wait for it is not worth the markers */
     if (gpu->phase != CGPU_PHASE_UNCOUNTED && is_active(gpu) && mark_all(gpu, now)) {
         cgpu_flight_harvest(gpu, now);
         if (!cgpu_gate_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {

@@ -10,19 +10,21 @@
  */
 uint64_t cgpu_drain_poll(struct cgpu_gate_gpu *gpu, uint64_t now);
 
-/* Whether GPU's gate is closed and all work has ended since. If so, report that. */
+/* Whether GPU's gate is closed and all work has ended since. If so, report it to the arbiter. */
 bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
 
 /*
- * Report, unless that is known, that GPU is idle WHEN: NOW or SOON (ledger_file.h). Its gate is
- * pressed.
+ * Report that GPU is idle WHEN: NOW or SOON (ledger_file.h), unless that is reported already. Call
+ * it only while GPU's gate is pressed.
  */
 void cgpu_drain_report_idle(struct cgpu_gate_gpu *gpu, uint32_t when);
 
-/* Without a helper thread: if all counted work on GPU has ended, inform the arbiter at once. */
+/*
+ * For threads without a monitor: if all counted work on GPU has ended, inform the arbiter at once.
+ */
 void cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now);
 
-/* Mark unmarked work of streams that are gone, so that their entries are given back. */
+/* Mark the unmarked work of destroyed streams, so that their entries can be reused. */
 void cgpu_drain_release(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

@@ -2,9 +2,9 @@
  * Whether a launch may go: the gate, the batch, the room in flight.
  *
  * A stream has at most two markers that have not passed, and a third when its gate closes. The
- * reason is that it may be waiting for something that the program does only later: then each marker
- * takes an entry of the driver's queue. While a stream has two, further launches are added to its
- * batch, which gets no marker yet.
+ * reason is that the stream may be waiting for something that the program does later: then each
+ * marker takes an entry of the driver's queue. While both have not passed, further launches join
+ * the stream's batch, which gets no marker yet.
  */
 #include "gate/enter.h"
 
@@ -22,7 +22,7 @@ cgpu_enter_end_rest(struct cgpu_gate_gpu *gpu, uint64_t now)
 
     gpu->burst_ns = gpu->burst_ns != 0 ? gpu->burst_ns : now;
     if (gpu->rested_ns != 0) {
-        /* one long rest among many short ones says little */
+        /* one long rest among many short ones counts for little */
         rest = cgpu_lesser(rest, usual + 2 * CGPU_PACE_IDLE_NS);
         gpu->usual_rest_ns =
             rest < usual ? usual - (usual - rest) / FALL : usual + (rest - usual) / RISE;
@@ -42,8 +42,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     if (!same) {
         cgpu_work_begin(gpu->work, word, now);
         /*
-         * seq_cst, like the store of `active`: if the arbiter does not see that, we see the gate
-         * close
+         * seq_cst, like the store of `active`: if the arbiter does not see `active`, this thread
+         * sees the gate close
          */
         same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
         if (same) { /* not idle: under a free gate nothing else clears that */
@@ -57,8 +57,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 }
 
 /*
- * The most work that STREAM's batch may hold: the stream's markers and the batch after them fill
- * FLIGHT and the GPU's lag.
+ * The most work that STREAM's batch may hold. Its marked batches and this one together fill FLIGHT
+ * and the GPU's lag.
  */
 static uint64_t
 batch_size(const struct cgpu_stream *stream, uint64_t flight)
@@ -68,7 +68,7 @@ batch_size(const struct cgpu_stream *stream, uint64_t flight)
     return cgpu_larger(ns, CGPU_PACE_BATCH_NS);
 }
 
-/* Whether BATCH of STREAM ends before a launch of NS. */
+/* Whether BATCH of STREAM must end before a launch of NS is added. */
 static bool
 ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns)
 {
@@ -79,8 +79,9 @@ ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, 
 }
 
 /*
- * End the batches of other streams than STREAM if their work without a marker takes more than half
- * of FLIGHT. Streams that have two markers or run a host function keep theirs; so do threads' own.
+ * End the batches of streams other than STREAM if these have more unmarked work than half of
+ * FLIGHT. The batches of streams that have two markers or run a host function go on, and so do
+ * those of threads' own default streams.
  */
 static void
 end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
@@ -92,7 +93,10 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
     for (uint32_t i = 0; i < *gpu->stream_bound && much; i++) {
         struct cgpu_stream *other = &gpu->streams[i];
 
-        /* another thread's own default stream is marked through the legacy one, which waits */
+        /*
+         * a thread's own default stream would be marked in the legacy stream, which waits for all
+         * others
+         */
         if (other != stream && other->gpu == gpu && other->unmarked_ns != 0 && other->slot == 0 &&
             !cgpu_batch_is_deferred(other) && !cgpu_stall_is_in_call(other, now)) {
             cgpu_flight_cut(other, now);
@@ -101,8 +105,8 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 }
 
 /*
- * When there will be room for more, given the marked work and what other streams than STREAM have
- * unmarked; 0: now.
+ * When there will be room for a launch into STREAM beside the marked work and the unmarked work of
+ * other streams; 0: now.
  */
 static uint64_t
 room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
@@ -114,8 +118,8 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 }
 
 /*
- * When a launch of NS may be added to BATCH of STREAM, although no marker is free for BATCH; 0:
- * now, which holds while all work without a marker fits into one batch.
+ * BATCH of STREAM can get no marker now. Returns when a launch of NS may still be added to it. 0:
+ * now, which holds while all unmarked work fits into one batch.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
@@ -131,7 +135,7 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
     return fits || until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
 }
 
-/* BATCH of STREAM is full: end it with a marker, if it may have one. Returns when there is room. */
+/* BATCH of STREAM is full: end it with a marker if it may have one. Returns when there is room. */
 static uint64_t
 room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
             uint64_t flight, uint64_t now)
@@ -155,9 +159,9 @@ room_behind(struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint6
 }
 
 /*
- * When a launch into STREAM may go. One into a stalled stream needs no room, because its work does
- * not run now. It gets no marker: markers would fill the driver's queue, and a thread may wait for
- * ever at a full queue.
+ * When a launch into STREAM may go. If STREAM is stalled, it needs no room, because its work does
+ * not run now. It gets no marker either: markers would fill the driver's queue, and a thread may
+ * wait for ever at a full queue.
  */
 uint64_t
 cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now)
@@ -205,6 +209,6 @@ cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t
         cgpu_batch_set_unmarked(stream, stream->unmarked_ns + (ns != 0 ? ns : CGPU_PACE_BATCH_NS));
     }
     stream->gpu->active_ns = now;
-    /* relaxed: it may be seen late, but then the gate closes and waits for the batch */
+    /* relaxed: the arbiter may see it late; then it closes the gate and waits for the batch */
     __atomic_store_n(&stream->gpu->work->idle, 0, __ATOMIC_RELAXED);
 }

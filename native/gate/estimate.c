@@ -8,7 +8,7 @@
 enum { FALL = 2, RISE = 8, BESIDE_FALL = 32 };
 enum { ENOUGH_TIMES = 8, MEASURED_PART = 64, FAR_TIMES = 4, GUESS_FALL = 12, GUESS_RISE = 5 };
 
-/* The entry of KEY. If it has none, the entry that it gets now. */
+/* The entry of KEY. If there is none, KEY gets an entry now. */
 static struct cgpu_pace_estimate *
 find_entry(struct cgpu_pace *pace, uint64_t key)
 {
@@ -34,8 +34,8 @@ store_estimate(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 }
 
 /*
- * Lower NS a little towards SAMPLE. A batch that ran beside others may have begun before its span,
- * so one short span shows little.
+ * Lower NS a little towards SAMPLE. A batch beside others may have begun before its span, so one
+ * short span shows little.
  */
 static uint64_t
 lower_overlapped(uint64_t ns, uint64_t sample)
@@ -44,8 +44,8 @@ lower_overlapped(uint64_t ns, uint64_t sample)
 }
 
 /*
- * Lower NS towards SAMPLE, and fast if the gap is large: spans are often too long, and so may the
- * estimate be.
+ * Lower NS towards SAMPLE, and fast if they differ much: spans are often too long, so the estimate
+ * may be too long as well.
  */
 static uint64_t
 lower_estimate(uint64_t ns, uint64_t sample)
@@ -56,8 +56,8 @@ lower_estimate(uint64_t ns, uint64_t sample)
 }
 
 /*
- * Raise NS towards SAMPLE, but slowly: a thread that had no processor, or whose work ran behind
- * others', sees far too long a span.
+ * Raise NS towards SAMPLE, but slowly. A span is far too long if the thread had no processor, or if
+ * the work ran behind others'.
  */
 static uint64_t
 raise_estimate(uint64_t ns, uint64_t sample)
@@ -66,8 +66,9 @@ raise_estimate(uint64_t ns, uint64_t sample)
 }
 
 /*
- * SAMPLE less what of it may not be the kernel's own. A kernel that is mostly alone in its turn may
- * have begun behind others' work, and its end may have been seen late: no span of it is exact.
+ * SAMPLE without the time that may not be the kernel's own. A kernel that is mostly alone in its
+ * turn never has an exact span: it may have begun behind others' work, and its end may have been
+ * seen late.
  */
 static uint64_t
 subtract_edges(uint64_t sample)
@@ -84,13 +85,16 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     bool may_rise = !late && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
-        /* seen late, it is too long by less than a batch, which is better than to wait once more */
+        /*
+         * if seen late, it is too long by less than a batch; waiting for a better sample would cost
+         * more
+         */
         if (lesson->seen == CGPU_SEEN_AT_ONCE || sample <= CGPU_PACE_BATCH_NS) {
             store_estimate(find_entry(pace, lesson->key), lesson->key, sample);
             cgpu_guess_learn(&pace->guess, sample, 1);
         }
     } else if (lesson->launches == 1 && sample < ns / 2 && sample + lesson->blur_ns >= ns) {
-        ; /* the batch before ended earlier than it was seen to: this one had begun by then */
+        ; /* the batch before ended before it was seen to end, so this one began before its span */
     } else if (sample < ns && lesson->beside) {
         store_estimate(find_entry(pace, lesson->key), lesson->key, lower_overlapped(ns, sample));
     } else if (sample < ns && !lesson->cut) {
@@ -104,9 +108,9 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 }
 
 /*
- * Learn from the chain, and begin one of KEY. The batches of a chain follow one another without a
- * gap: however late each was seen to end, together they took the time between the first check and
- * the last.
+ * Learn from the chain, and begin a new one of KEY. The batches of a chain follow one another
+ * without a gap. However late each end was seen, together they took the time from the first check
+ * to the last.
  */
 static void
 end_chain(struct cgpu_pace *pace, uint64_t key)
@@ -151,7 +155,7 @@ cgpu_estimate_finish(struct cgpu_pace *pace)
     lesson->there = false;
 }
 
-/* Add MORE to LESSON: batches that are found passed in one check have one span between them. */
+/* Add MORE to LESSON. If one check sees several batches end, they count as one lesson. */
 static void
 add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
 {
@@ -190,8 +194,8 @@ cgpu_guess_next(struct cgpu_guess *guess)
 }
 
 /*
- * Whether the guess was wrong for COUNT launches that took NS each, by so much that others wait or
- * the GPU is idle.
+ * Whether the guess was so wrong for COUNT launches, which took NS each, that others wait or the
+ * GPU is idle.
  */
 static bool
 is_far(const struct cgpu_guess *guess, uint64_t ns, uint64_t count)

@@ -12,7 +12,7 @@ enum cgpu_gate
 cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm, uint64_t *until)
 {
     uint64_t begin = offset_ppm % CGPU_WHOLE_PPM * PPM_NS;
-    /* since the part last began, which may have been in the period before */
+    /* time since the part last began; it may have begun in the period before */
     uint64_t since =
         (now % CGPU_FALLBACK_PERIOD_NS + CGPU_FALLBACK_PERIOD_NS - begin) % CGPU_FALLBACK_PERIOD_NS;
     uint64_t length = share_ppm * PPM_NS;
@@ -32,9 +32,7 @@ cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm, uint64
 int
 cgpu_fallback_needed(uint64_t heartbeat_ns, uint64_t now)
 {
-    /*
-     * a heartbeat from the future is from another clock, unless our own reading is slightly older
-     */
+    /* a heartbeat in the future is from another clock, unless it came just after NOW was read */
     uint64_t age = now > heartbeat_ns ? now - heartbeat_ns : heartbeat_ns - now;
 
     return heartbeat_ns == 0 || age > CGPU_FALLBACK_AFTER_NS;

@@ -11,14 +11,14 @@
 #include "gate/gate_times.h"
 
 /*
- * The state of the gate at NOW for the part [offset, offset + share) of the period, in millionths;
- * *UNTIL: when it changes (UINT64_MAX: never). With a share of a million it is always
+ * The state of the gate at NOW for the part [offset, offset + share) of the period, in millionths.
+ * *UNTIL: when it changes (UINT64_MAX: never). With a share of a million the gate is always
  * CGPU_GATE_OPEN.
  */
 enum cgpu_gate cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm,
                                   uint64_t *until);
 
-/* Whether the arbiter whose last heartbeat was at HEARTBEAT is gone at NOW. */
+/* Whether the arbiter that gave its last heartbeat at HEARTBEAT is gone at NOW. */
 int cgpu_fallback_needed(uint64_t heartbeat_ns, uint64_t now);
 
 #endif

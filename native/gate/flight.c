@@ -23,7 +23,7 @@ remove_passed(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t no
               enum cgpu_pace_seen seen)
 {
     struct cgpu_stream *stream = flight->stream;
-    /* long work is checked for less often, and need not be seen so promptly */
+    /* long work is checked less often, so its end may be seen a little later */
     uint64_t lately = CGPU_FLIGHT_KNOWN_NS + (now - flight->marked_ns) / KNOWN_PART;
 
     gpu->ignored -= cgpu_stall_is_ignored(stream);
@@ -42,8 +42,8 @@ remove_passed(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t no
 }
 
 /*
- * Remove the markers that have passed from GPU's table, oldest first. STREAM (NULL: any): those
- * that were put into it until UNTIL have passed, as was SEEN.
+ * Remove markers from GPU's table, oldest first: those that have passed, or all that were put into
+ * STREAM (not NULL) until UNTIL, whose end was SEEN.
  */
 static void
 remove_all_passed(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until,
@@ -78,8 +78,8 @@ cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, enum 
 /* ---- streams whose work does not end when it should ---- */
 
 /*
- * How long no work of a stream must have ended before the stream is stalled. AWAITS: streams may
- * wait for the program.
+ * The time after which a stream stalls if none of its work ends. AWAITS: streams may be waiting for
+ * the program.
  */
 static uint64_t
 stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
@@ -91,7 +91,7 @@ stall_after(const struct cgpu_gate_gpu *gpu, bool awaits)
 }
 
 /*
- * Whether the stream of FLIGHT has made no progress for AFTER. Of a stream's flights, the oldest is
+ * Whether the stream of FLIGHT has made no progress for AFTER. The oldest of a stream's flights is
  * the first for which this holds.
  */
 static bool
@@ -174,8 +174,8 @@ cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 /* ---- putting markers ---- */
 
 /*
- * Put a marker for BATCH into STREAM. There is none if STREAM captures, because captured work does
- * not run, or if its context is broken, because nothing runs there.
+ * Put a marker for BATCH into STREAM. If STREAM captures or its context is broken, put none: its
+ * work does not run.
  */
 static void
 add_flight(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
@@ -198,10 +198,7 @@ add_flight(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint
     }
 }
 
-/*
- * Drop all but the newest marker of each stream that nobody waits for: nothing is learnt from the
- * others.
- */
+/* Of each stream that nobody waits for, keep only the newest marker: the others teach nothing. */
 static void
 thin_out(struct cgpu_gate_gpu *gpu)
 {

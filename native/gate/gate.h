@@ -1,9 +1,9 @@
 /*
  * The gate word: may the processes of a container launch on a GPU now?
  *
- * One futex word per container and GPU in the limits, which processes can read but not write. The
- * low bits are enum cgpu_gate. The rest is a turn number that grows at each change, so that a
- * thread which remembers the word under which it was let in detects any change with one comparison.
+ * It is a futex word per container and GPU in the limits, which processes can read but not write.
+ * The low bits are enum cgpu_gate. The rest is a turn number that grows at each change. So a thread
+ * that remembers the word under which it was let in detects any change with one comparison.
  */
 #ifndef CGPU_GATE_H
 #define CGPU_GATE_H
@@ -21,7 +21,7 @@ enum cgpu_gate {
 
 enum {
     CGPU_GATE_STATE = 3,    /* mask */
-    CGPU_GATE_FALLBACK = 4, /* flag: a word of the process's own, while nobody arbitrates */
+    CGPU_GATE_FALLBACK = 4, /* flag: a word of the process itself, while nobody arbitrates */
     CGPU_GATE_TURN = 8      /* the turn number's unit */
 };
 /* cffi: end */
@@ -45,7 +45,8 @@ cgpu_gate_is_metered(uint32_t word)
 }
 
 /*
- * Whether work may be launched far ahead. Not if the gate closes by the clock, without an arbiter.
+ * Whether work may be launched far ahead. It may not if the gate closes by the clock, without an
+ * arbiter.
  */
 static inline bool
 cgpu_gate_is_unhurried(uint32_t word)
@@ -53,7 +54,7 @@ cgpu_gate_is_unhurried(uint32_t word)
     return (word & CGPU_GATE_FALLBACK) == 0 && cgpu_gate_state(word) == CGPU_GATE_OPEN;
 }
 
-/* The word after WORD, in STATE. Never 0, which stands for "no turn" elsewhere. */
+/* The word after WORD, in STATE. It is never 0, which means "no turn" elsewhere. */
 static inline uint32_t
 cgpu_gate_next(uint32_t word, enum cgpu_gate state)
 {

@@ -2,9 +2,9 @@
  * The estimate for kernels that were never measured.
  *
  * To be measured, a kernel is launched alone, which leaves the GPU idle for a moment. A program
- * with thousands of different kernels would do hardly anything else. So once enough of a process's
- * kernels were measured and did not differ much, each new one is assumed to take as long as those,
- * a few at a time. If one takes far longer, that ends.
+ * with thousands of different kernels would do hardly anything else. So once enough kernels of a
+ * process were measured and did not differ much, each new one is assumed to take as long, a few at
+ * a time. This ends if one takes far longer.
  */
 #ifndef CGPU_GUESS_H
 #define CGPU_GUESS_H

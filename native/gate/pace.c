@@ -33,8 +33,8 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
 }
 
 /*
- * When BATCH reaches the GPU, which is some time after its launch. Until then none of it runs,
- * whatever has ended before.
+ * When BATCH reaches the GPU, some time after its launch. None of it runs before, even if the GPU
+ * is idle.
  */
 static uint64_t
 arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
@@ -43,8 +43,8 @@ arrival_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 }
 
 /*
- * How long BATCH took at most; 0: not known. The lag is not fully subtracted from a short span: too
- * short an estimate would pile up work.
+ * How long BATCH took at most; 0: not known. The lag is not fully subtracted from a short span: an
+ * estimate that is too short would pile up work.
  */
 static uint64_t
 span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
@@ -58,7 +58,7 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
- * The GPU time of BATCH, which ended at END (0: nobody knows when, or when it began). If it took
+ * The GPU time of BATCH, which ended at END (0: its end or its beginning is unknown). If BATCH took
  * much longer than expected, others had the GPU meanwhile.
  */
 static uint64_t
@@ -72,9 +72,9 @@ used_by(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
- * The assumed end of BATCH, which passed between the last check and this one: about when it was
- * expected, but rather too early. Then the next check comes before the end, and only a check before
- * the end shows when it comes. Otherwise an estimate that is too long would confirm itself.
+ * The assumed end of BATCH, which ended between the last check and this one: a little before the
+ * expected end, so that the next check comes early. Only a check before the real end can find that
+ * end; later checks would confirm an estimate that is too long.
  */
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
@@ -104,8 +104,8 @@ remove_batch(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
 }
 
 /*
- * Learn the lag from the probe that passed at NOW. A sample is never too short; it is too long if a
- * thread had no processor or others had the GPU.
+ * Learn the lag from the probe that passed at NOW. A sample is never too short. It is too long if a
+ * thread had no processor, or if others had the GPU.
  */
 static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
@@ -193,7 +193,7 @@ cgpu_pace_note_poll(struct cgpu_pace *pace, uint64_t now)
 
 /* ---- room ---- */
 
-/* How long to leave the markers alone, ELAPSED after the last one passed. */
+/* How long to wait before markers are checked again, ELAPSED after the last one passed. */
 static uint64_t
 poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64_t flight)
 {
@@ -205,7 +205,7 @@ poll_delay(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64
         wait = elapsed / LATE_PART; /* nobody knows how long: check rarer as it takes longer */
     } else if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
         wait = cgpu_lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
-    } else { /* not beyond the end of the batch that runs, whatever the others take */
+    } else { /* at most until the batch that runs ends, however much work is left */
         wait = cgpu_lesser(pace->longest_ns - elapsed, left > flight ? left - flight : UINT64_MAX);
     }
     return wait;
@@ -216,7 +216,7 @@ cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now)
 {
     uint64_t elapsed = cgpu_since(now, pace->since_ns);
     uint64_t left = cgpu_since(pace->left_ns, cgpu_lesser(elapsed, pace->longest_ns));
-    /* what is seen to have ended has ended a while ago, and what is launched begins later */
+    /* ends are seen late by a part of the lag, and launches begin late by the rest */
     uint64_t flight = flight_ns + pace->lag_ns;
     bool full = pace->in_flight >= CGPU_PACE_BATCHES || pace->uncertain != 0 || left > flight;
     uint64_t wait = cgpu_clip(poll_delay(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS,

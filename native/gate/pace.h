@@ -26,33 +26,33 @@ struct cgpu_pace_estimate {
     uint64_t ns;
 };
 
-/* A batch whose marker has not been passed yet. */
+/* A batch whose marker has not passed yet. */
 struct cgpu_pace_batch {
     uint64_t key;      /* of all its launches; 0: they differ */
     uint64_t launches; /* 0: a probe, see lag_ns */
     uint64_t work_ns;  /* as estimated */
-    uint64_t start_ns; /* it did not begin before this: its first launch, as far as that is known */
+    uint64_t start_ns; /* when its first launch was, as far as known: it did not begin before */
     uint32_t certain;  /* every launch in it was of a known key, or guessed */
     uint32_t guessed;  /* how many of them were not measured yet */
     uint64_t guess_ns; /* the part of work_ns that is assumed for those */
-    uint32_t stream;   /* any number, the same for what runs one after the other */
+    uint32_t stream;   /* a number that batches which run one after the other have in common */
 
-    /* Set when it is marked, left alone by everybody else. */
-    uint32_t queued;      /* something was in flight: it begins when that ends */
-    uint32_t begun;       /* it may have run beside a batch of another stream, which has passed */
+    /* Set when the batch is marked, and left alone by everybody else. */
+    uint32_t queued;      /* other work was in flight: it begins when that ends */
+    uint32_t begun;       /* a batch of another stream has passed, which may have run beside it */
     uint64_t expected_ns; /* what it will take */
     uint64_t marked_ns;
-    uint32_t counted; /* as use, when it no longer counted as in flight */
+    uint32_t counted; /* when it no longer counted as in flight, its time was counted as use */
 };
 
 /* How the end of a batch was seen. */
 enum cgpu_pace_seen {
-    CGPU_SEEN_LATE,   /* some time after it */
-    CGPU_SEEN_MARKED, /* when it came; the batch was marked when the program waited for that */
-    CGPU_SEEN_AT_ONCE /* when it came: a thread was watching */
+    CGPU_SEEN_LATE,   /* some time after the end */
+    CGPU_SEEN_MARKED, /* at the end, for which the program waited when the batch was marked */
+    CGPU_SEEN_AT_ONCE /* at the end, because a thread was watching */
 };
 
-/* What was seen to pass at one time, from which something may be learnt. */
+/* Batches that were seen to pass in one check, from which something may be learnt. */
 struct cgpu_pace_lesson {
     uint64_t key; /* of all its launches; 0: they differ */
     uint64_t launches;
@@ -62,22 +62,22 @@ struct cgpu_pace_lesson {
     enum cgpu_pace_seen seen;
     bool there;
     bool exact;  /* false: the span is an upper bound */
-    bool beside; /* others ran beside it: part of it may have run before the span */
-    bool cut;    /* the span may be too short for that or another reason */
+    bool beside; /* others ran beside it, so part of it may have run before the span */
+    bool cut;    /* the span may be too short, for this or another reason */
 };
 
-/* Nothing is known yet: all zeros. */
+/* At the beginning nothing is known: all zeros. */
 struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
     uint64_t polled_ns; /* when markers were last looked at */
-    uint32_t sharp;     /* it was seen when it came: passed_ns is exact but for blur_ns */
+    uint32_t sharp;     /* that was seen at once: passed_ns is exact but for blur_ns */
     uint64_t blur_ns;   /* the marker may have passed this much earlier */
     uint32_t stream;    /* the stream of that marker */
     uint64_t marked_ns; /* when that marker was put */
     uint64_t busy_ns;   /* GPU time of all batches that have ended: for shares that are shown */
     uint64_t done_ns;   /* GPU time of the same batches, as estimated at their launch */
-    bool spans;         /* busy_ns counts all the time that they took: CGPU_METERED_SPANS */
+    bool spans;         /* busy_ns counts all the time that batches took: CGPU_METERED_SPANS */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
     uint64_t guessed;   /* and with launches whose duration is guessed */
@@ -85,23 +85,23 @@ struct cgpu_pace {
     uint32_t victim; /* which way of a full set is given to a new key next */
 
     /*
-     * The time from marking a probe, a batch that is empty and has nothing to wait for, until it is
-     * seen passed: a launch takes a while to reach the GPU, and its end to be seen.
+     * How long a launch takes to reach the GPU and its end to be seen. A probe measures it, a batch
+     * that is empty and has nothing to wait for: the time from marking it until it is seen passed.
      */
     uint64_t lag_ns;
     uint64_t probed_ns; /* since when a probe is in flight; 0: none is */
 
-    uint64_t left_ns;    /* what all that is in flight takes together */
-    uint64_t longest_ns; /* and no batch of it more than this */
+    uint64_t left_ns;    /* what all that is in flight will take together */
+    uint64_t longest_ns; /* what its longest batch will take at most */
     uint64_t since_ns;   /* when the first of it began, or a marker was last passed */
     struct cgpu_pace_lesson lesson;
-    uint64_t chain_key; /* batches of one key that ended one after the other, without a gap */
+    uint64_t chain_key; /* the key of batches that ended one after the other, without a gap */
     uint64_t chain_launches, chain_ns;
     struct cgpu_pace_estimate estimates[CGPU_PACE_SETS][CGPU_PACE_WAYS]
         __attribute__((aligned(64)));
 };
 
-/* The key for launches of FUNCTION (any handle) with UNITS of size (threads, bytes): never 0. */
+/* The key for launches of FUNCTION (any handle) with a size of UNITS (threads, bytes). Never 0. */
 static inline uint64_t
 cgpu_pace_key(const void *function, uint64_t units)
 {
@@ -112,8 +112,8 @@ cgpu_pace_key(const void *function, uint64_t units)
 }
 
 /*
- * The time that a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no
- * harm, because what is in flight is measured anyway.
+ * The time that a launch of KEY takes, in ns; 0: not known. It takes no lock: a torn or old value
+ * does no harm, because what is in flight is measured anyway.
  */
 static inline uint64_t
 cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
@@ -121,7 +121,7 @@ cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
     const struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
 
     for (int way = 0; way < CGPU_PACE_WAYS; way++) {
-        /* relaxed: the two belong together only most of the time, see above */
+        /* relaxed: key and time may be of two moments, which does no harm (see above) */
         if (__atomic_load_n(&set[way].key, __ATOMIC_RELAXED) == key) {
             return __atomic_load_n(&set[way].ns, __ATOMIC_RELAXED);
         }
@@ -129,41 +129,42 @@ cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
     return 0;
 }
 
-/* Note that BATCH was marked at NOW: it is in flight. */
+/* Note that BATCH got its marker at NOW, and so is in flight. */
 void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
 /*
- * Note that BATCH's marker was seen passed at NOW. Unless it was seen late, kernels are learnt from
- * it.
+ * Note that BATCH's marker was seen passed at NOW. If that was seen in time, learn how long its
+ * kernels take.
  */
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                     enum cgpu_pace_seen seen);
 
 /*
- * Note that BATCH no longer counts as in flight, although it may not have ended: nothing is learnt
+ * Note that BATCH no longer counts as in flight, although it may not have ended. Nothing is learnt
  * from it.
  */
 void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now);
 
 /*
- * Note that BATCH counts as in flight again. It may have begun some time ago, so its length shows
- * nothing.
+ * Note that BATCH counts as in flight again. It may have begun earlier, so nothing is learnt from
+ * its length.
  */
 void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
-/* Note that all markers were checked at NOW: those that had not passed then pass later. */
+/* Note that all markers were checked at NOW. A marker that had not passed by then passes later. */
 void cgpu_pace_note_poll(struct cgpu_pace *pace, uint64_t now);
 
 /*
- * Whether another launch may go at NOW, if FLIGHT_NS of work may be in flight. Returns 0 if so,
- * otherwise the time at which to check again. Time alone makes no more room than one batch takes,
- * so that wrong estimates do not pile up work: after that a marker must pass.
+ * Whether another launch may go at NOW if FLIGHT_NS of work may be in flight. Returns 0 if so,
+ * otherwise the time at which to check again. Elapsed time makes room for one batch at most; after
+ * that a marker must pass, so that wrong estimates do not pile up work.
  */
 uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now);
 
 /*
- * The gate has been closed since CLOSED_NS: when to check the markers again. This begins some time
- * before the expected end: a check only at that time would confirm an estimate that is too long.
+ * When to check the markers again, after the gate closed at CLOSED_NS. The first check comes some
+ * time before the expected end: a check only at that time would confirm an estimate that is too
+ * long.
  */
 uint64_t cgpu_pace_drain_poll_at(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now);
 

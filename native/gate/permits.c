@@ -22,8 +22,9 @@ others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * When a permit that is taken or renewed at NOW expires: after the lease, and the time of the work
- * in flight once for each permit, because the work of another permit's process may run first.
+ * When a permit that is taken or renewed at NOW expires. After the lease, the process also has the
+ * time of its work in flight once for each permit: the work of another process with a permit may
+ * run first.
  */
 static uint64_t
 lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -34,8 +35,8 @@ lease_end(const struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * Change PERMIT from FROM to TO. False: it has changed meanwhile. acq_rel: a permit protects no
- * data; only the order of two changes matters.
+ * Change PERMIT from FROM to TO. False: another process has changed it meanwhile. acq_rel: a permit
+ * protects no data, so only the order of two changes matters.
  */
 static bool
 change_permit(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
@@ -50,7 +51,7 @@ change_permit(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_
     return done;
 }
 
-/* Renew the process's permit. False: it has none, or not any more. */
+/* Renew the process's permit. False: it has none, or lost it. */
 static bool
 keep_permit(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -99,7 +100,10 @@ give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
     }
 }
 
-/* When the first permit expires. Its process may have ended, or its gate may have changed. */
+/*
+ * When the first permit expires. Its process may have ended, or the gate of its process may have
+ * changed.
+ */
 static uint64_t
 first_expiry(const struct cgpu_gate_gpu *gpu)
 {
@@ -120,7 +124,7 @@ join_queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
     return cgpu_clip(first_expiry(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
 }
 
-/* End all batches by markers, which show when the work has ended. Returns when to check. */
+/* End all batches by markers, which show when the work has ended. Returns when to check them. */
 static uint64_t
 finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -136,19 +140,20 @@ finish_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 /*
- * Take a permit, as the process has none, or queue for one. Returns 0 if it may launch, else when
- * to ask again.
+ * The process has no permit: take one, or queue for one. Returns 0 if the process may launch, else
+ * when to ask again.
  */
 static uint64_t
 take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    /* acquire: before the permits, so that one that is given back meanwhile ends the wait at once
+    /*
+     * acquire: read before the permits; if one is given back meanwhile, the process does not sleep
      */
     uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
     bool queues = gpu->queued_ns != 0;
-    /* a process that has just given one back goes behind those that queue */
+    /* a process that has just given one back queues behind the others */
     bool lately = gpu->gave_ns != 0 && cgpu_since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
-    /* then it goes without one: somebody's work may wait for this launch */
+    /* then it launches without one, because another process's work may wait for this launch */
     bool waited =
         queues && freed == gpu->freed && cgpu_since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS;
     bool goes = ((queues || !lately) && take_permit(gpu, now)) || waited;
@@ -159,7 +164,7 @@ take_or_queue(struct cgpu_gate_gpu *gpu, uint64_t now)
 uint64_t
 cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 {
-    /* programs run at once under the soft policy: nobody waits for what is in flight */
+    /* under the soft policy all programs run at once, so nobody waits for what is in flight */
     bool needs =
         cgpu_gate_state(word) == CGPU_GATE_PRESSED && !cgpu_gate_is(gpu, CGPU_METERED_ROUGHLY);
     bool has = needs && keep_permit(gpu, now);

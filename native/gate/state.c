@@ -1,16 +1,16 @@
 /*
  * The state of streams and GPUs. Each change of it is one function here, called by the file that
- * sees the event: enter.c a launch, flight.c a marker that has passed or has not, sync.c a
- * synchronisation, drain.c a gate that closes.
+ * sees the event: enter.c a launch, flight.c a marker, sync.c a synchronisation, drain.c a gate
+ * that closes.
  *
  * A stream is stalled while it makes no progress: it is in a host function, or none of its work has
  * ended for some time. Its work then takes no room. A drain does not wait for a stream in a host
- * function, which uses none of the GPU, nor for one in which nothing has ended for a second (a
- * persistent kernel). Such streams are not charged while they go on: their kernel cannot be
- * stopped, and paying for it would leave nothing to the other streams of the container. If the
- * kernel ends after all, its time is charged then. Before that second is over, the GPU may be
- * running a long kernel, which is drained and charged like any other. When the stream makes
- * progress again, its work is ordinary work; if the gate has closed by then, the process rings.
+ * function, which uses none of the GPU. Nor does it wait for a stream in which nothing has ended
+ * for a second (a persistent kernel). Such a stream is not charged while its kernel runs: nobody
+ * can stop that kernel, and to pay for it would leave nothing to the other streams of the
+ * container. If the kernel ends after all, its time is charged then. Before that second is over,
+ * the GPU may be running a long kernel, which is drained and charged like any other. When a stalled
+ * stream makes progress, its work counts again; if the gate has closed by then, the process rings.
  */
 #include "gate/state.h"
 
@@ -96,7 +96,7 @@ cgpu_gate_publish(struct cgpu_gate_gpu *gpu)
     bool certain =
         gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
 
-    /* relaxed: each is a hint that stands alone */
+    /* relaxed: each is a hint by itself */
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
@@ -130,9 +130,7 @@ cgpu_stall_is_in_call(const struct cgpu_stream *stream, uint64_t now)
             (stream->in_call_ns == now || now < stream->call_ns + CGPU_STALL_CALL_NS));
 }
 
-/*
- * Note that STREAM takes time of the GPU from NOW on that is charged only when its work has ended.
- */
+/* Note that from NOW on STREAM takes GPU time that is charged only when its work has ended. */
 void
 cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now)
 {
@@ -141,8 +139,8 @@ cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now)
 }
 
 /*
- * Report the time for which STREAM was not charged. The time that several such streams have in
- * common is reported once.
+ * Report the time for which STREAM was not charged. If several such streams overlap, report their
+ * common time once.
  */
 void
 cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now)

@@ -21,7 +21,7 @@
 
 enum {
     CGPU_MAX_STREAMS = 8192,
-    /* markers in flight: the last of each stream that nobody waits for, and all of the others */
+    /* markers in flight: the last one of each stream that nobody waits for, all of the others */
     CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
     CGPU_GUESSES = 16,       /* launches of unknown kernels in a batch */
@@ -32,7 +32,7 @@ enum {
 /* How much is known of the work on a GPU. Only cgpu_gate_set_phase changes it. */
 enum cgpu_gate_phase {
     CGPU_PHASE_COUNTED,   /* threads may launch, and what has no marker is counted */
-    CGPU_PHASE_UNCOUNTED, /* there were launches under a free gate, so any stream may have work */
+    CGPU_PHASE_UNCOUNTED, /* any stream may have work: there were launches under a free gate */
     CGPU_PHASE_DEFERRED,  /* no launch since all was marked that may have a marker */
     CGPU_PHASE_MARKED     /* nor is there any work without a marker */
 };
@@ -45,17 +45,17 @@ struct cgpu_unmarked {
 /* A stream that makes no progress is stalled, and its work takes no room: state.c */
 enum cgpu_stall {
     CGPU_STALL_NONE,
-    CGPU_STALL_LATE,      /* nothing of it ends; the GPU may be running it, so drains wait for it */
+    CGPU_STALL_LATE,      /* nothing of it ends, but the GPU may be running it, so drains wait */
     CGPU_STALL_IN_CALL,   /* it is in a host function: nobody waits for it */
     CGPU_STALL_PERSISTENT /* nothing of it has ended for a second: nobody waits for it any more */
 };
 
 struct cgpu_stream {
-    uint32_t marks; /* incremented when its batches are cut: what slots have summed up is void */
+    uint32_t marks; /* incremented when its batch ends: what slots have summed up is void */
     uint16_t used;
     uint16_t slots; /* index + 1 of the first that takes part in the batch */
     struct cgpu_gate_gpu *gpu;
-    struct CUstream_st *handle; /* NULL: destroyed, or its thread has gone; kept until all ended */
+    struct CUstream_st *handle; /* NULL: destroyed or its thread ended; kept until all work ended */
     uint32_t context;
     uint32_t slot; /* whose per-thread default stream it is, plus 1 */
     uint16_t next; /* in its bucket */
@@ -65,13 +65,13 @@ struct cgpu_stream {
     uint64_t guess_ns;
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
-    uint32_t stale;               /* slots with launches that they summed up before the last cut */
+    uint32_t stale;               /* slots with launches from before the last end of a batch */
     struct cgpu_unmarked pending; /* what slots have handed over */
     uint64_t unmarked_ns;         /* its part of the GPU's unmarked_ns */
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
     uint32_t generation;          /* differs between the streams that use this entry in turn */
-    uint32_t captures;            /* it may: queried at each launch (the proxy's capture.c) */
+    uint32_t captures;            /* it may capture: asked at each launch (the proxy's capture.c) */
     enum cgpu_stall stall;
     uint64_t stalled_ns;   /* since when */
     uint64_t progress_ns;  /* when it was last seen to make progress */
@@ -89,7 +89,7 @@ struct cgpu_flight {
     uint64_t marked_ns;
     uint32_t seq;
     uint32_t kind;     /* how the proxy put it there */
-    uint64_t ended_ns; /* a call that waited for its work returned then; 0: none did */
+    uint64_t ended_ns; /* when a call that waited for its work returned; 0: none did */
 };
 
 struct cgpu_gate_gpu {
@@ -109,7 +109,7 @@ struct cgpu_gate_gpu {
     uint64_t unmarked_ns;     /* work without a marker, as of each stream's last slow launch */
     uint64_t reported_ns;     /* up to then time that was not charged is reported */
     uint64_t phase_ns;        /* since when */
-    uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
+    uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: no */
     uint64_t held;            /* launches that threads held at the last look */
     uint64_t active_ns;       /* when there was last something to do */
     uint32_t permit;          /* its permit in the ledger, see permits.h */
@@ -119,36 +119,38 @@ struct cgpu_gate_gpu {
     uint64_t gave_ns;         /* when it last gave one back to another; 0: never */
     uint32_t freed;           /* the ledger's, when it last looked for one */
     uint64_t queued_ns;       /* since when it waits for one; 0: it does not */
-    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see sync.h */
+    uint64_t rested_ns;       /* since when the program rests; 0: it does not (sync.h) */
     uint64_t usual_rest_ns;
-    uint64_t burst_ns; /* when it first launched since it last synchronised; 0: not yet */
-    bool syncs;        /* a thread of it waits for work to end, as of the last look */
+    uint64_t burst_ns; /* first launch since the program last synchronised; 0: none yet */
+    bool syncs;        /* at the last check, a thread waited for work to end */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };
 
-/* What only the driver and the process's threads can do. */
+/* What only the driver and the process's threads can do for the gate. */
 struct cgpu_gate_ops {
-    /* Put marker SEQ into STREAM. False: it captures or is broken, so nothing of it will run. */
+    /* Put marker SEQ into STREAM. False: STREAM captures or is broken, so its work does not run. */
     bool (*put_marker)(struct cgpu_stream *stream, uint32_t seq, uint32_t *kind);
     bool (*is_passed)(const struct cgpu_flight *flight);
-    /* Whether all of its stream has ended although the marker has not passed: then it was lost. */
+    /*
+     * Whether the flight's stream has ended although its marker has not passed: the marker was
+     * lost.
+     */
     bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);
     /*
-     * Called when a marker of STREAM is gone: forget STREAM if it is destroyed and this was its
-     * last.
+     * Called when a marker of STREAM is removed: forget STREAM if it is destroyed and has no more.
      */
     void (*release)(struct cgpu_stream *stream);
-    /* Add to SUM what threads have launched into STREAM and not yet handed over. */
+    /* Add to SUM what threads have launched into STREAM and not handed over yet. */
     void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
     /* The number of launches on GPU that threads have not handed over. */
     uint64_t (*count_held)(const struct cgpu_gate_gpu *gpu);
     void (*cut)(struct cgpu_stream *stream); /* its batch ends */
-    /* Make all threads launch under the lock only, and hand over what they have. False: not yet. */
+    /* Make all threads launch under the lock only, and hand over their launches. False: not yet. */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
     /*
-     * Stall the streams that are in a host function. Returns whether others may be waiting for the
-     * program.
+     * Stall the streams that are in a host function. Returns whether other streams may be waiting
+     * for the program.
      */
     bool (*poll_host_calls)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
@@ -164,7 +166,7 @@ cgpu_gate_is(const struct cgpu_gate_gpu *gpu, uint32_t flag)
     return (__atomic_load_n(&gpu->limits->metered, __ATOMIC_RELAXED) & flag) != 0;
 }
 
-/* The gate word in force. acquire: a thread that is let in sees all that came before. */
+/* The gate word in force. acquire: a thread that is let in sees all that was written before. */
 static inline uint32_t
 cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
 {
@@ -178,7 +180,7 @@ cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
 /* Add one or more launches of BATCH's kind to STREAM's batch. */
 void cgpu_batch_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
 
-/* Set STREAM's part of the GPU's unmarked work to NS; 0: there is no batch. */
+/* Set the unmarked work of STREAM to NS (0: no batch), and change the GPU's sum accordingly. */
 void cgpu_batch_set_unmarked(struct cgpu_stream *stream, uint64_t ns);
 
 /* Note that STREAM may have work that was not counted. */
@@ -193,7 +195,7 @@ bool cgpu_batch_wants_marker(const struct cgpu_stream *stream);
 /* Begin a new batch of STREAM, and return the one that ends. */
 struct cgpu_pace_batch cgpu_batch_close(struct cgpu_stream *stream);
 
-/* Whether STREAM gets no more markers before one has passed: see CGPU_STREAM_MARKERS. */
+/* Whether STREAM has CGPU_STREAM_MARKERS, and gets no more before one of them has passed. */
 static inline bool
 cgpu_batch_is_deferred(const struct cgpu_stream *stream)
 {
@@ -202,7 +204,7 @@ cgpu_batch_is_deferred(const struct cgpu_stream *stream)
 
 /* ---- a GPU ---- */
 
-/* Change GPU's phase to TO. Uncounted work stays uncounted until threads are stopped. */
+/* Change GPU's phase to TO. UNCOUNTED lasts until threads are stopped. */
 void cgpu_gate_set_phase(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
 
 /* Show the arbiter what is in flight. */
@@ -217,10 +219,10 @@ cgpu_gate_is_busy(const struct cgpu_gate_gpu *gpu)
 
 /* ---- streams that stall ---- */
 
-/* Stall STREAM from NOW on, for the reason WHY. It may have been stalled before, for another. */
+/* Stall STREAM from NOW on for the reason WHY, even if it is stalled for another reason. */
 void cgpu_stall_begin(struct cgpu_stream *stream, enum cgpu_stall why, uint64_t now);
 
-/* Note that STREAM takes time of the GPU that is charged only when its work has ended. */
+/* Note that STREAM takes GPU time that is charged only when its work has ended. */
 void cgpu_stall_leave_uncharged(struct cgpu_stream *stream, uint64_t now);
 
 /* Note that work of STREAM has ended. */
@@ -229,10 +231,10 @@ void cgpu_stall_note_progress(struct cgpu_stream *stream, uint64_t now);
 /* Count STREAM's work again. */
 void cgpu_stall_end(struct cgpu_stream *stream, uint64_t now);
 
-/* Whether STREAM, which has no markers, is in a host function or is about to be. */
+/* Whether STREAM, which has no markers, is in a host function or will be next. */
 bool cgpu_stall_is_in_call(const struct cgpu_stream *stream, uint64_t now);
 
-/* Whether all work of STREAM is behind a host function that runs or is the next to run. */
+/* Whether all work of STREAM is behind a host function that runs now or runs next. */
 bool cgpu_stall_is_behind_call(const struct cgpu_stream *stream, uint64_t now);
 
 /* Whether nobody waits for the work of STREAM. */

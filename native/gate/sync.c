@@ -7,8 +7,8 @@
 #include "gate/permits.h"
 
 /*
- * Note that what is in flight in STREAM has ended, though its markers have not been seen to pass.
- * Not for what another thread began to launch after BEGUN.
+ * Note that the work in flight in STREAM has ended, although its markers were not seen to pass.
+ * This does not hold for what another thread began to launch after BEGUN.
  */
 static void
 note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
@@ -23,8 +23,8 @@ note_end(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 }
 
 /*
- * Note what has ended in STREAM. A marker may be younger than BEGUN: a stream that was stalled is
- * charged before it is let in again.
+ * Note what has ended in STREAM. Some of its markers may be younger than BEGUN: when a stalled
+ * stream counts again, its work is charged first.
  */
 void
 cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
@@ -48,7 +48,7 @@ cgpu_sync_stream(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
     cgpu_permits_renew(gpu, now);
 }
 
-/* Whether a thread waits for its gate, or for room. relaxed, both: hints */
+/* Whether a thread waits at its gate, or for room. Both relaxed: they are hints. */
 static bool
 wants_to_launch(const struct cgpu_gate_gpu *gpu)
 {
@@ -76,7 +76,7 @@ cgpu_sync_begin_rest(struct cgpu_gate_gpu *gpu, uint64_t now)
     bool quiet = cgpu_drain_is_quiet(gpu);
 
     gpu->burst_ns = 0;
-    /* only while others wait: has_work looks at every stream and thread */
+    /* only while others wait, because has_work goes through all streams and threads */
     bool rests =
         !wants_to_launch(gpu) &&
         (quiet || (cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED && !has_work(gpu)));

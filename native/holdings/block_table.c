@@ -111,7 +111,7 @@ push(const struct cgpu_blocks *blocks, struct cgpu_block *block)
     *head = block;
 }
 
-/* Double the buckets. If there is no memory for more, the chains just get longer. */
+/* Double the number of buckets. If there is no memory for them, the chains grow instead. */
 static void
 spread(struct cgpu_blocks *blocks)
 {

@@ -1,10 +1,10 @@
 /*
  * The blocks of blocks.h: a hash table by address, and for each context lists of its blocks by
- * their largest hole. No locks: blocks.c has one.
+ * their largest hole. It has no lock; blocks.c has one.
  *
- * Memory comes from mmap, never from the host program's allocator, and is kept for the next block.
- * A block's largest hole is recorded as an upper bound. A search that finds it smaller lowers the
- * bound, so that a later search skips the block.
+ * Its memory comes from mmap, never from the host program's allocator, and is kept for the next
+ * block. A block's largest hole is recorded as an upper bound. A search that finds a smaller one
+ * lowers the bound, so that later searches skip the block.
  */
 #ifndef CGPU_BLOCK_TABLE_H
 #define CGPU_BLOCK_TABLE_H
@@ -35,17 +35,17 @@ struct cgpu_block {
     struct cgpu_block *next, *previous; /* in its class */
     uint32_t count;                     /* allocations, including those that are being freed */
     uint32_t leaving_count;
-    uint32_t overtaken; /* 1: memory being freed was given out again before the free had ended */
+    uint32_t overtaken; /* 1: memory was given out again while it was still being freed */
     uint32_t largest;   /* no hole is larger than this, in units */
     uint32_t class;
     uint64_t used[CGPU_UNIT_WORDS];    /* this and leaving: zeros when nothing is left */
     uint64_t leaving[CGPU_UNIT_WORDS]; /* being freed: free soon */
 };
 
-/* A store of free things of one size; the first word of each points to the next. */
+/* A store of free things of one size. The first word of each points to the next one. */
 struct cgpu_store {
     size_t size;
-    size_t head; /* bytes of a free thing that are cleared, from its start */
+    size_t head; /* how many bytes of a free thing are cleared, from its start */
     void *free;
     uint32_t count;
 };
@@ -68,7 +68,7 @@ struct cgpu_block *cgpu_block_table_add(struct cgpu_blocks *blocks, struct cgpu_
                                         uint64_t address);
 void cgpu_block_table_drop(struct cgpu_blocks *blocks, struct cgpu_block *block);
 
-/* Find the arena with KEY; if there is none and MAKE is set, make it. NULL: none, or no memory. */
+/* Find the arena with KEY. If there is none, make it if MAKE is set. NULL: none, or no memory. */
 struct cgpu_arena *cgpu_block_table_arena(struct cgpu_blocks *blocks,
                                           const struct cgpu_arena_key *key, bool make);
 

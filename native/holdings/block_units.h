@@ -58,7 +58,7 @@ cgpu_units_any(const uint64_t *words, struct cgpu_units units)
     return any;
 }
 
-/* The longest run of units free in both maps. The search ends at a run of ENOUGH units. */
+/* The longest run of units that are free in both maps. The search ends at a run of ENOUGH units. */
 static inline uint32_t
 cgpu_units_longest(const uint64_t *used, const uint64_t *leaving, uint32_t enough)
 {

@@ -1,7 +1,7 @@
 /*
  * Blocks: whether a call will take a new one, which ones it took, and which ones a free releases.
  *
- * All of this runs under one lock. The search for a hole holds it longest.
+ * All of this runs under one lock. Of all operations, the search for a hole takes longest.
  */
 #include "holdings/blocks.h"
 
@@ -13,12 +13,12 @@
 enum {
     LOOKS = 16, /* blocks that a search checks unless it is thorough */
     NAP_NS = 20000,
-    NAPS = 2500 /* 50 ms: another call into the driver ends sooner, or may not end at all */
+    NAPS = 2500 /* 50 ms: until then another call into the driver has ended, or it may never end */
 };
 
 /*
- * Whether BLOCK has a hole of UNITS. If all its allocations are being freed, it counts as having
- * none: the block may be gone before a call uses the hole.
+ * Whether BLOCK has a hole of UNITS. A block whose allocations are all being freed counts as having
+ * none, because it may be gone before a call uses the hole.
  */
 static bool
 has_hole(struct cgpu_block *block, uint32_t units)
@@ -65,9 +65,9 @@ nap(struct cgpu_blocks *blocks)
 }
 
 /*
- * Whether no call in flight can take a hole that is known. A call whose result is not known yet may
- * have taken one. Then the block that was charged for that call pays for ours, so each call in
- * flight must still have its own block.
+ * Whether the known holes are certain to be free. A call in flight may have taken one; then the
+ * block that was charged for that call pays for ours. So each call in flight must still have a
+ * charged block of its own.
  */
 static bool
 is_clear(const struct cgpu_arena *arena)
@@ -114,8 +114,8 @@ cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key)
 }
 
 /*
- * Take back the charges that no call in flight needs, and return their bytes. A call may have taken
- * the block that another call paid for, if the other one took a hole instead.
+ * Take back the charges that no call in flight needs, and return their bytes. Such a charge remains
+ * if a call used the block that another call had paid for, and the other call took a hole.
  */
 static uint64_t
 surplus_of(struct cgpu_arena *arena)
@@ -228,7 +228,7 @@ cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, 
     return need;
 }
 
-/* A step for each block of an allocation, under the lock. Returns the bytes to release. */
+/* What to do with each block of an allocation, under the lock. Returns the bytes to release. */
 typedef uint64_t visit(struct cgpu_blocks *blocks, struct cgpu_block *block,
                        struct cgpu_units units);
 
@@ -259,8 +259,9 @@ each(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes, int leavers, 
 }
 
 /*
- * Count one free in BLOCK as ended. If memory being freed was given out again, it may be being
- * freed a second time, so its units stay marked until nothing in the block is being freed.
+ * Count one free in BLOCK as ended, and UNITS as free. But if memory was given out again while it
+ * was being freed, it may be in a second free by now. Then its units stay marked until nothing in
+ * the block is being freed.
  */
 static void
 left(struct cgpu_block *block, struct cgpu_units units)
@@ -295,8 +296,8 @@ stay(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units uni
 }
 
 /*
- * Uncount the freed UNITS, and the block with its last allocation. A hole is now at most as large
- * as the holes on either side and what was freed between them.
+ * Remove the freed UNITS from BLOCK, and BLOCK itself with its last allocation. A hole is now at
+ * most as large as the holes on either side and the freed units together.
  */
 static uint64_t
 gone(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units units)

@@ -1,7 +1,7 @@
 /*
  * Holdings: open addressing with linear probing in sixteen shards, each with its own lock.
  *
- * Removing an entry moves later ones back instead of leaving a mark, so that a table in which
+ * When an entry is removed, later ones move back; no mark is left in its place. So a table in which
  * millions of entries came and went is as fast as a fresh one. A shard has no memory before its
  * first entry, starts with one page, and doubles when it is three quarters full.
  */
@@ -18,7 +18,7 @@ struct shard {
     struct cgpu_mutex mutex;
     uint32_t count;
     size_t capacity;            /* a power of two, or 0 */
-    struct cgpu_holding *rows;  /* its kind field is the kind + 1; 0: free, as fresh memory is */
+    struct cgpu_holding *rows;  /* its kind field is the kind plus 1; 0: free, as in fresh memory */
 } __attribute__((aligned(64))); /* threads on two shards do not share a cache line */
 
 struct cgpu_holdings {
@@ -27,7 +27,7 @@ struct cgpu_holdings {
 
 _Static_assert(sizeof(struct cgpu_holding) * FIRST_CAPACITY <= 4096, "one page");
 
-/* Handles are addresses: their low bits are equal and their high bits nearly so. */
+/* Handles are addresses: their low bits are equal, and their high bits nearly so. */
 static uint64_t
 hash(uint32_t kind, uint64_t handle)
 {
@@ -43,7 +43,7 @@ shard_of(struct cgpu_holdings *holdings, uint64_t h)
     return &holdings->shards[h >> (64 - SHARD_BITS)];
 }
 
-/* The row of the entry, or the free one that it would take; the shard has capacity. */
+/* The row of the entry, or the free row that it would take. The shard must have memory. */
 static size_t
 seek(const struct shard *shard, uint64_t h, uint32_t kind, uint64_t handle)
 {
@@ -109,7 +109,7 @@ grow(struct shard *shard)
     return true;
 }
 
-/* Close the gap: move back each following entry that may fill it, up to a free row. */
+/* Close the gap: move back each following entry that may fill it, up to the next free row. */
 static void
 erase(struct shard *shard, size_t gap)
 {
@@ -119,7 +119,7 @@ erase(struct shard *shard, size_t gap)
         const struct cgpu_holding *entry = &shard->rows[next];
         size_t home = hash(entry->kind - 1, entry->handle) & mask;
 
-        /* not if it stands between its home and itself, seen round the circle */
+        /* only if the gap is between its home and its row, seen round the circle */
         if (((next - home) & mask) >= ((next - gap) & mask)) {
             shard->rows[gap] = *entry;
             gap = next;
@@ -140,8 +140,8 @@ cgpu_holdings_create(struct cgpu_holdings **out)
 }
 
 /*
- * Free the table without taking a lock: in a forked child some locks may be held by threads that do
- * not exist there.
+ * Free the table without taking a lock: in a forked child, threads that do not exist there may hold
+ * some.
  */
 void
 cgpu_holdings_destroy(struct cgpu_holdings *holdings)
@@ -270,7 +270,7 @@ cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner, struct 
 
 /*
  * Remove OWNER's entries from SHARD. Erasing one may move a later entry to its row, so the row is
- * read again. It may also move an entry of another owner from the start to the end.
+ * read again. It may also move another owner's entry from the start of the shard to its end.
  */
 static void
 drop_owned_locked(struct shard *shard, uint64_t owner,

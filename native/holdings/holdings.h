@@ -1,10 +1,10 @@
 /*
- * Holdings: what this process has charged, by the handle it will be released with. Design:
+ * Holdings: what this process has charged, by the handle with which it will be released. Design:
  * docs/design/memory.md.
  *
- * The hash table lies in memory of its own (mmap, never the host program's allocator). It is
- * sharded so that threads seldom meet. Look-up, insertion and removal cost the same with 10 and
- * with 10,000 entries.
+ * The hash table has memory of its own (mmap, never the host program's allocator). It is divided
+ * into shards so that threads seldom wait for each other. Look-up, insertion and removal cost the
+ * same with 10 and with 10,000 entries.
  */
 #ifndef CGPU_HOLDINGS_H
 #define CGPU_HOLDINGS_H
@@ -18,7 +18,7 @@
 struct cgpu_holdings; /* opaque; one per process */
 
 struct cgpu_holding {
-    uint64_t handle; /* device pointer, array, pool, ... as an integer; key together with kind */
+    uint64_t handle; /* device pointer, array, pool, ... as an integer; the key, with kind */
     uint64_t owner;  /* context whose end releases the entry; 0: none */
     uint64_t bytes;  /* what was charged */
     uint64_t extra;  /* whatever the kind needs */
@@ -29,11 +29,11 @@ struct cgpu_holding {
 int cgpu_holdings_create(struct cgpu_holdings **out);
 
 /*
- * Free the table, without a lock: a forked child destroys its copy and creates a table of its own.
+ * Free the table without taking a lock: a forked child destroys its copy and creates a new table.
  */
 void cgpu_holdings_destroy(struct cgpu_holdings *holdings);
 
-/* CGPU_EINVAL if the key is there already; CGPU_EIO if memory for the table cannot be had. */
+/* CGPU_EINVAL: the key is there already. CGPU_EIO: there is no memory for the table. */
 int cgpu_holdings_insert(struct cgpu_holdings *holdings, const struct cgpu_holding *holding);
 
 /* Copy the entry to OUT. CGPU_ENOTFOUND: there is none. */
@@ -50,7 +50,9 @@ int cgpu_holdings_update(struct cgpu_holdings *holdings, const struct cgpu_holdi
 int cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
                        struct cgpu_holding *out);
 
-/* Remove one of OWNER's entries and copy it to OUT; CGPU_ENOTFOUND when none is left. It scans. */
+/*
+ * Remove one of OWNER's entries and copy it to OUT. CGPU_ENOTFOUND: none is left. Scans the table.
+ */
 int cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner,
                              struct cgpu_holding *out);
 
@@ -62,8 +64,7 @@ size_t cgpu_holdings_count(struct cgpu_holdings *holdings);
 /* cffi: end */
 
 /*
- * Remove all of OWNER's entries in one pass, and pass each to VISIT, which must not call this
- * table.
+ * Remove all of OWNER's entries in one pass, and pass each to VISIT, which must not use this table.
  */
 void cgpu_holdings_drop_owned(struct cgpu_holdings *holdings, uint64_t owner,
                               void (*visit)(const struct cgpu_holding *, void *), void *argument);

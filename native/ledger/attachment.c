@@ -1,16 +1,17 @@
 /*
  * Attaching to a ledger and leaving it.
  *
- * The mapping keeps the open file description alive that owns the slot's byte lock. So the slot
- * depends on no descriptor that a child could inherit, or that a program which closes all
+ * The slot's byte lock belongs to an open file description, which the mapping keeps alive. So the
+ * slot depends on no descriptor that a child could inherit, or that a program which closes all
  * descriptors could close. MADV_DONTFORK keeps the mapping out of a child; exec drops it.
  *
- * Finding out whether other processes live needs a descriptor for a moment. The path gives one, but
- * not to a program that has changed its root. So a descriptor of a second open file description is
- * kept for that case. It holds no slot: a program may close it, and a copy in a child does no harm.
+ * To find out whether other processes live, a descriptor is needed for a moment. The path gives
+ * one, but not to a program that has changed its root. For that case a descriptor of a second open
+ * file description is kept. It holds no slot, so a program may close it, and a copy in a child does
+ * no harm.
  *
- * On overlayfs a mapping holds the underlying file instead. There the descriptor that is kept is
- * the slot's own. A program that closes it loses its slot, so ledgers belong on tmpfs.
+ * On overlayfs a mapping holds the underlying file instead. There the slot's own descriptor is
+ * kept. A program that closes it loses its slot, so ledgers belong on tmpfs.
  */
 #define _GNU_SOURCE 1
 
@@ -34,8 +35,8 @@
 #endif
 
 /*
- * Open PATH with a descriptor above 2. With 0 to 2, a program that closed its output would print
- * into the ledger.
+ * Open PATH with a descriptor above 2. With 0 to 2, a program that had closed its output would
+ * print into the ledger.
  */
 static int
 open_high(const char *path, int flags)
@@ -69,7 +70,7 @@ is_ours(const struct cgpu_ledger *ledger, int fd)
            found.st_ino == ledger->inode;
 }
 
-/* FD if it refers to the attachment's file. If not, close it and return -1. */
+/* Returns FD if it refers to the attachment's file. Otherwise closes it and returns -1. */
 static int
 only_ours(const struct cgpu_ledger *ledger, int fd)
 {
@@ -120,7 +121,7 @@ dispose(struct cgpu_ledger *ledger)
     }
     if (ledger->observing && ledger->kept > 0) {
         close(ledger->kept);
-    } else if (ledger->kept > 0) { /* 0 as well in a forked child, whose handler has closed it */
+    } else if (ledger->kept > 0) { /* also 0 in a forked child: its handler has closed it */
         cgpu_inheritance_close(ledger->kept);
     }
     munmap(ledger, sizeof *ledger);
@@ -141,8 +142,8 @@ make(const char *path)
 }
 
 /*
- * Close FD, unless that would lose the slot. If it is GUARDED, forked children close it. If it had
- * to be closed although the slot is lost with it, check_held notices.
+ * Close FD, unless the slot would be lost with it. GUARDED: forked children close their copy. If FD
+ * had to be closed although the slot is lost, check_held notices.
  */
 static void
 keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
@@ -162,8 +163,8 @@ keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
 }
 
 /*
- * Keep FD for later questions about other processes, for when the path leads elsewhere. Close it if
- * forked children would be unable to.
+ * Keep FD, to ask about other processes even after the path leads elsewhere. Close it if forked
+ * children could not close their copies.
  */
 static void
 keep_for_looking(struct cgpu_ledger *ledger, int fd)
@@ -175,7 +176,7 @@ keep_for_looking(struct cgpu_ledger *ledger, int fd)
     }
 }
 
-/* Fail if the slot is lost by now, as on some file systems. */
+/* Fail if the slot is lost already, as happens on some file systems. */
 static int
 check_held(struct cgpu_ledger *ledger)
 {
@@ -222,7 +223,7 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     if (fd < 0) {
         return CGPU_EIO;
     }
-    /* another thread may fork now: its child's copy would keep the slot alive after our death */
+    /* another thread may fork now; its child's copy would keep the slot after our death */
     guarded = cgpu_inheritance_refuse(fd) == 0;
     status = check_format(fd, ledger);
     if (status == CGPU_OK) {
@@ -235,7 +236,7 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     return status;
 }
 
-/* Begin to open PATH: *MADE is a ledger that is not open yet, and *OUT stays NULL until it is. */
+/* Begin to open PATH. *MADE is a ledger that is not open yet; *OUT is NULL until it is open. */
 static int
 prepare(const char *path, struct cgpu_ledger **out, struct cgpu_ledger **made)
 {
@@ -258,7 +259,7 @@ cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
     }
     status = enter(ledger, pid);
     if (status == CGPU_OK) {
-        status = check_held(ledger); /* if not, the slot may be another's already: leave it alone */
+        status = check_held(ledger); /* if not, another may have the slot by now: leave it alone */
     }
     if (status != CGPU_OK) {
         dispose(ledger);

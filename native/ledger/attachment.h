@@ -9,7 +9,7 @@
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
 
-/* In a forked child it reads as zeros, which means detached (MADV_WIPEONFORK). */
+/* MADV_WIPEONFORK: a forked child reads zeros, which mean detached. */
 struct cgpu_ledger {
     struct cgpu_ledger_file *file; /* NULL: detached, or an observer */
     uint32_t slot;

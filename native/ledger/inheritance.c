@@ -1,8 +1,8 @@
 /*
  * Descriptors that a forked child must not keep: see inheritance.h.
  *
- * The program may have closed the number and opened something else under it, so a descriptor is
- * compared with the file that was registered before it is touched.
+ * The program may have closed the descriptor and opened something else with its number. So before a
+ * descriptor is touched, its file is compared with the one that was registered.
  */
 #define _GNU_SOURCE 1
 
@@ -14,13 +14,12 @@
 #include <unistd.h>
 
 /*
- * The function behind pthread_atfork in the GNU C library; pthread_atfork itself is a dynamic
- * symbol only in some versions of it. Weak: other C libraries have neither, and then nothing is
- * registered.
+ * The function behind pthread_atfork in the GNU C library, of which only some versions export
+ * pthread_atfork itself. Weak: other C libraries have neither, and then no handler is registered.
  */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
     __attribute__((weak));
-/* Names us, so that the handler is forgotten when we are unloaded. */
+/* The handle of this library, by which its handler is forgotten when the library is unloaded. */
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
 enum { ENTRIES = 8, FREE = 0, FILLING, FULL };

@@ -118,8 +118,8 @@ cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
 }
 
 /*
- * Whether it is time to look for dead slots: true for one caller per interval. A time in the future
- * comes from another clock, and counts as due.
+ * Whether it is time to look for dead slots: true for one caller per interval. If the time of the
+ * last look is in the future, it comes from another clock, and the answer is yes.
  */
 static bool
 reaping_due(struct cgpu_ledger_file *file)

@@ -49,7 +49,7 @@ fill(int fd)
     const struct cgpu_ledger_file *none = NULL;
     uint32_t head[] = {CGPU_LEDGER_MAGIC, CGPU_LEDGER_VERSION, sizeof *none};
 
-    /* reserve space: a full disk then fails here, and kills no process through the mapping */
+    /* reserve the space: a full disk then fails here, and kills no process that maps the file */
     if (fallocate(fd, 0, 0, sizeof *none) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(fd, sizeof *none) != 0)) {
         return CGPU_EIO;

@@ -15,7 +15,7 @@ enum {
     SLOT_MASK = (1 << SLOT_BITS) - 1,
     GENERATION_MASK = (1 << 20) - 1,
     SPIN_ROUNDS = 64,
-    SPIN_LONGEST = 128, /* pauses in a row, so that one thread at a time keeps the cache line */
+    SPIN_LONGEST = 128, /* pauses in a row, so that the cache line stays with one thread */
     WAIT_NS = 10 * 1000 * 1000
 };
 
@@ -36,7 +36,7 @@ cgpu_lock_holder(uint32_t word)
 static bool
 swap(uint32_t *word, uint32_t expected, uint32_t desired)
 {
-    /* acquire: what the last holder wrote is seen; nothing is published by taking a lock */
+    /* acquire: what the last holder wrote is seen. Taking a lock publishes nothing. */
     return __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQUIRE,
                                        __ATOMIC_RELAXED);
 }
@@ -57,7 +57,7 @@ spin(uint32_t *word, uint32_t mine)
 }
 
 /*
- * Whether the holder that WORD names is dead. A word that names an earlier generation of its slot
+ * Whether the holder that WORD names is dead. If WORD names an earlier generation of its slot, it
  * is stale: the slot has a new process.
  */
 static bool
@@ -88,9 +88,9 @@ holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
 }
 
 /*
- * Sleep once on a lock that SEEN holds. Returns true if the lock is now ours, taken over from a
- * dead holder. *STUCK_NS sums the sleeps that ended without any change. A program's signals may cut
- * every one of them short.
+ * Sleep once on a lock that SEEN holds. Returns true if its holder is dead, and the lock is now
+ * ours. *STUCK_NS sums the sleeps in which nothing changed. A program's signals may interrupt each
+ * of them.
  */
 static bool
 sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *stuck_ns)
@@ -114,7 +114,7 @@ sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *st
     if (!holder_dead(ledger, seen) || !swap(&entry->lock, seen, ledger->word | WAITERS)) {
         return false;
     }
-    /* the holder may have died between the two halves of a change */
+    /* the holder may have died in the middle of a change */
     cgpu_sharing_finish(ledger->file, gpu);
     __atomic_store_n(&entry->used, cgpu_slot_sum(ledger->file, gpu), __ATOMIC_RELAXED);
     return true;
@@ -134,7 +134,10 @@ take_slowly(struct cgpu_ledger *ledger, uint32_t gpu)
         uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
 
         if (seen == 0) {
-            /* others may be asleep too: leave the bit, so that the next release wakes one */
+            /*
+             * others may be asleep too: leave WAITERS set, so that the next release wakes one of
+             * them
+             */
             if (swap(word, 0, ledger->word | WAITERS)) {
                 return CGPU_OK;
             }
@@ -166,7 +169,7 @@ cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu)
     uint32_t *word = &ledger->file->gpus[gpu].lock;
     uint32_t mine = ledger->word;
 
-    /* release: the next holder sees what we wrote */
+    /* release: the next holder sees what this one wrote */
     if (__atomic_compare_exchange_n(word, &mine, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
         return;
     }
@@ -174,5 +177,5 @@ cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu)
         __atomic_store_n(word, 0, __ATOMIC_RELEASE);
         cgpu_futex_wake_one(word, FUTEX_WAKE);
     }
-    /* else the file was tampered with, and the lock is another process's now */
+    /* otherwise the file was tampered with, and another process holds the lock */
 }

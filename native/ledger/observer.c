@@ -1,4 +1,4 @@
-/* Looking at a ledger without touching it: see observer.h. */
+/* Reading a ledger without changing it: see observer.h. */
 #include "ledger/observer.h"
 
 #include <errno.h>
@@ -15,17 +15,17 @@ enum { CHUNK_SLOTS = 8 }; /* 2.5 KiB of a stack that may be small */
 
 /*
  * One read of a ledger may spend ONCE_NS, plus ASK_NS for each question whether a slot's process
- * lives. When that is spent, it asks no more, and no other read asks again for REST_TIMES as long
- * as this one took. For each question the kernel walks all locks on the file, under a lock of its
- * own. That takes 12 us for the thousand locks that processes hold for their slots, but any time
- * for a container that takes more.
+ * lives. When that is spent, it asks no more questions, and no other read asks any for REST_TIMES
+ * as long as this one took. For each question the kernel walks all locks on the file, under a lock
+ * of its own. That takes 12 us for the thousand locks that processes hold for their slots, but a
+ * container may hold any number of locks.
  */
 #define ASK_NS       UINT64_C(20000)
 #define ONCE_NS      UINT64_C(2000000)
 #define REST_MOST_NS UINT64_C(60000000000)
 enum { REST_TIMES = 1000 };
 
-/* One read: what it has asked and spent, and where it reports living slots that hold memory. */
+/* One read: which questions it has asked, what it has spent, and where it reports living slots. */
 struct look {
     struct cgpu_ledger *ledger;
     uint32_t gpu; /* CGPU_MAX_GPUS: any */
@@ -40,7 +40,7 @@ struct look {
     uint8_t living[CGPU_LEDGER_SLOTS]; /* 1 for each slot that was found living */
 };
 
-/* A + B, or the largest number: what a hostile file adds up to may exceed 64 bits. */
+/* A + B, or the largest number if that is more: amounts in a hostile file may exceed 64 bits. */
 static uint64_t
 add(uint64_t a, uint64_t b)
 {
@@ -70,7 +70,7 @@ rest(struct look *look)
     cgpu_ledger_rest(look->ledger, cgpu_clock_now() + ns);
 }
 
-/* Whether the process of slot INDEX is dead; *NS: the processor time that the question took. */
+/* Whether the process of slot INDEX is dead. *NS: the processor time that the question took. */
 static bool
 ask(const struct look *look, uint32_t index, uint64_t *ns)
 {
@@ -88,8 +88,8 @@ is_too_much(const struct look *look, uint64_t spent_ns)
 }
 
 /*
- * Whether the process of slot INDEX lives. If it is not asked about, it counts as living, so that
- * its memory stays counted.
+ * Whether the process of slot INDEX lives. If the kernel is not asked, the process counts as
+ * living, so that its memory stays counted.
  */
 static bool
 lives(struct look *look, uint32_t index)
@@ -110,8 +110,8 @@ lives(struct look *look, uint32_t index)
     look->asked += 1;
     if (is_too_much(look, look->spent_ns + ns)) {
         /*
-         * an interrupt, or another virtual machine, may have taken the time: ask again, since locks
-         * would take it again
+         * ask again: locks take the same time twice, but an interrupt or another virtual machine
+         * does not
          */
         dead = ask(look, index, &again_ns);
         ns = 2 * (again_ns < ns ? again_ns : ns);
@@ -123,7 +123,7 @@ lives(struct look *look, uint32_t index)
     return !dead;
 }
 
-/* Report the living slots. They are read from a copy, so that nothing changes midway. */
+/* Report the living slots, from a copy of the file: it does not change in between. */
 static int
 walk(struct look *look)
 {
@@ -151,8 +151,8 @@ walk(struct look *look)
 }
 
 /*
- * A descriptor of the file. An observer uses its own: the kernel walks all locks on a file whenever
- * any descriptor of it is closed.
+ * A descriptor of the file. An observer keeps one open: each time a descriptor of a file is closed,
+ * the kernel walks all locks on the file.
  */
 static int
 borrow(const struct cgpu_ledger *ledger)
@@ -377,7 +377,7 @@ cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
     return status;
 }
 
-/* Relaxed: threads may share an observer, and nothing else depends on this time. */
+/* Relaxed: threads may share an observer, but nothing else depends on this time. */
 uint64_t
 cgpu_ledger_rests(const struct cgpu_ledger *ledger)
 {

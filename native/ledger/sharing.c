@@ -17,8 +17,8 @@ enum {
 };
 
 /*
- * The sharing at INDEX of the table of works if it is one on GPU, else NULL; *SLOT: whose it is.
- * Sharings have numbers that no GPU has. They are freed with their slot, under the GPU's lock.
+ * The entry at INDEX of the table of works if it is a sharing on GPU, else NULL. *SLOT: its slot. A
+ * sharing has a number that no GPU has. It is freed with its slot, under the GPU's lock.
  */
 static struct cgpu_ledger_sharing *
 sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu, uint32_t *slot)
@@ -36,7 +36,10 @@ get(const uint64_t *amount)
     return __atomic_load_n(amount, __ATOMIC_RELAXED);
 }
 
-/* Store VALUE. release: the next owner of a killed process's lock sees what was set before. */
+/*
+ * Store VALUE. release: if this process is killed, the next owner of its lock sees the stores in
+ * order.
+ */
 static void
 set(uint64_t *amount, uint64_t value)
 {
@@ -55,7 +58,10 @@ move(uint64_t *account, uint64_t from, uint64_t to)
     set(account, less(get(account), from) + to);
 }
 
-/* Sums over the sharings of a GPU: bytes exported; bytes paid for by exporters and importers. */
+/*
+ * Sums over the sharings of a GPU: bytes that are exported; bytes that exporters and importers pay
+ * for.
+ */
 struct sums {
     uint64_t exported, paid;
 };
@@ -77,7 +83,9 @@ add_up(struct cgpu_ledger_file *file, uint32_t gpu)
     return sums;
 }
 
-/* Write the slot's sum, which ends a change of due. The sum is known, so this may be repeated. */
+/*
+ * Write the slot's sum: the last step of a change of due. It may be repeated, as the sum is known.
+ */
 static void
 finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
 {
@@ -89,7 +97,7 @@ finish(uint64_t *used, struct cgpu_ledger_sharing *sharing)
     }
 }
 
-/* Under GPU's lock: let SLOT pay for DUE of what it has imported from now on. */
+/* Under GPU's lock: from now on SLOT pays for DUE bytes of what it has imported. */
 static void
 charge(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t slot,
        struct cgpu_ledger_sharing *sharing, uint64_t due)
@@ -117,8 +125,8 @@ cgpu_sharing_finish(struct cgpu_ledger_file *file, uint32_t gpu)
 }
 
 /*
- * Under GPU's lock: charge each process for imports that nobody else pays for. A process that was
- * charged goes on paying until it releases them: their maker is gone, so nobody exports them now.
+ * Under GPU's lock: charge each process for imports that nobody else pays for. The process that
+ * made them is gone and nobody exports them now, so the importer pays until it releases them.
  */
 static void
 level(struct cgpu_ledger_file *file, uint32_t gpu)
@@ -141,7 +149,7 @@ level(struct cgpu_ledger_file *file, uint32_t gpu)
     }
 }
 
-/* Lock GPU, and return the calling process's sharing on it. NULL, unlocked: it cannot be had. */
+/* Lock GPU, and return the calling process's sharing on it. NULL: there is none, nor a lock. */
 static struct cgpu_ledger_sharing *
 enter(struct cgpu_ledger *ledger, uint32_t gpu)
 {
@@ -152,7 +160,7 @@ enter(struct cgpu_ledger *ledger, uint32_t gpu)
         cgpu_lock_take(ledger, gpu) != CGPU_OK) {
         return NULL;
     }
-    /* two threads may have claimed one each: both use the first */
+    /* two threads may each have claimed one: both use the first */
     work = cgpu_work_find(ledger, CGPU_LEDGER_SHARINGS + gpu);
     if (work == NULL) {
         cgpu_lock_give(ledger, gpu);
@@ -193,15 +201,15 @@ cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
     }
 }
 
-/* How much of BYTES counts that IMPORT gains, while EXPORTED bytes are exported. */
+/* IMPORT gains BYTES: returns how much of them counts while EXPORTED bytes are exported. */
 static uint64_t
 count(const struct cgpu_ledger_sharing *sharing, uint64_t exported, uint64_t bytes,
       const struct cgpu_import *import)
 {
-    if (import->opened) { /* a block may be one of small memory, of which less is exported */
+    if (import->opened) { /* a block of small memory may be opened of which less is exported */
         return bytes <= BLOCK && exported != 0 ? cgpu_lesser(bytes, exported) : bytes;
     }
-    if (import->bytes + bytes > exported) { /* nothing of it is what somebody exports now */
+    if (import->bytes + bytes > exported) { /* none of it can be what others export now */
         return less(import->bytes + bytes, import->counted);
     }
     return cgpu_lesser(bytes, less(exported, less(sharing->imported, sharing->due)));
@@ -269,8 +277,8 @@ cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
 }
 
 /*
- * Remove slot INDEX's sharings. They are freed last: if this process is killed first, the next one
- * that clears the slot finds them.
+ * Remove the sharings of slot INDEX. Their entries are freed last, so that the next process that
+ * clears the slot finds them if this one is killed.
  */
 void
 cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
@@ -298,19 +306,21 @@ cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
     }
 }
 
-/* One read through a copy of the table. */
+/* One read, through a copy of the table. */
 struct look {
     int fd;
     uint32_t gpu;
     const uint8_t *living;
     void (*found)(void *to, const struct cgpu_share *share);
     void *to;
-    uint32_t bound; /* as the container wrote it: if it hides what it owes, the audit charges it */
+    uint32_t bound; /* the container wrote it: what it hides like this, the audit charges */
     uint64_t paid[CGPU_MAX_GPUS];
     uint32_t importers[CGPU_MAX_GPUS];
 };
 
-/* The number of SHARING's GPU if it counts, else CGPU_MAX_GPUS. A container wrote it. */
+/*
+ * The number of SHARING's GPU if SHARING counts, else CGPU_MAX_GPUS. The container wrote SHARING.
+ */
 static uint32_t
 gpu_of(const struct look *look, const struct cgpu_ledger_sharing *sharing)
 {

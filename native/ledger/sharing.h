@@ -1,14 +1,13 @@
 /*
- * Memory that several processes of a container have: one has made and exported it, others have
- * imported it.
+ * Memory that several processes of a container have: one made and exported it, others imported it.
  *
- * The process that makes memory pays for it. Importers pay nothing while it does. When it releases
- * the memory or dies, the memory lives on for them, and one of them pays. The driver gives no sign
- * by which two processes could know that they have the same memory; each knows only how much it has
- * exported and imported. So a process is charged for the part of its imports that exceeds what the
- * container's other processes pay for, by their exports or as charged importers. It goes on paying
- * for that part until it releases it. The charge is too low if other processes export much that
- * this one has not imported.
+ * The process that makes memory pays for it; importers pay nothing meanwhile. When it releases the
+ * memory or dies, the memory remains for the importers, and one of them pays. The driver does not
+ * show two processes whether they have the same memory: each knows only how much it has exported
+ * and imported. So a process is charged for the part of its imports that exceeds what the
+ * container's other processes pay for, by their exports or as charged importers. It pays for that
+ * part until it releases it. The charge is too low if other processes export much that this one has
+ * not imported.
  */
 #ifndef CGPU_SHARING_H
 #define CGPU_SHARING_H
@@ -20,17 +19,17 @@
 #include "ledger/ledger_file.h"
 
 /*
- * Record that this process has exported BYTES of GPU, which it pays for. CGPU_EFULL: there is no
- * free entry to record it in. cgpu_sharing_end_export: it has released them; lower its account by
- * CHARGED in the same step.
+ * Record that this process has exported BYTES of GPU, which it pays for. CGPU_EFULL: no entry is
+ * free. cgpu_sharing_end_export: it has released them; this also lowers its account by CHARGED, in
+ * the same step.
  */
 int cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes,
                              uint64_t charged);
 
 /*
- * One import: how much of it was mapped, and how much of that counts. OPENED: by an IPC handle, so
- * it cannot have been imported before.
+ * One import: how many bytes were mapped, and how many of them count. OPENED: by an IPC handle, so
+ * that the process cannot have imported it before.
  */
 struct cgpu_import {
     uint64_t bytes, counted;
@@ -39,9 +38,10 @@ struct cgpu_import {
 
 /*
  * Record that this process has imported BYTES more of GPU by *IMPORT. It may import the same memory
- * several times, so its imports count at most as much as the others export now. CGPU_EOVERCAP: it
- * would be charged for more than fits under CAP. Then nothing is changed; the caller clears dead
- * processes and tries again. cgpu_sharing_end_import: the process has released BYTES of an import.
+ * several times, so all its imports count at most as much as the others export now. CGPU_EOVERCAP:
+ * it would be charged for more than fits under CAP. Nothing has changed then; the caller clears
+ * dead processes and tries again. cgpu_sharing_end_import: the process has released BYTES of an
+ * import.
  */
 int cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
                         struct cgpu_import *import);
@@ -49,22 +49,25 @@ void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t 
 
 /*
  * For slot.c. cgpu_sharing_has: whether slot INDEX has exported or imported anything.
- * cgpu_sharing_drop: remove that, under GPU's lock, before the total is added up.
+ * cgpu_sharing_drop: remove its sharings, under GPU's lock, before the total is added up.
  */
 bool cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 void cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 
-/* For lock.c, before the total is added up: finish what a process killed under GPU's lock began. */
+/*
+ * For lock.c, before it adds up the total: finish a change that a killed holder of GPU's lock
+ * began.
+ */
 void cgpu_sharing_finish(struct cgpu_ledger_file *file, uint32_t gpu);
 
-/* What a process owes beyond what the ledger shows, and what it has imported and others pay for. */
+/* How much more a process owes than the ledger shows, and its imports that others pay for. */
 struct cgpu_share {
     uint32_t slot, gpu;
     uint64_t owes, covered;
 };
 
 /*
- * For observers: report the shares of living processes in the ledger FD. After a process has died,
+ * For observers: report the shares of living processes in the ledger FD. When a process has died,
  * others owe more than the ledger shows until somebody clears its slot. LIVING has a byte for each
  * slot; GPU may be CGPU_MAX_GPUS, which means any. SUMS, unless NULL, gets the bytes that are paid
  * for, and the number of importers.

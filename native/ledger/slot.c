@@ -51,7 +51,7 @@ cgpu_slot_bound(const struct cgpu_ledger_file *file)
 static bool
 taken(const struct cgpu_ledger_file *file, uint32_t slot)
 {
-    /* acquire: pid, generation and amounts were written before it was marked as taken */
+    /* acquire: pid, generation and amounts were written before `taken` */
     return __atomic_load_n(&file->slots[slot].taken, __ATOMIC_ACQUIRE) != 0;
 }
 
@@ -60,7 +60,7 @@ raise_bound(struct cgpu_ledger_file *file, uint32_t bound)
 {
     uint32_t seen = __atomic_load_n(&file->slot_bound, __ATOMIC_RELAXED);
 
-    /* release: a thread that sees the slot as taken sees it below the bound */
+    /* release: a thread that sees the slot as taken also sees a bound above it */
     while (seen < bound && !__atomic_compare_exchange_n(&file->slot_bound, &seen, bound, false,
                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
@@ -90,8 +90,8 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
         uint32_t word = __atomic_load_n(&file->gpus[gpu].lock, __ATOMIC_RELAXED);
 
         /*
-         * a lock that it held when it died must be taken over now: else the slot's next process
-         * would hold it
+         * a lock that the dead process held must be taken over now; otherwise the slot's next
+         * process would hold it
          */
         if (__atomic_load_n(&slot->used[gpu], __ATOMIC_RELAXED) == 0 &&
             cgpu_lock_holder(word) != index && !cgpu_sharing_has(file, gpu, index)) {
@@ -112,7 +112,7 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
 
 /*
  * Become the reaper, for one thread of one process. The byte lock alone does not exclude threads:
- * cgpu_ledger_reopen may give two of them copies of one descriptor, which share its locks.
+ * cgpu_ledger_reopen may give two of them copies of one descriptor, and copies share their locks.
  */
 static bool
 try_reaper(struct cgpu_ledger *ledger, int fd)
@@ -128,8 +128,8 @@ try_reaper(struct cgpu_ledger *ledger, int fd)
 }
 
 /*
- * Stop being the reaper. Unlock explicitly: closing is not enough if a fork has copied the
- * descriptor.
+ * Stop being the reaper. The lock is released explicitly: to close the descriptor is not enough if
+ * a fork has copied it.
  */
 static void
 unlock_reaper(struct cgpu_ledger *ledger, int fd)
@@ -154,7 +154,7 @@ lock_reaper(struct cgpu_ledger *ledger, int fd, bool patient)
     return false;
 }
 
-/* Make the slot INDEX, whose byte is locked by us, PID's, and LEDGER its owner. */
+/* Give the slot INDEX, whose byte we have locked, to PID, and let LEDGER own it. */
 static void
 own(struct cgpu_ledger *ledger, uint32_t index, uint32_t pid)
 {
@@ -172,8 +172,8 @@ own(struct cgpu_ledger *ledger, uint32_t index, uint32_t pid)
 }
 
 /*
- * Give a dead process's charges back in the name of the slot's next generation. The byte of slot
- * INDEX and the reaper's are locked by us.
+ * Give back the charges of the dead process of slot INDEX, as the slot's next generation. We hold
+ * the locks on the slot's byte and on the reaper's.
  */
 static int
 bury(struct cgpu_ledger *ledger, uint32_t index)
@@ -197,7 +197,7 @@ claim(struct cgpu_ledger *ledger, int fd, uint32_t pid, bool reaping)
             if (errno != EAGAIN && errno != EACCES) {
                 return CGPU_EIO;
             }
-            continue; /* its process lives, or is about to take it or to leave it */
+            continue; /* its process lives, or is about to take the slot or to leave it */
         }
         if (!taken(ledger->file, index) || (reaping && bury(ledger, index) == CGPU_OK)) {
             own(ledger, index, pid);
@@ -234,8 +234,8 @@ others_taken(const struct cgpu_ledger *ledger)
 }
 
 /*
- * Clear dead slots. No cancellation meanwhile: opening a file is a point at which a thread may be
- * cancelled, and the caller may hold a lock.
+ * Clear the slots of dead processes. Thread cancellation is off meanwhile: to open a file is a
+ * cancellation point, and the caller may hold a lock.
  */
 void
 cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)

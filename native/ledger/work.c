@@ -13,7 +13,7 @@
 uint32_t
 cgpu_work_bound(const struct cgpu_ledger_file *file)
 {
-    /* acquire: what was claimed lies below the bound that is seen */
+    /* acquire: a work that was claimed is below the bound that is read here */
     uint32_t seen = __atomic_load_n(&file->work_bound, __ATOMIC_ACQUIRE);
 
     return seen < CGPU_LEDGER_WORKS ? seen : CGPU_LEDGER_WORKS;
@@ -46,8 +46,8 @@ cgpu_work_find(const struct cgpu_ledger *ledger, uint32_t gpu)
 }
 
 /*
- * Claim a free work for GPU. It is all zeros, so only its owner and GPU need be stored. NULL: none
- * is free.
+ * Claim a free work for GPU. It is all zeros, so only its owner and GPU are stored. NULL: none is
+ * free.
  */
 static struct cgpu_ledger_work *
 take(struct cgpu_ledger *ledger, uint32_t gpu)
@@ -58,7 +58,7 @@ take(struct cgpu_ledger *ledger, uint32_t gpu)
     for (uint32_t i = 0; i < CGPU_LEDGER_WORKS; i++) {
         cgpu_work_word none = 0;
 
-        /* acquire: its last owner's zeros are there */
+        /* acquire: the zeros of its last owner are seen */
         if (__atomic_compare_exchange_n((cgpu_work_word *)&works[i], &none, mine, false,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
             raise_bound(ledger->file, i + 1);
@@ -97,7 +97,7 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     uint32_t *bell = &ledger->file->gpus[gpu].bell;
 
-    /* release: the arbiter that sees the new number sees what it is rung for */
+    /* release: an arbiter that sees the new number also sees what it was rung for */
     __atomic_add_fetch(bell, 1, __ATOMIC_RELEASE);
     cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
 }
@@ -107,7 +107,7 @@ cgpu_work_clear(void *work)
 {
     memset((char *)work + sizeof(cgpu_work_word), 0,
            sizeof(struct cgpu_ledger_work) - sizeof(cgpu_work_word));
-    /* release: the process that takes it finds zeros */
+    /* release: the next process that claims it sees zeros */
     __atomic_store_n((cgpu_work_word *)work, 0, __ATOMIC_RELEASE);
 }
 

@@ -1,15 +1,15 @@
 /*
  * A process's side of arbitration: its work on one GPU, published in the ledger.
  *
- * The fields of struct cgpu_ledger_work are stored by the process as they change, with single
- * aligned stores; the arbiter reads copies. The order that makes it exact:
+ * The process stores each field of struct cgpu_ledger_work when it changes, with one aligned store;
+ * the arbiter reads copies. The following order makes sure that no work is missed:
  *
  *   process   active = gate word; full fence; is the gate word still the same? launch.
  *   arbiter   gate word = closed; full fence; is any active != 0? then work may be in flight.
  *   process   gate word changed, all that was launched has ended: active = 0; ring.
  *
- * A process that dies needs no help: its slot's lock informs the arbiter, and the next process that
- * claims a work reuses the dead one's.
+ * A process that dies needs no help: its slot's lock shows it to the arbiter, and the next process
+ * that claims a work reuses the dead one's.
  */
 #ifndef CGPU_WORK_H
 #define CGPU_WORK_H
@@ -20,7 +20,7 @@
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
 
-/* Owner and GPU of a work, which are read and written in one step. */
+/* Owner and GPU of a work. They are read and written in one step. */
 struct cgpu_work_key {
     uint32_t owner, gpu;
 };
@@ -36,7 +36,7 @@ cgpu_work_word_of(struct cgpu_work_key key)
     return word;
 }
 
-/* The key of WORK, an entry of the table of works: a work or a sharing. */
+/* The key of WORK: an entry of the table of works, which is a work or a sharing. */
 static inline struct cgpu_work_key
 cgpu_work_key_of(const void *work)
 {
@@ -47,12 +47,12 @@ cgpu_work_key_of(const void *work)
     return key;
 }
 
-/* Free WORK, a work or a sharing whose process is dead or no longer uses it. */
+/* Free WORK: a work or a sharing whose process is dead or no longer uses it. */
 void cgpu_work_clear(void *work);
 
 /*
- * The work of the calling process on GPU (its number in the limits), claimed on first use and given
- * back with the ledger's slot. CGPU_EFULL: all are taken by living processes.
+ * The work of the calling process on GPU (its number in the limits). It is claimed on first use and
+ * given back with the ledger's slot. CGPU_EFULL: living processes have all of them.
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
 
@@ -63,8 +63,8 @@ struct cgpu_ledger_work *cgpu_work_find(const struct cgpu_ledger *ledger, uint32
 struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
- * Mark WORK as in flight under the gate WORD from NOW on. The caller then reads the gate again, as
- * above.
+ * Mark WORK as in flight under the gate WORD from NOW on. Afterwards the caller reads the gate
+ * again (see above).
  */
 static inline void
 cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
@@ -72,7 +72,7 @@ cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
     if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
         __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
     }
-    /* seq_cst: a reader that sees it also sees when it began */
+    /* seq_cst: a reader that sees `active` also sees begun_ns */
     __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
 }
 
@@ -80,9 +80,9 @@ cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
- * Count work of this process on GPU that does not end and is stalled; add NS for which such work
- * was stalled and which were not reported yet. Both relaxed: these are sums over all processes, and
- * nothing else depends on them.
+ * cgpu_work_add_stall: count that work of this process on GPU begins to stall.
+ * cgpu_work_add_stalled_ns: add NS for which such work was stalled and which were not reported yet.
+ * Both are relaxed: these are sums over all processes, and nothing else depends on them.
  */
 static inline void
 cgpu_work_add_stall(struct cgpu_ledger_gpu *gpu)
@@ -96,7 +96,10 @@ cgpu_work_add_stalled_ns(struct cgpu_ledger_gpu *gpu, uint64_t ns)
     __atomic_add_fetch(&gpu->stalled_ns, ns, __ATOMIC_RELAXED);
 }
 
-/* An upper bound of the works that were ever claimed, whatever the file contains. */
+/*
+ * An upper bound of the works that were ever claimed; at most their number, whatever the file
+ * contains.
+ */
 uint32_t cgpu_work_bound(const struct cgpu_ledger_file *file);
 
 /* Free all works and sharings of slot INDEX. */

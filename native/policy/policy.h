@@ -1,9 +1,9 @@
 /*
  * Policies: what the containers of one GPU are entitled to. One file each, one table.
  *
- * A policy is pure: from the running containers, it computes for each a weight among those that
- * compete, and a ceiling. The arbiter does the rest: it knows who has work, and by its discipline
- * (arbiter_state.h) gives turns by weight, leaves gates open together, or does nothing.
+ * A policy is pure: it computes for each running container a weight among those that compete, and a
+ * ceiling. The arbiter does the rest. It knows who has work, and its discipline (arbiter_state.h)
+ * gives turns by weight, leaves gates open together, or does nothing.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H
@@ -53,7 +53,7 @@ extern const struct cgpu_policy cgpu_policy_weighted_fair;
 extern const struct cgpu_policy *const cgpu_policies[];
 
 /* cffi: begin */
-/* The entitlements of COUNT containers under POLICY; CGPU_EINVAL for an unknown one. */
+/* Set what COUNT containers are entitled to under POLICY. CGPU_EINVAL: it is unknown. */
 int cgpu_policy_entitle(uint32_t policy, struct cgpu_claim *claims, size_t count,
                         uint32_t max_inst);
 

@@ -4,7 +4,7 @@
 static void
 entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 {
-    /* after max_inst was lowered, the weights may be more than it allows */
+    /* after max_inst was lowered, the weights may add up to more than that */
     uint64_t whole = cgpu_larger(max_inst, cgpu_policy_weights(claims, count));
 
     for (size_t i = 0; i < count; i++) {

@@ -5,7 +5,7 @@
 #include "clock.h"
 #include "policy/policy.h"
 
-/* WEIGHT of WHOLE in millionths, rounded down; all of it at most. */
+/* WEIGHT of WHOLE in millionths, rounded down, at most a million. */
 static inline uint32_t
 cgpu_policy_part(uint64_t weight, uint64_t whole)
 {

@@ -1,4 +1,6 @@
-/* SCH-4: as preemptive, but gates stay open together: shares hold on average, latency first. */
+/*
+ * SCH-4: as preemptive, but gates stay open together. Shares hold on average; latency comes first.
+ */
 #include "policy/policy_parts.h"
 
 static void

@@ -1,4 +1,6 @@
-/* SCH-6: active containers share by weight; what the others do not use is theirs, by weight. */
+/*
+ * SCH-6: active containers share by weight; they also share by weight what the others do not use.
+ */
 #include "policy/policy_parts.h"
 
 static void

@@ -1,7 +1,7 @@
 /*
  * SCH-2: running containers share by weight; the part of an idle one stays idle. A lone running
- * container gets everything. High-priority containers are not included: the time that they use
- * counts as nobody's part, and they leave no part idle (SCH-7).
+ * container gets everything. High-priority containers have no part of their own: the time that they
+ * use is nobody's part, and none stays idle for them (SCH-7).
  */
 #include "policy/policy_parts.h"
 

@@ -1,11 +1,11 @@
 """Other accounts on this machine, which promise the same GPUs and know nothing of our shares.
 
 An account is a state directory with its server and shares. A user's session is in an account of the
-user's own unless root's server admits it, and each state directory that a user names is another
-account. Nobody else can read its files. So a server whose account has shares binds an abstract
-socket, whose name every user finds in the kernel's list of sockets. The name contains the driver's
-file, the user, and the state directory's number and path. Anybody may bind such names, so nothing
-is looked up by their content, and few are read.
+user's own unless root's server admits it. Each state directory that a user names is one more
+account. Nobody else can read an account's files. So a server whose account has shares binds an
+abstract socket; every user sees its name in the kernel's list of sockets. The name contains the
+driver's file, the user, and the state directory's number and path. Anybody may bind such names, so
+nothing is looked up by their content, and few are read.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ADVICE = (
 
 
 class Account(NamedTuple):
-    """Another account: the user of its server, and its state directory, perhaps cut off."""
+    """Another account: its server's user, and its state directory, whose path may be cut off."""
 
     uid: int
     state_dir: str
 
 
 def format_socket_name(state_dir: str, driver_dir: str) -> bytes:
-    """Return the socket name that a server binds while its account has shares of these GPUs.
+    """Return the name of the socket that a server binds while its account has shares of these GPUs.
 
     Raises:
         OSError: the driver is gone.
@@ -53,7 +53,7 @@ def format_socket_name(state_dir: str, driver_dir: str) -> bytes:
 
 
 def find_other_accounts(state_dir: str, driver_dir: str) -> list[Account]:
-    """The accounts other than that of ``state_dir`` with shares of the GPUs of ``driver_dir``."""
+    """Return the other accounts that have shares of the GPUs of ``driver_dir``."""
     own = _identify_directory(state_dir)
     try:
         found = {each: None for number, each in _read_accounts(driver_dir) if number != own}
@@ -97,13 +97,13 @@ def _format_user(uid: int) -> str:
 
 
 def _format_name_prefix(driver_dir: str) -> str:
-    """Return the beginning of all names of servers that share the GPUs of a driver."""
+    """Return how the names of all servers begin that share the GPUs of a driver."""
     facts = os.stat(f"{driver_dir}/{CUDA}")
     return f"cgpu/{facts.st_dev:x}.{facts.st_ino:x}/"
 
 
 def _identify_directory(state_dir: str) -> str:
-    """Return device and inode of a state directory, which no other one has; "" if it is gone."""
+    """Return a state directory's device and inode, which identify it; "" if it is gone."""
     try:
         facts = os.stat(state_dir)
     except OSError:
@@ -114,10 +114,10 @@ def _identify_directory(state_dir: str) -> str:
 def _is_roots(driver_dir: str) -> bool:
     """Whether root's server has shares of these GPUs.
 
-    Other users do not see the names of its sockets.
+    Other users cannot see the names of its sockets.
     """
     try:
-        # A folder without folders has two links; one if the file system does not count them.
+        # A folder without subfolders has two links, or one if the file system does not count them.
         if os.stat(f"{ROOT_STATE}/containers").st_nlink == _OF_NONE:
             return False
         if not server.is_listening(ROOT_STATE):

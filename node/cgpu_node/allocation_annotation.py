@@ -46,8 +46,8 @@ class AllocationAnnotation(NamedTuple):
     """The content of a pod's annotation ``cgpu/allocation``.
 
     Attributes:
-        pod: its UID.
-        node: the name of its node.
+        pod: the pod's UID.
+        node: the name of the pod's node.
         containers: grants by the container's name and the GPU's UUID; containers without a GPU are
             absent.
     """
@@ -58,10 +58,10 @@ class AllocationAnnotation(NamedTuple):
 
 
 def parse_annotation(text: str) -> AllocationAnnotation:
-    """Return the decision that an annotation's value holds.
+    """Return the allocation in an annotation's value.
 
     Raises:
-        CgpuError: it holds none; one sentence that names the field and what is allowed.
+        CgpuError: there is none in it; one sentence names the field and what is allowed.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
@@ -93,10 +93,10 @@ def parse_annotation(text: str) -> AllocationAnnotation:
 
 
 def format_annotation(allocation: AllocationAnnotation) -> str:
-    """The annotation's value, in ASCII without blanks; ``parse_annotation`` takes it.
+    """Return the annotation's value, in ASCII without blanks; ``parse_annotation`` reads it.
 
     Raises:
-        CgpuError: the decision breaks a rule of ``parse_annotation``, or has too many containers.
+        CgpuError: the allocation breaks a rule of ``parse_annotation``, or has too many containers.
     """
     text = jsontext.dumps(
         {

@@ -1,8 +1,8 @@
-"""Starts a module of ours; run as ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
+"""Starts a module of ours: ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
 
-``-I -S -E`` leave only the standard library on the path: no user's directory, no .pth file, no
+With ``-I -S -E``, only the standard library is on the path: no user's directory, no .pth file, no
 variable. ``code_bundle`` adds the directories of cgpu itself, and only those. Python compiles this
-file at every start, so everything else is in ``code_bundle``.
+file at every start, so all other code is in ``code_bundle``.
 """
 
 import gc

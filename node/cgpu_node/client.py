@@ -1,7 +1,7 @@
 """Ask the node's server: one JSON object on a line, one back on a line.
 
-A request names what it wants (``{"request": "status"}``); an answer without ``"error"`` is a
-success. Commands use this; the start path only calls ``server.wake_server``.
+A request names what it wants (``{"request": "status"}``). An answer without ``"error"`` is a
+success. Commands use this; a container's start only calls ``server.wake_server``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def send_request(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     """Send a request to the server of ``state_dir`` and return its answer.
 
     Raises:
-        AbsentError: there is none, or it has just ended.
+        AbsentError: there is no server, or it has just ended.
         CgpuError: it refuses, or does not answer.
     """
     try:
@@ -67,8 +67,8 @@ def start_and_send(
     """Send a request, and start a server if there is none.
 
     Raises:
-        CgpuError: it refuses, does not start, does not answer, or is not started because the
-            named driver is missing.
+        CgpuError: the server refuses, does not start, does not answer, or is not started because
+            the named driver is missing.
     """
     request = with_driver(request, driver_dir)
     due = time.monotonic()
@@ -87,12 +87,12 @@ def start_and_send(
 
 
 def with_driver(request: dict[str, Any], driver_dir: str | None) -> dict[str, Any]:
-    """The request with the driver's directory, for a server that has found none by itself."""
+    """Return the request with the driver's directory, for a server that has found no driver."""
     return {**request, "driver_dir": os.path.abspath(driver_dir)} if driver_dir else request
 
 
 def _try_send(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the answer to a request; None if there is no server, or an idle one has just ended."""
+    """Return the answer to a request; None if there is no server, or an idle one just ended."""
     try:
         return send_request(state_dir, request)
     except AbsentError:
@@ -103,7 +103,7 @@ def _exchange_lines(state_dir: str, line: bytes) -> bytes:
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket(AF_UNIX, SOCK_STREAM) as end:
-            # users may fill the queue of the common socket: wait in line, as they do
+            # users may fill the queue of the common socket: wait for room in it, as they do
             end.setsockopt(SOL_SOCKET, SO_SNDTIMEO, _TIME.pack(*divmod(int(_TIMEOUT * 1e6), 10**6)))
             server.connect(end, folder)
             end.settimeout(_SOON)
@@ -114,10 +114,10 @@ def _exchange_lines(state_dir: str, line: bytes) -> bytes:
 
 
 def _read_line(end: socket) -> bytes:
-    """Return the answer. This waits for a busy server, but not for a stopped one.
+    """Return the answer. Wait for a server that is busy, but not for one that is stopped.
 
     Raises:
-        SilentError: it is stopped, or silent for too long.
+        SilentError: the server is stopped, or silent for too long.
     """
     deadline, found = time.monotonic() + _TIMEOUT, bytearray()
     while not found.endswith(b"\n") and len(found) < _LARGEST:
@@ -139,7 +139,7 @@ def _read_line(end: socket) -> bytes:
 
 
 def read_peer(end: socket) -> tuple[int, int, int]:
-    """The process at the other end, its user and its group."""
+    """Return the process at the other end, its user and its group."""
     pid, uid, gid = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid, gid
 

@@ -1,9 +1,9 @@
 """Finds our own code, and keeps the modules that a program's start loads in one file.
 
-Python finds a module by searching one folder after another, and reads a separate file for each: 3
+To find a module, Python searches one folder after another, and it reads a separate file for each: 3
 ms for the 50 modules of a container's creation. So their code is kept in one file beside the
-``.pyc`` files. Only a user who may write those may write it, so it is trusted as they are. A module
-whose source has changed since then is imported in the usual way, and kept anew.
+``.pyc`` files. Only a user who may write those may write this one, so it is trusted like them. A
+module whose source has changed since then is imported in the usual way, and kept anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    # Path, whether it is a package, time and size of the file; its code: None for a library.
+    # Path, whether it is a package, time and size of the file, code (None for a library).
     Entry = tuple[str, bool, int, int, CodeType | None]
     MadeFor = tuple[bytes, list[str]]  # the form of the code, and the directories of modules
 
@@ -33,7 +33,7 @@ _SUM_BYTES = 8  # of all that follows, at the beginning of the file
 
 
 def import_path() -> list[str]:
-    """The directories that cgpu is imported from: site-packages, or the parts of a source tree."""
+    """Return the directories to import cgpu from: site-packages, or the parts of a source tree."""
     parent = os.path.dirname(_PACKAGE)
     if os.path.isdir(f"{parent}/cgpu_env"):
         return [parent]
@@ -56,7 +56,7 @@ def file_of(program: str) -> str:
 
 
 class Finder:
-    """Imports the modules that were kept for a program, first of all finders."""
+    """Imports the modules that were kept for a program. Python asks it first of all finders."""
 
     def __init__(self, program: str) -> None:
         self._file = file_of(program)
@@ -91,7 +91,7 @@ class Finder:
         exec(module.__spec__.loader_state, module.__dict__)  # type: ignore[union-attr]  # noqa: S102
 
     def keep(self) -> None:
-        """Write the file anew, if this start loaded modules that it lacks and it can be written.
+        """If this start loaded modules that the file lacks, write it anew, unless it is read-only.
 
         Raises:
             OSError: it cannot be written.
@@ -113,14 +113,14 @@ _finder: Finder | None = None
 
 
 def install_finder(program: str) -> None:
-    """Import the modules of ``program`` from its file from now on, as far as they are in it."""
+    """From now on, import those modules of ``program`` that its file has from that file."""
     global _finder  # noqa: PLW0603 (one for each process, as sys.meta_path is)
     _finder = Finder(program)
     sys.meta_path.insert(0, _finder)
 
 
 def keep_modules() -> None:
-    """Keep what this start has loaded for the next one, after the program's work is done."""
+    """Keep what this start has loaded for the next start. Call this after the program's work."""
     try:
         if _finder is not None:
             _finder.keep()
@@ -129,9 +129,9 @@ def keep_modules() -> None:
 
 
 def _add_checksum(content: bytes) -> bytes:
-    """Return ``content`` after its checksum.
+    """Return ``content`` behind its checksum.
 
-    marshal reads damaged data too, and Python would run it.
+    Without one, marshal would read damaged data, and Python would run it.
     """
     return source_hash(0, content) + content
 
@@ -165,7 +165,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _make_entry(module: ModuleType) -> Entry:
-    """Return what is kept of a module: its code, because compiling it takes 5 ms."""
+    """Return what is kept of a module: its code, because to compile it takes 5 ms."""
     spec = module.__spec__
     assert spec is not None  # noqa: S101 (_is_kept)
     assert spec.origin is not None  # noqa: S101 (likewise)

@@ -1,12 +1,12 @@
 """The containers of pods that have whole GPUs, as the node's agent writes them for ``cgpud``.
 
-``<state>/exclusive.json``, where there is such a container::
+``<state>/exclusive.json``, which exists if there is such a container::
 
     {"v": 1, "containers": [{"namespace": "ml", "pod": "train", "container": "main",
                              "devices": ["GPU-..."]}]}
 
-``devices`` are UUIDs, or indices where NVIDIA's plugin is configured so. Only the kubelet knows
-them. The agent writes the file anew every PERIOD seconds: one that is old counts for nothing.
+``devices`` are UUIDs, or indices if NVIDIA's plugin is configured so. Only the kubelet knows them.
+The agent writes the file anew every PERIOD seconds, and an old file is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE = "exclusive.json"
 
 
 class Exclusive(NamedTuple):
-    """A pod's container, and the IDs of the devices that it has whole."""
+    """A pod's container, and the IDs of the devices that it has for itself."""
 
     namespace: str
     pod: str

@@ -1,8 +1,8 @@
 """The installations of cgpu: environments in one directory, and a link to the one in use.
 
 ``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to the previous environment. A
-program that was started from an environment stays in it, because its path is never reused. An
-environment that no upgrade has touched is at ``/opt/cgpu`` itself.
+program that was started from an environment remains in it, because no other environment ever gets
+its path. An environment that no upgrade has touched is at ``/opt/cgpu`` itself.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ UNKNOWN = "unknown"
 
 
 class Installation(NamedTuple):
-    """One installation of cgpu; users call it by its ``prefix``."""
+    """One installation of cgpu. Users know it by its ``prefix``."""
 
     prefix: str
 
     @property
     def current_environment(self) -> str:
-        """The environment in use."""
+        """Return the environment in use."""
         return os.path.realpath(self.prefix)
 
     @property
     def back_link(self) -> str:
-        """The link to the environment that was in use before."""
+        """Return the link to the environment that was in use before."""
         return f"{self.prefix}{_BACK}"
 
     @property
     def previous_environment(self) -> str | None:
-        """The environment that was in use before; None if there is none."""
+        """Return the environment that was in use before; None if there is none."""
         path = os.path.realpath(self.back_link)
         return path if os.path.islink(self.back_link) and os.path.isdir(path) else None
 
@@ -73,9 +73,9 @@ def find_clone() -> str | None:
 
 
 def release_of(environment: str) -> str:
-    """Return the release in an environment, without running anything of it."""
+    """Return the release of an environment; nothing in it is run."""
     pattern = f"{glob.escape(environment)}/lib/python3*/site-packages/cgpu_env/version.py"
-    # The folder of a newer Python may have a link beside it, with the name of the older one.
+    # Beside the folder of a newer Python there may be a link with the name of an older one.
     found = [path for path in glob.glob(pattern) if os.path.realpath(path) == os.path.abspath(path)]
     return read_release(found[0]) if found else UNKNOWN
 

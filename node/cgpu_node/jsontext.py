@@ -1,7 +1,7 @@
 """JSON on the container start path, without the 5 ms that ``import json`` takes.
 
-The standard library's own C scanner and encoder do the work; ``json`` itself imports ``re`` and
-``enum`` around them. Where an interpreter has no such C module, ``json`` is used.
+The standard library's own C scanner and encoder do the work; ``json`` itself also imports ``re``
+and ``enum``. If an interpreter lacks these C modules, ``json`` is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _check_length(text: str) -> str:
 
 
 class _Context:
-    """The settings that the C scanner reads from its owner."""
+    """The settings that the C scanner reads from the object that owns it."""
 
     strict = True
     object_hook = None
@@ -104,7 +104,7 @@ else:
 
 
 def loads(text: str) -> Any:  # noqa: ANN401
-    """Return the value that ``text`` writes; no name may occur twice in one object.
+    """Return the value of the JSON in ``text``. No name may occur twice in an object.
 
     Raises:
         ValueError: it is not JSON, nested too deeply, or has a number that is too large.

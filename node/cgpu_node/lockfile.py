@@ -1,4 +1,4 @@
-"""Locks between programs of one user: files that no other user can open, and so none can lock.
+"""Locks between programs of one user, by files that no other user can open, and so none can lock.
 
 Anybody can lock a folder, or a file that others can read.
 """
@@ -36,19 +36,19 @@ def try_lock(path: str) -> int | None:
 
 
 def _write_pid(fd: int) -> None:
-    """Write the holder's process id: finding it in the kernel's list of locks may take any time."""
+    """Write the holder's process id: to read the kernel's list of locks may take any time."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
 class LockFile:
-    """Waits for a lock, but not without end: ``with LockFile(path, "state directory ..."):``.
+    """Waits for a lock, up to a limit: ``with LockFile(path, "state directory ..."):``.
 
     It is a class because ``contextlib`` takes 2 ms to import.
 
     Args:
         path: the file, which is made if it is missing.
-        subject: what is locked, as sentences begin.
+        subject: what is locked, as error messages begin.
         patience: the seconds to wait for a holder, which may be stopped or hang.
         create: whether the file may be made.
         temporary: whether the file is removed in the end.

@@ -8,8 +8,8 @@ import stat
 from cgpu_env.errors import CgpuError
 
 ROOT_STATE = "/run/cgpu"
-# The variables that users' commands and cgpud read if the option is not given. Nothing else that an
-# engine starts reads them, and the cgpud that it starts has an environment of its own.
+# Users' commands and cgpud read these variables if the option is not given. Other programs that an
+# engine starts do not; if the engine starts cgpud, cgpud gets an environment of its own.
 STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
 
 
@@ -28,14 +28,15 @@ def default_state_dir() -> str:
 
 def state_path(given: str | None = None) -> str:
     """Return the absolute path of the state directory, whether or not it exists."""
-    # A link is followed only if the user named it: the default in /tmp may be anybody's.
+    # A link is followed only if the user named it, because anybody may have made the default in
+    # /tmp.
     return os.path.realpath(given) if given else default_state_dir()
 
 
 def node_state(given: str | None = None) -> str | None:
-    """Return root's state directory, if it exists and the user names no other.
+    """Return root's state directory, if it exists and the user names no other one.
 
-    Users may not read what is in it; root's server tells them what they may know.
+    Users may not read what is in it. Root's server gives them what they may know.
     """
     if given or os.geteuid() == 0:
         return None
@@ -46,9 +47,9 @@ def node_state(given: str | None = None) -> str | None:
 
 
 def open_state(given: str | None = None) -> str:
-    """Return the state directory, made if it is missing; absolute, without symbolic links.
+    """Return the state directory: absolute, without symbolic links. If it is missing, make it.
 
-    The directory above it has to exist: a misspelt path makes no tree.
+    The directory above it has to exist, so that a misspelt path makes no tree.
 
     Args:
         given: the directory that the user named, or None for the default.
@@ -82,7 +83,7 @@ def check_parent(path: str) -> None:
 
 
 def make_nested_error() -> CgpuError:
-    """The refusal, inside a container or session, of a request that only a node can answer."""
+    """Return the error in a container or session for a request that only a node can answer."""
     return CgpuError(
         "already inside a cgpu container or session: a share is not divided",
         hint="run this outside; nvidia-smi shows the share from inside",
@@ -115,12 +116,12 @@ def write_atomically(
     *,
     durable: bool = False,
 ) -> None:
-    """Put ``data`` at ``path`` in one step: readers see the old file or the new one, whole.
+    """Put ``data`` at ``path`` in one step: readers see the whole old file or the whole new one.
 
-    The caller holds a lock: what a killed writer left is overwritten.
+    The caller holds a lock, so a file that a killed writer left can be overwritten.
 
     Args:
-        path: of the file.
+        path: the file's path.
         data: its content.
         mode: its permissions.
         temporary: where it is written first, on the same file system; None: beside ``path``.

@@ -1,14 +1,14 @@
 """The limits of this node's pods, which its agent writes for the creation of containers.
 
-``<state>/pods/<uid>`` is there for each pod that asks for GPUs::
+``<state>/pods/<uid>`` exists for each pod that asks for GPUs::
 
     {"v": 1, "name": "ml/train", "containers": {"main": {"mem": 6, "core": 30, "gpu": 0}}}
 
-``mem`` is in units of ``aliyun.com/gpu-mem`` and ``core`` in hundredths of a GPU's time, each of
-all GPUs of the pod together; ``gpu`` is the number of whole GPUs (``aliyun.com/gpu``). A user can
-write a pod's annotations, but not its specification later than at its creation: so a decision is
-held to it. ``<state>/pods.lock`` is locked for as long as the agent is up to date. Nobody asks it
-anything.
+``mem`` is in units of ``aliyun.com/gpu-mem``, and ``core`` in hundredths of a GPU's time, both
+summed over the pod's GPUs; ``gpu`` is the number of whole GPUs (``aliyun.com/gpu``). A user can
+write a pod's annotations at any time, but its specification only when creating it. So an allocation
+is checked against the specification. The agent holds a lock on ``<state>/pods.lock`` as long as it
+is up to date. Nobody sends it requests.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Limit(NamedTuple):
     """The limits of a container.
 
     Attributes:
-        mem: of memory, in units.
-        core: of time, in hundredths of a GPU's.
-        gpu: whole GPUs.
+        mem: memory, in units.
+        core: time, in hundredths of a GPU's.
+        gpu: the number of whole GPUs.
     """
 
     mem: int
@@ -96,11 +96,11 @@ def wait_for_spec(
 ) -> tuple[PodSpec | None, bool]:
     """Wait for what the agent writes about a pod; return it, and whether the agent is up to date.
 
-    Without an agent that is up to date there is nothing to wait for.
+    If no agent is up to date, there is nothing to wait for.
 
     Args:
         state_dir: the state directory.
-        uid: of the pod.
+        uid: the pod's UID.
         patience: the seconds to wait for an agent.
 
     Raises:
@@ -108,7 +108,7 @@ def wait_for_spec(
     """
     deadline = monotonic() + patience
     while True:
-        # In this order, so that what an agent wrote before it ended is found.
+        # In this order, so that a file is found that an agent wrote before it ended.
         current = is_current(state_dir)
         found = read_spec(state_dir, uid)
         if found is not None or not current or monotonic() > deadline:
@@ -137,9 +137,9 @@ def is_uid(uid: str) -> bool:
 
 
 def write_spec(state_dir: str, uid: str, spec: PodSpec) -> None:
-    """Write what a pod asks for, unless that is longer than any decision.
+    """Write what a pod asks for, unless the text is longer than an allocation may be.
 
-    A pod with so many containers is refused, so its specification need not be kept.
+    Such a pod has so many containers that it is refused; its specification is not needed.
 
     Raises:
         CgpuError: the UID is malformed.
@@ -167,7 +167,7 @@ def list_uids(state_dir: str) -> list[str]:
 
 
 def remove_spec(state_dir: str, uid: str) -> None:
-    """Remove what was written about a pod; no error if there is nothing.
+    """Remove what was written about a pod. It is no error if nothing was.
 
     Raises:
         OSError: it cannot be removed.
@@ -179,16 +179,16 @@ def remove_spec(state_dir: str, uid: str) -> None:
 
 
 class Current:
-    """The agent's side of the lock, which ends with the process, however that ends."""
+    """The agent's side of the lock. The lock ends with the process, however that ends."""
 
     def __init__(self, state_dir: str) -> None:
         self._path, self._fd = f"{state_dir}/{_LOCK}", -1
 
     def begin(self) -> bool:
-        """Take the lock after all is written. False: a reader has it now, try again.
+        """Take the lock, after all pods are written. False: a reader has it now; try again.
 
         Raises:
-            OSError: there can be no lock.
+            OSError: the lock cannot be made.
         """
         if self._fd >= 0:
             return True
@@ -203,7 +203,7 @@ class Current:
         return True
 
     def end(self) -> None:
-        """Release the lock, because something may be missing from now on."""
+        """Release the lock: from now on, pods may be missing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,7 +1,7 @@
 """The proxies as containers have them: in an overlay, which nobody can make writable.
 
-A process with ``CAP_SYS_ADMIN`` in a container can remount a bind mount, and write to the file of
-the host. An overlay without an upper layer has nothing to write to, however it is remounted.
+In a container, a process with ``CAP_SYS_ADMIN`` can remount a bind mount, and write to the host's
+file. An overlay without an upper layer has nothing to write to, however it is remounted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 def overlay_path(proxy: str, state_dir: str) -> str:
     """Return the path of a proxy in its overlay, which need not be mounted.
 
-    A proxy that was replaced, or whose mode was changed, has another overlay: the kernel goes on
-    showing the old file, or the old mode, in a mounted one.
+    A proxy that was replaced, or whose mode was changed, has another overlay: in a mounted overlay
+    the kernel keeps showing the old file, or the old mode.
 
     Raises:
         OSError: there is no such proxy.
@@ -34,8 +34,8 @@ def seal_proxy(proxy: str, state_dir: str, *, mount: bool) -> str:
     """Return the path of the proxy in its overlay; ``proxy`` itself if it has no overlay.
 
     Args:
-        proxy: absolute, without links in it.
-        state_dir: root's.
+        proxy: the path of the proxy, absolute, without links in it.
+        state_dir: root's state directory.
         mount: whether the overlay may be mounted, if it is not yet.
 
     Raises:
@@ -62,12 +62,12 @@ def is_refused(proxy: str, state_dir: str) -> bool:
 
 
 def find_special_character(folder: str) -> str:
-    """The first character of a path that cannot be in an overlay's options; empty if none."""
+    """Return the first character of a path that an overlay's options cannot have; else ""."""
     return next((each for each in folder if each in _SPECIAL), "")
 
 
 def unmount_overlays(state_dir: str) -> None:
-    """Unmount and remove the overlays; containers keep those that they have."""
+    """Unmount and remove the overlays. Containers keep those that they have."""
     from contextlib import suppress
 
     from cgpu_native import system

@@ -1,7 +1,7 @@
-"""The node's server, cgpud, as the start path uses it: inform it of a change, or start it.
+"""The node's server, cgpud, as a container's start uses it: inform it of a change, or start it.
 
-Nothing here waits for the server, and no container or program fails without it: without an arbiter
-each keeps to its own part of the time.
+Nothing here waits for the server, and no container or program fails without it: while no arbiter
+runs, each keeps to its own part of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT_SOCKET = "cgpud-root.sock"  # of root's server, beside the one that all use
 IDLE_SECONDS = 60  # a server that was started here ends after no container has lived for so long
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 _STANDARD_FDS = 3
-# SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD: as they would be for a service.
+# SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD: reset to what a service would have.
 _SIGNALS = (1, 2, 3, 13, 15, 17)
 
 
@@ -62,7 +62,9 @@ def is_listening(state_dir: str) -> bool:
 
 
 def connect(end: _socket, folder: int) -> None:
-    """Connect to the server of an open state directory. Root uses a socket at which no users queue.
+    """Connect to the server of an open state directory. Root uses a socket of its own.
+
+    On that socket no users queue.
 
     Raises:
         BlockingIOError: too many others are waiting.
@@ -79,7 +81,7 @@ def connect(end: _socket, folder: int) -> None:
 
 
 def socket_address(folder: int, name: str = SOCKET) -> str:
-    """A socket's address below an open state directory, whose path may be too long for one."""
+    """Return a socket's address below an open state directory; its path may be too long for one."""
     return f"/proc/self/fd/{folder}/{name}"
 
 

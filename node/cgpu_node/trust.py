@@ -1,8 +1,8 @@
-"""Checks that a file of the host can be trusted, for example to be mounted into a container.
+"""Checks whether a file of the host can be trusted, for example to be mounted into a container.
 
 A user who can change such a file can change what every container gets. So the file and every
 directory above it must belong to root (or to us, if we are not root), and no other user may be able
-to write there. In a user namespace, the users outside of it count as root.
+to write there. In a user namespace, the users outside it count as root.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
 
     Args:
         path: absolute, without links in it.
-        shared: the file itself may be written by anybody (a device, a ledger).
-        known: directories that were found safe a moment ago, which are not checked again; it grows.
+        shared: whether anybody may write to the file itself (a device, a ledger).
+        known: directories that were found safe a moment ago, and are not checked again; more are
+            added.
 
     Raises:
         CgpuError: it is missing, is a link, or others could change it.
@@ -51,10 +52,10 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
 
 
 def _is_outside(uid: int) -> bool:
-    """Whether, as far as we can see, the owner is root of the host.
+    """Whether the owner is root of the host, as far as this process can see.
 
-    In a user namespace all users from outside it have one id. The user who made the namespace has
-    no more rights on the host than before, and finds the host's libraries with that owner.
+    In a user namespace, all users from outside have the same id, and so the host's libraries belong
+    to that id. The user who made the namespace has no more rights on the host than before.
     """
     with open("/proc/self/uid_map", "rb") as file:
         if file.read().split() == _WHOLE:

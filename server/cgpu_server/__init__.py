@@ -1,1 +1,1 @@
-"""``cgpud``, the node's server: one arbiter thread for each GPU that has containers."""
+"""``cgpud``, the node's server. It has one arbiter thread for each GPU that has containers."""

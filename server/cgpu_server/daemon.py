@@ -1,6 +1,6 @@
-"""The server's loop: refreshes what it knows of the node, and answers requests.
+"""The server's loop: refreshes what the server knows of the node, and answers requests.
 
-A program that admits a container connects to the socket, which makes the server refresh at once.
+A program that admits a container connects to the socket, and so makes the server refresh at once.
 Other changes are found by polling: four times a second whether the folder of containers has
 changed, and once a second which containers live. Design: docs/design/server.md.
 """
@@ -76,7 +76,7 @@ class Daemon:
         self._servers = [self._control.listen(each) for each in self._lock.listeners]
         notify_systemd(b"READY=1")
         self._loop = asyncio.get_running_loop()
-        # A service cannot mount; its root outside does (tree/mounter.py).
+        # A service cannot mount; a helper that runs as root outside does (tree/mounter.py).
         if self._tree and not is_service():
             self._tree.start()
         refreshed = time.monotonic()
@@ -98,7 +98,7 @@ class Daemon:
     def restart(self) -> None:
         """End soon, so that a server of the installed release follows.
 
-        Containers go on meanwhile.
+        Containers continue meanwhile.
         """
         self.restarts = True
         self.stop()
@@ -122,7 +122,7 @@ class Daemon:
         self._woken.set()
 
     def _write_node(self, path: str, text: str) -> None:
-        """Write to the tree in the server's thread, for the thread of the file system."""
+        """Write to the tree in the server's thread, when the file system's thread asks for it."""
         assert self._loop is not None  # noqa: S101 (the tree is served while it runs)
 
         async def write() -> None:

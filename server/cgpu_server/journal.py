@@ -1,7 +1,8 @@
 """The server's log: ``event key=value ...`` lines, a limited number of each event per minute.
 
-It goes to stderr, which a service manager keeps, or to a file of bounded size if the creation of a
-container started the server. ``docs/logs.md`` lists all events; a test compares it with the calls.
+It is written to stderr, which a service manager keeps. If a container's creation started the
+server, it is a file of limited size. ``docs/logs.md`` lists all events; a test compares it with the
+calls.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class _Kind(NamedTuple):
 class EventLog:
     """Writes at most ``most`` lines of an event in ``seconds``, then how many it left out.
 
-    That number is written after the time is over, with the next event or by ``flush``, whichever
+    That number is written when the time is over, with the next event or by ``flush``, whichever
     comes first. Any thread may write.
     """
 
@@ -48,15 +49,15 @@ class EventLog:
         self._lock = threading.Lock()
 
     def info(self, event: str, **fields: object) -> None:
-        """Log what happens."""
+        """Log that something happens."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, *, do: str, **fields: object) -> None:
-        """Log a problem despite which everything goes on; ``do``: what helps."""
+        """Log a problem that stops nothing. ``do``: what helps."""
         self._log(logging.WARNING, event, {**fields, "do": do})
 
     def error(self, event: str, *, do: str, **fields: object) -> None:
-        """Log that a part of the server does not work; ``do``: what helps."""
+        """Log that a part of the server does not work. ``do``: what helps."""
         self._log(logging.ERROR, event, {**fields, "do": do})
 
     def flush(self, *, everything: bool = False) -> None:
@@ -88,7 +89,7 @@ log = EventLog(logging.getLogger("cgpud"))
 
 
 class _Form(logging.Formatter):
-    """One line for each record, including those of libraries."""
+    """Formats each record as one line, including records of libraries."""
 
     def __init__(self, form: str, *, prioritised: bool = False) -> None:
         super().__init__(form)
@@ -140,7 +141,7 @@ def is_open() -> bool:
 
 
 def _is_journal(fd: int) -> bool:
-    """Whether systemd's journal reads ``fd``: it takes the level from the beginning of a line."""
+    """Whether systemd's journal reads ``fd``. It takes the level from the beginning of a line."""
     try:
         facts = os.fstat(fd)
     except OSError:

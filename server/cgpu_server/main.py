@@ -59,7 +59,7 @@ def build_parser() -> Parser:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Serve until stopped, and exit; with 0 also if another server serves already."""
+    """Serve until stopped, and exit. The status is 0 also if another server serves already."""
     gc.enable()
     program.run("cgpud", lambda: _serve_by_options(words))
 

@@ -1,4 +1,4 @@
-"""Puts the server together and runs it."""
+"""Builds the server from its parts, and runs it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def run_server(given: argparse.Namespace, words: Sequence[str] | None) -> None:
 
     Args:
         given: the command line.
-        words: what it was parsed from; None: the arguments of this process.
+        words: the words that it was parsed from; None: the arguments of this process.
 
     Raises:
-        CgpuError: it cannot serve. The log has the reason too, because stderr may be read by no
-            one.
+        CgpuError: it cannot serve. The log has the reason too, because perhaps nobody reads stderr.
     """
     metrics = inherit_socket("metrics")
     _detach_process(metrics, from_session=given.idle_exit is not None)
@@ -59,7 +58,7 @@ def run_server(given: argparse.Namespace, words: Sequence[str] | None) -> None:
 
 
 def _detach_process(kept: socket.socket | None, *, from_session: bool) -> None:
-    """Close all inherited descriptors but that of ``kept``, and leave the session."""
+    """Close all inherited descriptors except that of ``kept``, and leave the session."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
             with contextlib.suppress(OSError):  # the listing's own
@@ -111,7 +110,7 @@ def _serve_until_stopped(
 
 
 def _find_next_command(words: Sequence[str]) -> list[str]:
-    """Return the command of a server of the installed release, which may be in another folder."""
+    """Return the command of a server of the installed release, perhaps in another folder."""
     own = installation.own_environment()
     current = own and installation.find_installation(own).current_environment
     if current == own:
@@ -120,7 +119,7 @@ def _find_next_command(words: Sequence[str]) -> list[str]:
 
 
 def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
-    """Return the address for metrics. The configured one is for the node's own server only.
+    """Return the address for metrics. Only the node's own server uses the configured one.
 
     A user's server, or one of another state directory, must not take that port.
     """
@@ -145,7 +144,7 @@ def _tree_path(given: str | None, state: str) -> str | None:
 
 async def _run_daemon(daemon: Daemon, folder: str) -> None:
     loop = asyncio.get_running_loop()
-    # SIGHUP too: the FUSE library would handle it otherwise.
+    # SIGHUP too, because the FUSE library would handle it otherwise.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
     log.info("serving", path=folder, pid=os.getpid())

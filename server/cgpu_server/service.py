@@ -10,7 +10,7 @@ _FIRST_FD = 3
 
 
 def inherit_socket(name: str) -> socket.socket | None:
-    """Return the listening socket of that name that systemd passed to us, or None."""
+    """Return the listening socket ``name`` that systemd passed to us, or None."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
@@ -18,12 +18,12 @@ def inherit_socket(name: str) -> socket.socket | None:
 
 
 def is_service() -> bool:
-    """Whether systemd started us; it starts another server when we end."""
+    """Whether systemd started this server. It then starts another one when this one ends."""
     return "NOTIFY_SOCKET" in os.environ
 
 
 def notify_systemd(message: bytes) -> None:
-    """Tell systemd, if it started us: ``READY=1``, we serve; ``WATCHDOG=1``, we are not hung."""
+    """If systemd started us, inform it: ``READY=1``, we serve; ``WATCHDOG=1``, we are not hung."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):

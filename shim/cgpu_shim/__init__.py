@@ -1,6 +1,6 @@
-"""The proxies that stand in for the driver's libraries, built from ``shim/``.
+"""The proxies for the driver's libraries, built from ``shim/``.
 
-Paths are plain strings here: this is imported at every start, and ``pathlib`` takes 4 ms.
+Paths are plain strings here: each start imports this package, and ``pathlib`` takes 4 ms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Give a copy of a proxy another base directory than ``/dev/cgpu``.
 
-A proxy holds its base directory twice: in the DT_NEEDED entry of the real library, and where it
-looks for limits and ledger. Both are compiled in with room to spare, ``/dev/cgpu/././.`` and so on,
-so that another directory can be written over them without moving anything in the file.
+A proxy contains its base directory twice: in the DT_NEEDED entry of the real library, and where it
+looks for limits and ledger. Both are compiled in with room to spare, as ``/dev/cgpu/././.`` and so
+on. So another directory can be written over them, and nothing moves in the file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 /*
- * Contexts. Each costs what the host measured for its GPU. When it is destroyed, what it owns is
- * given back.
+ * Contexts. Each costs what the host measured for its GPU. When it is destroyed, all that it owns
+ * is given back.
  *
- * The lock makes the driver's creation or destruction of a context and our record of it one step.
- * No other lock is held while it is taken, and creating a context takes milliseconds anyway.
+ * Under the lock, the driver's creation or destruction of a context and our record of it are one
+ * step. No other lock is held when it is taken. It may be held for long, because creating a context
+ * takes milliseconds anyway.
  */
 #include "context.h"
 #include "compute/batch_slot.h"
@@ -34,7 +35,7 @@ struct making {
     uint64_t charged;
 };
 
-/* Charge a context on DEVICE. On success the lock is held; finish() drops it. */
+/* Charge a context on DEVICE. On success the lock is held; finish() releases it. */
 static CUresult
 begin(struct making *making, CUdevice device)
 {
@@ -195,7 +196,7 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
 
 enum { MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE };
 
-/* Whether a limit takes no memory: hints, a flag, and two limits that can only be read. */
+/* Whether a limit takes no memory: it is a hint, a flag, or one of two that can only be read. */
 static bool
 takes_no_memory(int limit)
 {
@@ -204,7 +205,7 @@ takes_no_memory(int limit)
 }
 
 /*
- * Whether LIMIT can be set. If the driver does not let us read it, it is not supported here, and
+ * Whether LIMIT can be set. A limit that the driver does not let us read is not supported here, and
  * setting it would give the same error.
  */
 static CUresult

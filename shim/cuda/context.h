@@ -4,7 +4,7 @@
 
 #include "entry/shim.h"
 
-/* CONTEXT is gone: give back all it owned. */
+/* CONTEXT is gone: give back all that it owned. */
 void cgpu_context_gone(CUcontext context);
 
 #endif

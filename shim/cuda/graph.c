@@ -3,21 +3,22 @@
  * them).
  *
  * Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken back. So
- * before the first launch in a stream, and the first one after the device was trimmed, the graph is
- * uploaded: that takes the memory without running anything. Only if it fits under the cap is the
- * graph launched. If the driver reserves more at the launch itself, that is charged afterwards,
- * over the cap if need be. The launch of any other graph costs one load, or one look-up if the
- * process has graphs that allocate.
+ * the graph is uploaded before its first launch in a stream, and before the first one after the
+ * device was trimmed: that takes the memory without running anything. Only if the memory fits under
+ * the cap is the graph launched. If the driver reserves more at the launch itself, that is charged
+ * afterwards, over the cap if it does not fit. The launch of any other graph costs one load, or one
+ * look-up if the process has graphs that allocate.
  *
- * Graphs share the reserved memory, and one may keep what it allocated. So a launch invalidates the
- * uploads of all other graphs.
+ * Graphs share the reserved memory, and one may keep what it allocated. So a launch makes the
+ * uploads of all other graphs void.
  *
- * Threads take turns (graph_turns), from the moment the driver takes memory until that is charged
- * or refused. Otherwise memory that another thread is about to give back would be charged, or cause
- * a refusal. A thread that has to wait, at the gate or for room, gives up its turn and checks
- * everything again afterwards: no thread waits for a GPU's gate while it holds a lock of the
- * process. In a turn, the lock of graphs is held wherever memory must not be trimmed: from an
- * upload to its charge, and from the last check that the memory is still there to the launch.
+ * Threads take turns (graph_turns): a turn lasts from the moment when the driver takes memory until
+ * that is charged or refused. Otherwise memory that another thread is about to give back would be
+ * charged, or cause a refusal. A thread that has to wait, at the gate or for room, gives up its
+ * turn and checks everything again afterwards, because no thread waits for a GPU's gate while it
+ * holds a lock of the process. In a turn, the lock of graphs is held wherever memory must not be
+ * trimmed: from an upload to its charge, and from the last check that the memory is there to the
+ * launch.
  */
 #include "compute/launch.h"
 #include "entry/shim.h"
@@ -31,7 +32,9 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
-/* Destroy EXEC. Its records are removed first: the driver may give its handle to another. */
+/*
+ * Destroy EXEC. Its records are removed first, because the driver may give its handle to another.
+ */
 CUresult
 cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
 {
@@ -64,7 +67,7 @@ find(CUgraphExec exec, struct cgpu_holding *holding)
            cgpu_account_find(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, holding);
 }
 
-/* Identifies what an upload for STREAM is valid for: it differs by stream, and after each trim. */
+/* Identifies what an upload for STREAM is valid for. It differs by stream, and after each trim. */
 static uint64_t
 readiness(CUstream stream)
 {
@@ -72,7 +75,7 @@ readiness(CUstream stream)
     return spread ^ cgpu_kinds_look(&kinds()->trims);
 }
 
-/* An upload: takes the memory for the launches in STREAM. */
+/* An upload, which takes the memory for the launches in STREAM. */
 struct upload {
     CUgraphExec exec;
     CUstream stream;
@@ -81,7 +84,9 @@ struct upload {
     struct cgpu_graph_lack lack;
 };
 
-/* Upload, and charge what that took, or release it at once. */
+/*
+ * Upload the graph, and charge the memory that this took. If it does not fit, release it at once.
+ */
 static CUresult
 take(struct upload *upload)
 {
@@ -110,7 +115,7 @@ prepare(struct upload *upload)
     return status;
 }
 
-/* Pass the gate. One exec is assumed to take the same time at every launch. */
+/* Pass the gate and launch. One exec is assumed to take the same time at every launch. */
 static CUresult
 run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
@@ -124,7 +129,7 @@ run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
     return status;
 }
 
-/* In a turn, so that nobody else changes the record of EXEC: note what its upload is valid for. */
+/* In a turn, in which nobody else changes the record of EXEC: note what its upload is valid for. */
 static void
 remember(struct cgpu_holding *holding, uint64_t ready)
 {
@@ -133,8 +138,8 @@ remember(struct cgpu_holding *holding, uint64_t ready)
 }
 
 /*
- * Charge EXEC's memory for the next launch in STREAM. If the driver has none, fail here: by the
- * time of the launch it may have some, which nobody charged.
+ * Charge EXEC's memory for the next launch in STREAM. If the driver has none, fail here: at the
+ * launch it might have some, which nobody would charge.
  */
 static CUresult
 make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
@@ -154,9 +159,9 @@ make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 }
 
 /*
- * Pass the gate with EXEC's memory, which is taken again if it was trimmed meanwhile. The turn is
- * given up while the thread waits, so that threads that launch on other GPUs go on. On success the
- * lock of graphs is held, so that the memory is not trimmed before the launch.
+ * Pass the gate with EXEC's memory; if that was trimmed meanwhile, it is taken again. The thread
+ * gives up its turn while it waits, so that threads that launch on other GPUs can go on. On success
+ * the lock of graphs is held, so that the memory is not trimmed before the launch.
  */
 static CUresult
 enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
@@ -186,7 +191,9 @@ enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
     }
 }
 
-/* Under the lock of graphs: void the uploads of all others, whose memory EXEC may have taken. */
+/*
+ * Under the lock of graphs: make all other uploads void, because EXEC may have taken their memory.
+ */
 static void
 void_others(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
@@ -213,7 +220,7 @@ launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given
     return status;
 }
 
-/* The stream that a program means: in a _ptsz entry point NULL is the thread's own. */
+/* The stream that a program means by STREAM: in a _ptsz entry point, NULL is the thread's own. */
 static CUstream
 of(CUstream stream, bool per_thread)
 {

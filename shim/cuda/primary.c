@@ -1,9 +1,10 @@
 /*
  * Primary contexts, and the green contexts that keep them alive.
  *
- * There is one per device. The driver counts its references, and is asked after each change whether
- * it is still active. So our record stays right however retains, releases, resets and green
- * contexts follow each other. All of this happens under the lock of contexts.
+ * Each device has one primary context. The driver counts its references. After each change the
+ * driver is asked whether the context is still active, so our record stays right however retains,
+ * releases, resets and green contexts follow each other. All of this happens under the lock of
+ * contexts.
  */
 #include "compute/follow.h"
 #include "compute/launch_state.h"
@@ -14,12 +15,12 @@
 #include "memory/context_cost.h"
 #include "memory/growth.h"
 
-/* What a green context takes at most, by `make gpu-check`: 4 to 6 MiB on an H200. */
+/* The most that a green context takes, by `make gpu-check`: 4 to 6 MiB on an H200. */
 enum { GREEN_BYTES = 6 << 20 };
 
 /*
  * Whether DEVICE's primary context is inactive. If the driver does not answer, as after an error
- * that ends a context, it still has its memory.
+ * that ends a context, the context counts as active: it still has its memory.
  */
 static bool
 is_inactive(CUdevice device)
@@ -47,8 +48,8 @@ struct activation {
 };
 
 /*
- * Charge what activating DEVICE's primary context takes. On success the lock is held; finish()
- * drops it.
+ * Charge what it takes to activate DEVICE's primary context. On success the lock is held; finish()
+ * releases it.
  */
 static CUresult
 begin(struct activation *activation, CUdevice device)
@@ -77,8 +78,8 @@ begin(struct activation *activation, CUdevice device)
 }
 
 /*
- * Record what was activated, or release its charge. STATUS is the driver's answer; CONTEXT the
- * primary context on success.
+ * Record what was activated, or release its charge. STATUS is the driver's answer. On success,
+ * CONTEXT is the primary context.
  */
 static CUresult
 finish(const struct activation *activation, CUresult status, CUcontext context)
@@ -119,8 +120,8 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
 }
 
 /*
- * Note, before the driver releases something that may keep GPU's primary context alive, that the
- * context may go.
+ * Called before the driver releases something that may keep GPU's primary context alive: note that
+ * the context may go.
  */
 static void
 begin_release(int32_t gpu)
@@ -131,8 +132,8 @@ begin_release(int32_t gpu)
 }
 
 /*
- * Forget DEVICE's primary context if it has gone, after the driver released something that may have
- * kept it alive. Ends what begin_release began.
+ * Called after the driver has released it: if DEVICE's primary context has gone, forget it. Ends
+ * what begin_release began.
  */
 static CUresult
 end_release(CUresult status, CUdevice device)
@@ -158,7 +159,7 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
     return end_release(real(device), device);
 }
 
-/* Reset. This frees everything, even if the driver reports the context as active again at once. */
+/* Reset. This frees everything, even if the driver then reports the context as active again. */
 CUresult
 cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
 {
@@ -174,7 +175,10 @@ cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
     return end_release(status, device);
 }
 
-/* The handle of an active primary context: retaining and releasing leaves its count as it was. */
+/*
+ * The handle of an active primary context. It is retained and released, which leaves its count as
+ * it was.
+ */
 static CUcontext
 handle_of(CUdevice device)
 {
@@ -185,7 +189,7 @@ handle_of(CUdevice device)
     return context;
 }
 
-/* Record GREEN, and its memory in the account of the primary context, which keeps it. */
+/* Record GREEN. The primary context keeps GREEN's memory, so that is recorded in its account. */
 static CUresult
 keep_green(const struct activation *activation, CUgreenCtx green, uint64_t bytes)
 {
@@ -205,8 +209,8 @@ keep_green(const struct activation *activation, CUgreenCtx green, uint64_t bytes
 }
 
 /*
- * A green context retains the primary one for its lifetime. The driver keeps what it took when it
- * is destroyed, and takes as much again for the next one.
+ * Create a green context. It retains the primary one for its lifetime. When it is destroyed, the
+ * driver keeps its memory, and takes as much again for the next one.
  */
 CUresult
 cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int),
@@ -236,7 +240,7 @@ cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUde
     return kept;
 }
 
-/* GREEN's context, asked from the driver: the two handles need not be equal. */
+/* The context of GREEN, by the driver; its handle may differ from GREEN's. */
 static CUcontext
 context_of(CUgreenCtx green)
 {

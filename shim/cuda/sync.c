@@ -1,9 +1,9 @@
 /*
- * Synchronisation, at which the driver releases what pools do not keep and what was freed in
- * streams.
+ * Synchronisation. At it, the driver releases memory that pools do not keep, and memory that was
+ * freed in streams.
  *
  * The driver documents that stream, event and context synchronisation do this, and queries do not.
- * A process without such memory pays one load.
+ * In a process without such memory this costs one load.
  */
 #include "compute/follow.h"
 #include "compute/launch_state.h"
@@ -13,12 +13,14 @@
 #include "memory/async_free.h"
 #include "memory/pools/pool.h"
 
-/* Give back what the driver released when STREAM, CONTEXT or an event was synchronised. */
+/*
+ * Give back what the driver released when STREAM or CONTEXT (both NULL: an event) was synchronised.
+ */
 static void
 collect(CUstream stream, CUcontext context)
 {
     struct cgpu_kinds *kinds = cgpu_state != NULL ? &cgpu_state->kinds : NULL;
-    /* relaxed: it only shows that a check is worth while. */
+    /* relaxed: it only shows whether a check is worth it */
     if (kinds == NULL || __atomic_load_n(&kinds->may_shrink, __ATOMIC_RELAXED) == 0 ||
         !cgpu_state_is_attached()) {
         return;
@@ -41,7 +43,10 @@ synchronised(CUstream stream, CUcontext context, uint64_t begun)
     collect(stream, context);
 }
 
-/* Destroy STREAM. Its handle may be given to another stream, so nothing may be kept under it. */
+/*
+ * Destroy STREAM. The driver may give its handle to another stream, so nothing may be recorded
+ * under it any more.
+ */
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
@@ -56,7 +61,10 @@ cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     return status;
 }
 
-/* For an event, STREAM and CONTEXT are NULL: it is not known what it stood for. */
+/*
+ * For an event, STREAM and CONTEXT are NULL, because it is not known which stream it was recorded
+ * in.
+ */
 #define SYNC(name, stream, context, parameters, arguments)                                         \
     CGPU_GUARDED(name, parameters, arguments, {                                                    \
         uint64_t begun = cgpu_follow_begin();                                                      \

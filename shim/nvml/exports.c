@@ -8,10 +8,13 @@
 
 struct cgpu_nvml_real cgpu_nvml_real;
 
-/* Hooks that this thread is in. NVML calls some of its exports by name, so they come back here. */
+/*
+ * How many hooks this thread is in. NVML calls some of its own exports by name; these calls come
+ * here.
+ */
 static __thread uint32_t depth __attribute__((tls_model("initial-exec")));
 
-/* Can replace any function: in every ABI that NVML runs on, the caller cleans up arguments. */
+/* Replaces any function: in every ABI that NVML runs on, the caller cleans up arguments. */
 static enum nvml_return
 missing(void)
 {
@@ -25,7 +28,10 @@ resolve(void *library, const char *name, void *slot)
     *(void **)slot = address != NULL ? address : (void *)missing;
 }
 
-/* pynvml and others use an older version of a function if the newest is missing. */
+/*
+ * Hide the exports that the driver lacks: pynvml and others then use an older version of a
+ * function.
+ */
 static void
 hide_missing(void *library)
 {
@@ -47,8 +53,8 @@ hide_missing(void *library)
 }
 
 /*
- * Resolve the functions now rather than at the first call: dlopen and dlsym may allocate, hooks may
- * not. The real library is already loaded (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ * Find the functions now, not at the first call: dlopen and dlsym may allocate, hooks may not. The
+ * real library is already loaded (DT_NEEDED); RTLD_NOLOAD just finds it.
  */
 __attribute__((constructor)) static void
 setup(void)

@@ -1,4 +1,4 @@
-/* Memory of the GPU: a smaller one, of the size of the cap. */
+/* Memory of the GPU, shown as that of a GPU as large as the cap. */
 #include "shim.h"
 
 static uint64_t
@@ -31,8 +31,8 @@ cgpu_nvml_memory_v1(enum nvml_return (*real)(struct nvml_device *, struct nvml_m
 }
 
 /*
- * No part of the cap is reserved: the driver's own memory is not the container's. A later layout,
- * which might be larger than `gpu`, is not passed to the real function.
+ * Nothing of the cap is shown as reserved: the driver's own memory is not the container's. A later
+ * layout may be larger than `gpu`, so it is not passed to the real function.
  */
 enum nvml_return
 cgpu_nvml_memory_v2(enum nvml_return (*real)(struct nvml_device *, struct nvml_memory_v2 *),

@@ -84,7 +84,7 @@ struct nvml_process_detail_list {
     struct nvml_process_detail *processes;
 };
 
-/* An entry of nvidia-smi's private list functions: the name is the process's executable. */
+/* An entry of nvidia-smi's private list functions. Its name is the process's executable. */
 struct nvml_named_process {
     struct nvml_process_detail detail;
     char name[4096];
@@ -92,9 +92,9 @@ struct nvml_named_process {
 
 /*
  * The private table of functions that nvidia-smi gets by TABLE_ID. Slot 0 holds its size in bytes,
- * the others hold functions. Found by giving nvidia-smi 535 and 550 a table whose slots report
- * their calls: the slots used here are the same in both; the table of 550 is longer (251 slots
- * instead of 245).
+ * the others hold functions. This was found with tables whose slots report their calls, which
+ * nvidia-smi 535 and 550 were given. The slots used here are the same in both; the table of 550 is
+ * longer (251 slots instead of 245).
  */
 #define NVML_PRIVATE_TABLE_ID                                                                      \
     {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}

@@ -1,8 +1,7 @@
 /*
- * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's table in
- * which the lists are the container's. The table grows at its end from driver to driver, so the
- * slots keep their numbers. Up to driver 470 the table ends before them, and nvidia-smi uses the
- * public lists.
+ * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's table
+ * with the container's lists. From driver to driver, the table grows at its end, so the slots keep
+ * their numbers. Up to driver 470 the table ends before them, and nvidia-smi uses the public lists.
  */
 #include <string.h>
 
@@ -16,7 +15,7 @@ static const uint8_t table_id[16] = NVML_PRIVATE_TABLE_ID;
 static void *table_copy[MOST_SLOTS];
 static const void *table_without_lists; /* the driver's own */
 
-/* By the public function, because it is not known how the private ones handle a NULL. */
+/* Asks the public function, because it is not known how the private ones handle a NULL. */
 static enum nvml_return
 probe(struct nvml_device *device, const uint32_t *count)
 {
@@ -59,8 +58,8 @@ cgpu_nvml_export_table_setup(void)
 }
 
 /*
- * Return the table, with the container's lists. If they could not be found in it, refuse: it would
- * show every tenant's processes.
+ * Return the table with the container's lists. If they were not found in the table, refuse: it
+ * would show the processes of all containers.
  */
 enum nvml_return
 cgpu_nvml_export_table(enum nvml_return (*real)(const void **, const uint8_t *), const void **table,

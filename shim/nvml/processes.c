@@ -1,12 +1,12 @@
-/* Lists of processes: the container's own, under their own pids, with their ledger's figures. */
+/* Lists of processes: the container's own, with their own pids and their ledger's figures. */
 #include <stdbool.h>
 #include <string.h>
 
 #include "shim.h"
 
 /*
- * Whether the driver has a list, even one for which the probe had no room. Any other status is
- * returned as it is.
+ * Whether STATUS shows that the driver has a list, perhaps one for which the probe had no room. Any
+ * other status is returned to the program.
  */
 static bool
 is_list(enum nvml_return status)
@@ -24,8 +24,8 @@ put_name(const struct cgpu_process *process, struct nvml_named_process *out)
 }
 
 /*
- * Write one entry. The layouts of v1, v2 and detail are prefixes of one another, and of the one
- * with a name.
+ * Write one entry. The layouts of v1, v2, detail and the one with a name each begin like the one
+ * before.
  */
 static void
 put(const struct cgpu_process *process, void *out, size_t stride)
@@ -50,7 +50,10 @@ cgpu_nvml_list(enum nvml_return status, struct nvml_device *device, uint32_t *co
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
     status = cgpu_nvml_own_processes(device, scratch);
     if (status == NVML_ERROR_NOT_SUPPORTED) {
-        /* Not in the limits: its list is empty. nvidia-smi pmon asks until it gets a list. */
+        /*
+         * The GPU is not in the limits, so the list is empty. nvidia-smi pmon asks until it gets a
+         * list.
+         */
         return cgpu_nvml_list_none(NVML_SUCCESS, count);
     }
     if (status == NVML_SUCCESS) {

@@ -5,12 +5,11 @@
  * (*real)(...), ...)`; the class HOOK in entry_points.csv; a test. A body first calls the real
  * function, so that the driver itself answers for an invalid handle, a library that is not
  * initialised or a GPU without the feature. Then it replaces the GPU's figures by the container's.
- * The guard is in the generated export: calls of the real library into its own exports pass
- * through.
+ * The generated export has the guard: calls of the real library to its own exports pass through.
  *
- * Fails closed: without limits or ledger nothing about memory or processes is shown
- * (NVML_ERROR_UNKNOWN), and nothing about a GPU that is not in the limits
- * (NVML_ERROR_NOT_SUPPORTED, which no tool shows as an error).
+ * Without limits or ledger, nothing about memory or processes is shown (NVML_ERROR_UNKNOWN).
+ * Nothing is ever shown about a GPU that is not in the limits (NVML_ERROR_NOT_SUPPORTED, which no
+ * tool shows as an error).
  */
 #ifndef CGPU_NVML_SHIM_H
 #define CGPU_NVML_SHIM_H
@@ -28,7 +27,7 @@ enum {
     CGPU_NVML_PROCESSES = 1024 /* most entries of a list that are read */
 };
 
-/* The driver's own functions. One that this driver lacks answers NVML_ERROR_FUNCTION_NOT_FOUND. */
+/* The driver's own functions. One that the driver lacks returns NVML_ERROR_FUNCTION_NOT_FOUND. */
 struct cgpu_nvml_real {
 #define HOOK(name, body, parameters, arguments) enum nvml_return(*name) parameters;
 #define REJECT(name)
@@ -59,10 +58,10 @@ struct cgpu_nvml_view {
     uint64_t used_bytes;
 };
 
-/* Find the limits and the ledger. Once, when the library is loaded. */
+/* Find the limits and the ledger. Called once, when the library is loaded. */
 void cgpu_nvml_view_setup(void);
 
-/* The container's part of DEVICE now. */
+/* The container's part of DEVICE at this moment. */
 enum nvml_return cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view);
 
 /* Memory for lists, freed at the end of the scope: hooks may not call the program's allocator. */
@@ -81,7 +80,7 @@ struct cgpu_nvml_scratch {
 #define CGPU_NVML_SCRATCH                                                                          \
     __attribute__((cleanup(cgpu_nvml_scratch_free))) struct cgpu_nvml_scratch *
 
-/* Allocate such memory; NULL if there is none. */
+/* Allocate memory for lists; NULL: there is none. */
 struct cgpu_nvml_scratch *cgpu_nvml_scratch_make(void);
 void cgpu_nvml_scratch_free(struct cgpu_nvml_scratch **scratch);
 
@@ -93,23 +92,26 @@ enum nvml_return cgpu_nvml_own_processes(struct nvml_device *device,
 int cgpu_nvml_is_own(const struct cgpu_nvml_scratch *scratch, uint32_t pid);
 
 /*
- * Follow NVML's size protocol: *COUNT holds the caller's room, and gets the number of entries.
- * INSUFFICIENT_SIZE if there is not enough room; INVALID_ARGUMENT if there is, but OUT is NULL.
+ * Follow NVML's size protocol: *COUNT is the caller's room, and gets the number of entries.
+ * INSUFFICIENT_SIZE: there is not enough room. INVALID_ARGUMENT: there is, but OUT is NULL.
  */
 enum nvml_return cgpu_nvml_fit(uint32_t *count, const void *out, size_t found);
 
 /* ---- processes.c ---- */
 
-/* A list of processes: the layout of its entries differs from version to version. */
+/* A list function. The layout of entries differs from version to version. */
 typedef enum nvml_return cgpu_nvml_list_function(struct nvml_device *, uint32_t *, void *);
 
-/* The status of the real list, which is asked with no room for entries: nothing else is wanted. */
+/*
+ * The status of the real list. It is called without room for entries, because only the status
+ * counts.
+ */
 enum nvml_return cgpu_nvml_list_status(cgpu_nvml_list_function *real, struct nvml_device *device,
                                        const uint32_t *count);
 
 /*
- * The body of every compute list. STATUS, the real answer, is returned if it shows that there is no
- * list.
+ * The body of every list of compute processes. STATUS is the real function's answer; if it shows
+ * that there is no list, it is returned.
  */
 enum nvml_return cgpu_nvml_list(enum nvml_return status, struct nvml_device *device,
                                 uint32_t *count, void *out, size_t stride);
@@ -119,7 +121,7 @@ enum nvml_return cgpu_nvml_list_none(enum nvml_return status, uint32_t *count);
 
 /* ---- private_table.c ---- */
 
-/* Make the container's copy of the table. Once, when the library is loaded. */
+/* Make the container's copy of the table. Called once, when the library is loaded. */
 void cgpu_nvml_export_table_setup(void);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Utilisation: how much of the GPU the container's own processes use, summed over the driver's
- * figures per process. The driver's figures for the whole GPU would show one tenant what the others
- * do.
+ * Utilisation: how much of the GPU the container's own processes use, as the sum of the driver's
+ * figures per process. The driver's figures for the whole GPU would show one container what the
+ * others do.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -33,7 +33,7 @@ is_idle(const struct nvml_process_sample *samples, uint32_t count)
 
 /*
  * Get the container's samples by the newer of the two functions, which drivers since 550 have. If
- * it has none, SCRATCH and *OWN stay as they are.
+ * there are none, SCRATCH and *OWN do not change.
  */
 static enum nvml_return
 newer_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
@@ -65,8 +65,8 @@ is_answer(enum nvml_return status)
 }
 
 /*
- * Put the container's samples newer than LAST_SEEN_US at the start of SCRATCH. "Not found" means
- * that there are none, and is not an error. On some GPUs (Blackwell, by reports) only the newer
+ * Put the container's samples that are newer than LAST_SEEN_US at the start of SCRATCH. "Not found"
+ * means that there are none, and is no error. On some GPUs (Blackwell, by reports) only the newer
  * function has figures.
  */
 static enum nvml_return
@@ -110,7 +110,7 @@ percent(uint32_t sum)
     return sum < 100 ? sum : 100;
 }
 
-/* The container's utilisation in the last second. A process has one sample in it. */
+/* The container's utilisation in the last second, in which each process has one sample. */
 static enum nvml_return
 sum_own(struct nvml_device *device, struct sum *sum)
 {
@@ -147,7 +147,7 @@ cgpu_nvml_utilization(enum nvml_return (*real)(struct nvml_device *, struct nvml
     return status;
 }
 
-/* Show the utilisation of the encoder or decoder: PART is the one in SUM. */
+/* Show the utilisation of the encoder or decoder: PART names the one in SUM. */
 static enum nvml_return
 codec(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
       struct nvml_device *device, uint32_t *out, uint32_t *period_us, struct sum *sum,
@@ -257,8 +257,8 @@ cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
 }
 
 /*
- * Show samples of clocks and power, which belong to no process. Histories of utilisation exist for
- * the whole GPU only, and types that are newer than cgpu may be such, so these are not shown.
+ * Show samples of clocks and power, which belong to no process. Nothing else is shown: histories of
+ * utilisation exist for the whole GPU only, and types newer than cgpu may be histories too.
  */
 enum nvml_return
 cgpu_nvml_samples(enum nvml_return (*real)(struct nvml_device *, uint32_t, uint64_t, uint32_t *,

@@ -3,9 +3,9 @@
  *
  * Limits and ledger are found when the library is loaded: later the program may have changed its
  * root, or have no free descriptor. Limits that are not there yet are looked for again. The GPU
- * that a handle stands for is found once. It is published by single atomic stores, so no lock is
- * held over a fork. A program may close the ledger's descriptor, and use it for another file; then
- * the ledger is opened for every query.
+ * behind a handle is found once and published by single atomic stores, so no lock is held over a
+ * fork. A program may close the ledger's descriptor and use its number for another file; then the
+ * ledger is opened for every query.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -122,7 +122,9 @@ hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The bytes of "GPU-xxxxxxxx-xxxx-...". False for a MIG device ("MIG-..."), which has no cap. */
+/*
+ * Parse the bytes of "GPU-xxxxxxxx-xxxx-...". False for a MIG device ("MIG-..."), which has no cap.
+ */
 static bool
 parse_uuid(const char *text, uint8_t uuid[16])
 {
@@ -160,8 +162,7 @@ find_number(struct nvml_device *device, int32_t *number)
 }
 
 /*
- * The number that is remembered for DEVICE: that of its entry, or of an empty one that it takes;
- * NULL if all are taken.
+ * Where the number of DEVICE is remembered. A new DEVICE takes a free entry; NULL: there is none.
  */
 static int32_t *
 remembered(struct nvml_device *device)
@@ -227,7 +228,7 @@ cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
     view->cap_bytes = cgpu_mapped_limits_cap(limits, gpu);
     uint64_t outside_bytes = cgpu_mapped_limits_outside(limits, gpu);
     LEDGER ledger = borrow_ledger();
-    /* Of the two calls, only the first distinguishes an unreadable ledger from an unused one. */
+    /* Only the first of the two calls distinguishes an unreadable ledger from an unused one. */
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }

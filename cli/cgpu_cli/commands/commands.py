@@ -24,7 +24,7 @@ from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, read_variable
 
 
 class Command(Protocol):
-    """A command of ``cgpu``; its class's first line of documentation is its help."""
+    """A command of ``cgpu``. The first line of its class's docstring is its help."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Command(Protocol):
         """Describe the command's own arguments."""
 
     def run(self, given: argparse.Namespace) -> int:
-        """Run the command, and return the exit status; a CgpuError is shown as one sentence."""
+        """Run the command, and return the exit status. A CgpuError is shown as one sentence."""
 
 
 class Help:
@@ -94,7 +94,7 @@ def build_parser() -> Parser:
 
 
 def _format_epilog() -> str:
-    """Return the end of the help: the files for users in an installation, or in a clone."""
+    """Return the end of the help: where the files for users are, in an installation or a clone."""
     shared, clone = installation.find_shared_folder(), installation.find_clone()
     if shared is not None:
         found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
@@ -114,7 +114,7 @@ def _format_epilog() -> str:
 def _add_directories(
     parser: argparse.ArgumentParser, driver: str | None, state: str | None
 ) -> None:
-    """Add both options, which may be before the command or after it."""
+    """Add both options, which the user may write before the command or after it."""
     where = "where the driver's libraries are"
     parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
     parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")

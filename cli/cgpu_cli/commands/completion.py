@@ -1,4 +1,4 @@
-"""``cgpu completion``: what lets a shell complete the words of ``cgpu`` and its other programs."""
+"""``cgpu completion``: makes a shell complete the words of ``cgpu`` and its other programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _build_smi_parser() -> argparse.ArgumentParser:
 
 
 def _build_run_parser() -> argparse.ArgumentParser:
-    """A parser with the options of ``cgpu-run``, which reads them without one."""
+    """Return a parser with the options of ``cgpu-run``, which itself reads them without one."""
     import shtab
 
     from cgpu_cli.running import options
@@ -85,9 +85,9 @@ PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def _list_targets(given: argparse.Namespace) -> list[str]:
-    """Return the node, its GPUs and containers, from a running server: none is started for this.
+    """Return the node, its GPUs and its containers, from a running server; start none for this.
 
-    For containers, the ids, and the names that are unambiguous and one word.
+    For containers: their ids, and those of their names that are unambiguous and one word.
     """
     from cgpu_cli.running.guest import is_served
     from cgpu_node import client

@@ -1,6 +1,6 @@
 """``cgpu demo``: two programs share one GPU, one with 6 of 15 GiB and one with 9 of 15.
 
-The second has twice the weight of the first, and so two thirds of the GPU's time.
+The second program has twice the weight of the first, and so two thirds of the GPU's time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Demo:
 
 
 def _end_server_at_exit(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """End the server of our own folder, which it would keep writing to; leave any other server."""
+    """End the server of our own folder, to which it would keep writing. Other servers stay."""
     return nullcontext() if given.state_dir else offspring.end_at_exit()
 
 
@@ -92,7 +92,7 @@ class Programs:
         return Tenant(part, process, process.kill)
 
     def try_start(self, part: int) -> str:
-        """Return the sentence that refuses one more program; empty if it is not refused."""
+        """Try to start one more program. Return the sentence that refuses it, or ""."""
         words = [*self._cgpu_run(part), "true"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
@@ -105,7 +105,7 @@ class Programs:
         return len(query_usage(self._state, self._driver).uses)
 
     def gpu_times(self) -> dict[int, int]:
-        """Return the GPU time in ns that each program has had, by its part."""
+        """Return the GPU time in ns that each program has had, by the program's part."""
         return true_times(self._driver)
 
     def _cgpu_run(self, part: int) -> list[str]:
@@ -120,7 +120,7 @@ def _build_options(part: int) -> list[str]:
 
 
 def true_times(driver: str) -> dict[int, int]:
-    """Return the GPU time in ns of programs, by the part in their tags; nothing on a real GPU."""
+    """Return each program's GPU time in ns, by the part that is its tag; nothing on a real GPU."""
     if not Path(driver, "machine").exists():
         return {}
     from cgpu_sim import gpu_times
@@ -133,7 +133,7 @@ def driver_directory(folder: Path) -> str:
     """Return the directory of the driver that is named or found, else of a simulated one.
 
     Args:
-        folder: where the simulated one is made.
+        folder: where to make a simulated driver.
 
     Raises:
         CgpuError: there is no driver in the directory that the user names.

@@ -1,4 +1,4 @@
-"""``cgpu doctor``: what keeps this node from dividing its GPUs, and what mends it."""
+"""``cgpu doctor``: what keeps this node from dividing its GPUs, and what repairs that."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Get:
 
 
 def _format_values(answer: dict[str, Any]) -> str:
-    """Format an answer as the control tree shows it: one value, or each file of a folder."""
+    """Format an answer as in the control tree: one value, or each file of a folder."""
     if "value" in answer:
         return str(answer["value"])
     lines = ((name, line) for name, text in answer["values"].items() for line in text.split("\n"))
@@ -72,14 +72,14 @@ def _format_values(answer: dict[str, Any]) -> str:
 
 
 def _is_path(word: str) -> bool:
-    """Whether a word is a path of the control tree: a pod's name has slashes too."""
+    """Whether a word is a path of the control tree. A pod's name has slashes too."""
     first, slash, _ = word.lstrip("/").partition("/")
     is_gpu = first.isdecimal() or first.lower().startswith("gpu-")
     return first in (_WHOLE_NODE, *_NODE) or (is_gpu and bool(slash)) or word.startswith("/")
 
 
 def _is_below(answer: dict[str, Any], word: str) -> bool:
-    """Whether a word is a node of a container without its GPU, such as ``web/weight``."""
+    """Whether a word is a path below a container, without its GPU, such as ``web/weight``."""
     names = _map_names(answer)
     return not target.match_containers(word, names) and bool(
         target.match_containers(word.rpartition("/")[0], names)
@@ -92,7 +92,7 @@ def _map_names(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def _filter_answer(answer: dict[str, Any], word: str) -> dict[str, Any]:
-    """Return the part of the answer about the GPU or the container that is meant."""
+    """Return the part of the answer about the GPU or the container that ``word`` means."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
@@ -131,7 +131,7 @@ def _format_shares(gpu: dict[str, Any]) -> str:
 
 
 def _read_percent(gpu: dict[str, Any], name: str) -> float | None:
-    """Return a part of the GPU's time; a server of release 0.1 sends it in millionths."""
+    """Return a part of the GPU's time in percent; a server of release 0.1 sends millionths."""
     if f"{name}_percent" in gpu:
         percent: float | None = gpu[f"{name}_percent"]
         return percent

@@ -117,7 +117,7 @@ class Uninstall:
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
-        # Check again: until the programs are gone, an engine can make containers that need them.
+        # Check again: until our programs are gone, an engine can make containers that need them.
         job.journal.uninstall(plan.changes, gone, check_idle)
         if everything and not given.root:
             state_dir = state_path(given.state_dir)
@@ -155,7 +155,7 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _parse_root(word: str) -> str:
-    """Return a directory; empty if that is this machine's own."""
+    """Return a directory; empty if it is this machine's own root."""
     return os.path.realpath(word).rstrip("/")
 
 
@@ -179,9 +179,9 @@ def _make_job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
 
 @contextlib.contextmanager
 def _require_rights(given: argparse.Namespace, name: str) -> Iterator[None]:
-    """Refuse a user who is not root and wants to change this machine, or cannot read what would be.
+    """Refuse a user who is not root and wants to change this machine, or to see what would change.
 
-    What root has installed before, and some engines' files, are closed to others; ``name``: of the
+    Other users may not read what root installed before, nor some engines' files. ``name``: the
     command.
     """
     from cgpu_install.machine import ClosedError
@@ -200,7 +200,7 @@ def _require_rights(given: argparse.Namespace, name: str) -> Iterator[None]:
 
 
 def _check_idle(state_dir: str) -> None:
-    """Refuse while containers run: their engines need our programs and hooks to end them."""
+    """Refuse while containers run: to end them, engines need our programs and hooks."""
     from cgpu_install import running
     from cgpu_node.shares.registry import Registry
 
@@ -228,7 +228,8 @@ def _switch_to_runc(job: _Job, plan: InstallPlan, state_dir: str) -> None:
     """Make dockerd use runc as its default without a restart, which would end containers.
 
     Raises:
-        CgpuError: it keeps ours, or containers were made meanwhile; its file is restored.
+        CgpuError: dockerd keeps our runtime, or containers were made meanwhile. Its file is
+            restored.
     """
     from cgpu_install.plan import plan_runc_default
 
@@ -245,7 +246,7 @@ def _reload_dockerd() -> None:
     """Make dockerd read its file, and wait until its default runtime is not ours.
 
     Raises:
-        CgpuError: it keeps ours.
+        CgpuError: dockerd keeps our runtime.
     """
     from cgpu_install import dockerd
     from cgpu_install.engines import select_engines
@@ -265,7 +266,7 @@ def _reload_dockerd() -> None:
 
 
 def _revert_change(job: _Job, change: Change) -> None:
-    """Undo ``change`` of dockerd's file, and make dockerd read that."""
+    """Undo ``change`` of dockerd's file, and make dockerd read the file."""
     from cgpu_install.engines import select_engines
 
     back = change._replace(before=change.after, after=change.before)
@@ -284,7 +285,7 @@ def _with_undo_commands(engine: Engine, *, restarts: bool) -> Engine:
 
 
 def _end_server(state_dir: str) -> list[str]:
-    """End a server that is not a service, because its files may go next; return what became of it.
+    """End a server that is not a service, and return what became of it: its files may go next.
 
     A server with sessions is left running, because it divides the time between them.
     """
@@ -344,7 +345,7 @@ def _print_report(plan: InstallPlan, engines: Sequence[Engine], given: argparse.
 
 
 def _describe_reload(engine: Engine) -> str:
-    """Return how to make an engine read its file without systemd, as ``cgpu doctor`` words it."""
+    """Return how to make an engine read its file without systemd, in words of ``cgpu doctor``."""
     from cgpu_install import dockerd
 
     if engine.name != "docker":
@@ -359,7 +360,7 @@ def _list_commands(engines: Iterable[Engine]) -> list[str]:
 
 
 def _run_commands(commands: Sequence[str]) -> None:
-    """Run all ``commands``: a failure of one engine does not concern the others."""
+    """Run all ``commands``, even if one fails: it may be another engine's."""
     failed = []
     for command in commands:
         print(f"$ {command}", flush=True)

@@ -34,7 +34,7 @@ class Ls:
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Print a line for each name; those of folders end with a slash."""
+        """Print a line for each name. Names of folders end with a slash."""
         request = {"request": "ls", "path": given.path, "recursive": given.recursive}
         answer = ask_server(given, request)
         if given.json:

@@ -1,4 +1,4 @@
-"""``cgpu plan``: what cgpu would do to a container."""
+"""``cgpu plan``: shows what cgpu would do to a container."""
 
 from __future__ import annotations
 

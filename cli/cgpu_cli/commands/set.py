@@ -54,7 +54,7 @@ class Set:
 
 
 def _parse_target(word: str) -> str:
-    """Return the word, unless it is a setting: then no target was typed."""
+    """Return the word, unless it is a setting, which means that the user typed no target."""
     name, equals, _ = word.partition("=")
     if equals:
         missing, example = _suggest_target(name)
@@ -65,7 +65,7 @@ def _parse_target(word: str) -> str:
 
 
 def _suggest_target(name: str) -> tuple[str, str]:
-    """Return the targets that have a setting of this name, and an example; two "" if none has."""
+    """Return which targets have a setting ``name``, and an example; two empty texts if none has."""
     from cgpu_node.settings.rules import RANGES
     from cgpu_node.shares.change import CONTAINER_KEYS
     from cgpu_node.shares.target import NODE

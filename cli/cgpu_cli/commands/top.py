@@ -43,7 +43,7 @@ class Top:
         parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 by default")
 
     def run(self, given: argparse.Namespace) -> int:
-        """Show it until the user quits."""
+        """Show the screen until the user quits."""
         if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
         _check_space()

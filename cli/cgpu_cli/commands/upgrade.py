@@ -1,4 +1,4 @@
-"""``cgpu upgrade``: another release of the node side, under running containers, and back."""
+"""``cgpu upgrade``: switches the node side to another release and back, under containers."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def _run_upgrade(given: argparse.Namespace) -> Outcome:
 
 
 def _choose_installation(prefix: str | None, by_git: str = "pull") -> installation.Installation:
-    """Return the installation to be changed; ``by_git``: the git command that changes a clone.
+    """Return the installation to be changed. ``by_git``: the git command that changes a clone.
 
     Raises:
-        CgpuError: it is not pip's in a virtual environment; one sentence with what to use.
+        CgpuError: pip did not install it in a virtual environment; one sentence says what to use.
     """
     own = os.path.abspath(prefix) if prefix else installation.own_environment()
     if own is None and (clone := installation.find_clone()):
@@ -125,7 +125,7 @@ def _advise_update(path: str) -> str:
 
 
 def _find_package(path: str) -> str:
-    """Return the Debian package that a path belongs to; "" if none."""
+    """Return the Debian package that a path belongs to; "" if there is none."""
     try:
         done = subprocess.run(
             ["dpkg-query", "--search", path],  # noqa: S607 (of every system with it)

@@ -19,7 +19,7 @@ _LIMIT_SECONDS = 10.0  # a killed process ends only after the kernel has freed w
 def end_at_exit() -> Iterator[None]:
     """End all processes that were started inside, including those whose parents have ended.
 
-    Earlier children are spared. While this ends processes, it ignores further interrupts.
+    Children from before are spared. While this ends processes, it ignores further interrupts.
 
     Raises:
         CgpuError: some cannot be killed.
@@ -41,7 +41,7 @@ def _read_children() -> set[int]:
 
 
 def _kill_all_but(spared: set[int]) -> None:
-    """Kill our children until there are none: when one ends, its own become ours."""
+    """Kill our children until there are none. When a child ends, its own children become ours."""
     deadline = time.monotonic() + _LIMIT_SECONDS
     while left := _read_children() - spared:
         if time.monotonic() > deadline:

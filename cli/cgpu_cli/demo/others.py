@@ -16,10 +16,10 @@ _AGAIN = "end them or wait for their end, and run it again; cgpu-smi shows who u
 
 
 def refuse_shared(state_dir: str, gpu: Gpu) -> None:
-    """Refuse a GPU that others have a share of: the demonstration promises all of it.
+    """Refuse a GPU that others have a share of, because the demonstration promises all of it.
 
     Raises:
-        CgpuError: others have one; they are named, with what they hold.
+        CgpuError: others have a share; they are named, with what they hold.
     """
     found = ", ".join(_list_sharers(state_dir, gpu))
     if found:

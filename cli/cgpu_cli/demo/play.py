@@ -87,7 +87,7 @@ class Stage(Protocol):
 
 
 class _Steps:
-    """Prints which step is shown, and records the steps that went wrong."""
+    """Prints the step that is shown, and records the steps that went wrong."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -100,7 +100,7 @@ class _Steps:
         print(f"\n[{time.monotonic() - self._began:.0f} s] {text}", flush=True)
 
     def check(self, finding: str, *, is_right: bool) -> None:
-        """Unless ``is_right``, record what was found under the step's title."""
+        """Unless ``is_right``, record ``finding`` under the step's title."""
         if not is_right:
             self.wrong.append(f"{self._title}: {finding}")
 
@@ -202,7 +202,7 @@ def _check_shares(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
 
 
 def _measure_shares(stage: Stage) -> dict[int, float]:
-    """Return the percent of the GPU's time of each tenant in one window; nothing if not known."""
+    """Return the percent of the GPU's time that each tenant had in one window; {} if unknown."""
     before = stage.gpu_times()
     time.sleep(_WINDOW_SECONDS)
     had = {part: ns - before.get(part, 0) for part, ns in stage.gpu_times().items()}

@@ -1,8 +1,8 @@
 """A program that uses a GPU, for the demonstration: ``python tenant.py [NVIDIA_SMI]``.
 
-It does what it is asked, line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``,
-``compute US`` (kernels of that length, back to back, until ``rest``).
-Standard library only, on the driver's own interface, so that it runs anywhere and on any driver.
+It obeys one order a line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``, ``compute US``
+(kernels of that length, one after the other, until ``rest``). It needs only the standard library
+and the driver's own interface, so that it runs anywhere and on any driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 _MIB = 1 << 20
 _OUT_OF_MEMORY = 2
-# Runs until a time by the GPU's clock; a simulated GPU takes the length from the name.
+# This kernel runs until a time by the GPU's clock. A simulated GPU takes the length from its name.
 _KERNEL = """
 .version 6.0
 .target sm_50
@@ -56,7 +56,7 @@ class TenantGpu:
         self._done = ""
 
     def describe_memory(self) -> str:
-        """Return name and memory, used and total, as NVML and so nvidia-smi have them."""
+        """Return name and memory, used and total, as NVML and therefore nvidia-smi report them."""
         handle, memory = ctypes.c_void_p(), _Memory()
         name = ctypes.create_string_buffer(96)
         _check_status(self._nvml.nvmlInit_v2(), "nvmlInit")
@@ -68,7 +68,7 @@ class TenantGpu:
         return f"GPU 0: {name.value.decode()}  {used}MiB / {total}MiB"
 
     def alloc(self, mib: int) -> str:
-        """Allocate, and keep it. A refusal is returned as text, not raised."""
+        """Allocate memory, and keep it. A refusal is returned as text, not raised."""
         cuda = self._init_cuda()
         pointer = ctypes.c_uint64()
         status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB))
@@ -127,7 +127,7 @@ def _check_status(status: int, call: str) -> None:
 
 
 def main() -> None:
-    """Obey standard input; every answer ends with an empty line."""
+    """Obey the orders on standard input. Every answer ends with an empty line."""
     os.dup2(1, 2)  # so that messages of the driver or cgpu come with the answer that they belong to
     gpu = TenantGpu()
     nvidia_smi = sys.argv[1] if len(sys.argv) > 1 else ""

@@ -35,13 +35,13 @@ APART = (
 def is_possible(given: Options) -> bool:
     """Whether the node's server runs, and the user names no other state directory.
 
-    Without namespaces, the proxies and their files have to be in a directory of the user's.
+    Without namespaces, the proxies and their files must be in a directory of the user's.
     """
     return given.namespaces and is_served(given.state_dir)
 
 
 def is_served(state_dir: str | None) -> bool:
-    """Whether root's server serves a user who names this state directory, or none."""
+    """Whether root's server serves a user who names this state directory, or names none."""
     root = node_state(state_dir)
     try:
         return root is not None and server.is_listening(root)
@@ -52,7 +52,7 @@ def is_served(state_dir: str | None) -> bool:
 def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[str, ...]:
     """Return notes for a session with a server of its own, whose files are in ``state_dir``.
 
-    They say that root's server does not answer, and who else has promised parts of these GPUs.
+    They say if root's server does not answer, and who else has promised parts of these GPUs.
     """
     from cgpu_node import accounts
 
@@ -64,7 +64,7 @@ def describe_accounts(given: Options, state_dir: str, driver_dir: str) -> tuple[
 def read_config_notes() -> tuple[str, ...]:
     """Return a note if the configuration is wrong.
 
-    It is no error: cgpud uses what it read before, or the defaults.
+    This is no error: cgpud uses the configuration that it read before, or the defaults.
     """
     from cgpu_node.settings import config
 
@@ -78,11 +78,11 @@ def read_config_notes() -> tuple[str, ...]:
 def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of the server whose account has the user's sessions.
 
-    That is root's server, if it runs and the user names no other state directory. Else it is the
-    user's own, which is started if need be.
+    That is root's server, if it runs and the user names no other state directory. Otherwise it is
+    the user's own server, which is started if it does not run.
 
     Raises:
-        CgpuError: it refuses, does not start or does not answer.
+        CgpuError: the server refuses, does not start or does not answer.
     """
     from cgpu_node.client import AbsentError, send_request, start_and_send, with_driver
     from cgpu_node.paths import open_state
@@ -98,7 +98,7 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
 
 
 def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
-    """Ask the node's server for a session of this process; it ends with its last process.
+    """Ask the node's server for a session of this process; it lasts until its last process ends.
 
     Args:
         given: the command line; its ``gpus`` are UUIDs.
@@ -109,7 +109,7 @@ def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
 
     Raises:
         CgpuError: there is no room, or the server does not answer.
-        GpuLostError: the server has other GPUs: the facts may be old.
+        GpuLostError: the server has other GPUs, so the facts may be old.
     """
     from cgpu_node.client import send_request
 
@@ -130,7 +130,7 @@ def ask_admission(given: Options, node: Node) -> tuple[str, Request]:
 
 
 def _parse_shares(answer: dict[str, Any]) -> tuple[GpuShare, ...]:
-    """Return the admitted shares; a server of release 0.1 has no names for them."""
+    """Return the admitted shares. A server of release 0.1 sends no names for them."""
     shares = answer.get("shares")
     if shares is None:
         return tuple(GpuShare(index, uuid, cap) for index, uuid, cap in answer["gpus"])

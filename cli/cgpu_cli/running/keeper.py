@@ -1,9 +1,9 @@
 """The keeper of a session: waits for its end, detached from the caller, and gives the share back.
 
-The program replaces our process, so another process has to wait for it. That one is forked twice so
-that the program is not its parent. A killed keeper does no harm: the server, or the next admission,
-removes the session as well. The keeper also starts the server if there is none, so that the program
-has no child that it does not know.
+The program replaces our process, so another process has to wait for it. That process is forked
+twice, so that the program is not its parent. If the keeper is killed, the server or the next
+admission removes the session. The keeper also starts the server if there is none, so that the
+program has no child that it does not know.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def start(state_dir: str, directory: str, driver_dir: str) -> int:
     """Fork the keeper of the session in ``directory``, whose owner is this process.
 
     Returns:
-        A child that ends at once; wait for it, so that the program does not find it.
+        A child that ends at once. Wait for it, so that the program does not find it.
     """
     owner = os.pidfd_open(os.getpid())
     child = os.fork()
@@ -61,7 +61,7 @@ def _keep_session(state_dir: str, directory: str, owner: int, driver_dir: str) -
 
 
 def _is_session_alive(directory: str) -> bool:
-    """Whether anything of the session is left; true if that cannot be seen now."""
+    """Whether anything of the session lives; true if that cannot be seen now."""
     try:
         entry = record.read(directory)
         return entry is not None and is_alive(entry)
@@ -70,7 +70,7 @@ def _is_session_alive(directory: str) -> bool:
 
 
 def _detach_from_caller(owner: int) -> None:
-    """Close all that the caller has open but ``owner``: terminal, pipes, files, directory."""
+    """Close all that the caller has open except ``owner``: terminal, pipes, files, directory."""
     os.chdir("/")
     os.dup2(owner, _STANDARD_FDS)
     null = os.open("/dev/null", os.O_RDWR)

@@ -1,6 +1,6 @@
-"""Admits a session for ``cgpu-run`` and becomes its program.
+"""Admits a session for ``cgpu-run``, and becomes its program.
 
-Its exit code, signals and job control are then the program's own. Design: docs/design/cli.md.
+From then on, exit code, signals and job control are the program's own. Design: docs/design/cli.md.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def launch_program() -> int:
 def _restore_signals() -> None:
     """Undo the interpreter's changes to signals.
 
-    It ignores two, and turns an interrupt into an exception. A signal that was ignored before it
-    started stays ignored.
+    The interpreter ignores two signals, and turns an interrupt into an exception. A signal that was
+    ignored before the interpreter started stays ignored.
     """
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
@@ -114,7 +114,7 @@ def _admit_session(given: Options, environment: dict[str, str]) -> Session:
 def _prepare_session(
     given: Options, environment: dict[str, str], state_dir: str, *, refresh: bool
 ) -> Session:
-    """Return the session, which is not admitted yet if it has GPUs and no directory."""
+    """Return the session. If it has GPUs but no directory, it is not admitted yet."""
     node = load_node(state_dir, given.driver_dir, refresh=refresh)
     uuids = visible.choose_uuids(environment, node, given.gpus)
     if node.gpus and not uuids:
@@ -135,7 +135,7 @@ def _notes_without_gpu(given: Options, environment: dict[str, str]) -> tuple[str
     """Return the notes for a session without a GPU.
 
     Raises:
-        CgpuError: what is asked for would be refused on any GPU.
+        CgpuError: any GPU would refuse what is asked for.
     """
     note = f"{visible.VISIBLE}={printable(environment[visible.VISIBLE])} leaves no GPU"
     asked = parse_variables(options.to_variables(given), lambda: 0, has_units=True)
@@ -151,7 +151,7 @@ def _no_share_error(given: Options) -> CgpuError:
 
 
 def _enter_session(given: Options, session: Session, environment: dict[str, str]) -> str:
-    """Let the program find the session's files. Return a warning for the user, or ""."""
+    """Make the program find the session's files. Return a warning for the user, or ""."""
     reason = "without namespaces"
     if given.namespaces:
         try:
@@ -172,7 +172,7 @@ def _enter_session(given: Options, session: Session, environment: dict[str, str]
 
 
 def _initial_environment() -> dict[str, str]:
-    """Return our initial environment: the interpreter may have added ``LC_CTYPE`` to its own."""
+    """Return our initial environment: the interpreter may have added ``LC_CTYPE`` to its copy."""
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
@@ -180,7 +180,7 @@ def _initial_environment() -> dict[str, str]:
 
 
 def _exec_program(program: list[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the program, found as ``execvp`` finds it."""
+    """Replace this process by the program, which is searched as by ``execvp``."""
     name = program[0]
     folders = [""] if "/" in name else [f"{path}/" for path in os.get_exec_path(environment)]
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -1,4 +1,4 @@
-"""Refuses a driver that a command names while a server shares the GPUs of another one."""
+"""Refuses a driver that a command names if a server shares the GPUs of another driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cgpu_node.facts.node import read_facts
 
 
 def check_conflict(state_dir: str, driver_dir: str | None) -> None:
-    """Refuse a driver other than the server's: its facts would replace those in use.
+    """Refuse another driver than the server's, whose facts would replace those in use.
 
     Args:
         state_dir: the state directory.

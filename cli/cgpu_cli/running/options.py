@@ -35,10 +35,10 @@ FLAGS = ("high-prio", "no-namespaces", "version", "help")
 
 
 class Options(NamedTuple):
-    """The options that the user wrote, checked for form only, and ``program`` with its arguments.
+    """The options as the user wrote them, and ``program`` with its arguments.
 
-    ``policy_word`` is the policy as it was written. ``answer`` is text to print instead of running
-    anything.
+    Only the form of the options is checked. ``policy_word`` is the policy as it was written.
+    ``answer`` is text to print instead of running anything.
     """
 
     mem: str
@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 
 def help_of(name: str) -> str:
-    """Return the usage's text about an option, in the form for ``argparse``."""
+    """Return the text about an option in the usage, in the form for ``argparse``."""
     lines = [line.strip().removeprefix("-h, ") for line in USAGE.splitlines()]
     return (
         next(line for line in lines if line.startswith(f"--{name} "))
@@ -66,10 +66,10 @@ def help_of(name: str) -> str:
 
 
 def parse(arguments: list[str]) -> Options:
-    """Read the options; the first word that is none begins the program.
+    """Read the options. The first word that is no option begins the program.
 
     Raises:
-        CgpuError: an unknown or incomplete option, or no program.
+        CgpuError: an option is unknown or incomplete, or there is no program.
     """
     values: dict[str, str] = {}
     rest = list(arguments)
@@ -95,7 +95,7 @@ def parse(arguments: list[str]) -> Options:
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is an option, or ends the options, so that nobody meant it as a value."""
+    """Whether a word is an option, or the end of options: nobody meant it as a value."""
     known = ("", *VALUES, *FLAGS)
     return word.startswith("--") and word[2:].partition("=")[0] in known
 
@@ -142,7 +142,7 @@ def _choose_answer(values: dict[str, str]) -> str | None:
 
 
 def to_variables(options: Options) -> dict[str, str]:
-    """The container environment that asks for the same, so that one set of rules checks both."""
+    """Return container variables that ask for the same, so that one set of rules checks both."""
     part, slash, whole = options.mem.partition("/")
     if _is_mixed(options.mem):
         part, slash = options.mem, ""
@@ -154,14 +154,14 @@ def to_variables(options: Options) -> dict[str, str]:
 
 
 def _is_mixed(mem: str) -> bool:
-    """Whether each size is of one GPU, as in ``6GiB,6/15``; ``3,1/15`` has one whole for all."""
+    """Whether each size has its own unit or whole, as in 6GiB,6/15; 3,1/15 has one for all."""
     sizes = split_items(mem)
     plain = [each for each in sizes if "/" not in each]
     return len(sizes) - len(plain) > 1 or any(each and not each.isdecimal() for each in plain)
 
 
 def translate_message(message: str, options: Options) -> str:
-    """Return ``message`` about variables as one about options."""
+    """Return ``message``, which is about variables, as one about options."""
     given = to_variables(options)
     mem = f"--mem {printable(options.mem)}"
     names = {

@@ -1,8 +1,8 @@
 """Puts a program under the proxies: with a mount namespace of its own, or with a library path.
 
-With a namespace, the session's base directory is a small tmpfs mounted over the whole state
+With a namespace, the session's base directory is a small tmpfs, mounted over the whole state
 directory. The program sees only its own limits and ledger there. Files in it may be mapped for
-execution, wherever the state directory is (``/run`` is often mounted noexec).
+execution, even if the state directory is on a file system that forbids it (``/run`` often does).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LOADER_DIRECTORIES = (
 )
 _MASKED = "masked"
 _SHARED = ("limits", "ledger")
-# A link of a base directory to itself, in the path by which a proxy needs the real library. In a
-# sandbox that lacks the directory, the loader prints that path, and no code of ours can run: so its
-# name is advice.
+# The name of a link from a base directory to itself. It is in the path by which a proxy needs the
+# real library. In a sandbox that lacks the directory, the loader prints that path, and no code of
+# ours can run. So the name is advice.
 _ADVICE = "bind-this-directory-into-the-sandbox"
 _LOADER_CACHE = "/etc/ld.so.cache"
 
@@ -47,11 +47,11 @@ class Session(NamedTuple):
     """An admitted session, or one without a GPU, which needs no admission.
 
     Attributes:
-        directory: the session's own, ``containers/<id>`` in the state directory of its account;
-            empty without a GPU.
+        directory: the session's directory, ``containers/<id>`` in the state directory of its
+            account; empty without a GPU.
         state_dir: the state directory.
         node: the facts about the node.
-        request: its share.
+        request: the session's share.
     """
 
     directory: str
@@ -61,7 +61,7 @@ class Session(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in an account of the user's own, and not in the node's."""
+        """Whether the session is in an account of the user's own, not in the node's."""
         return self.directory.startswith(f"{self.state_dir}/")
 
 
@@ -70,7 +70,7 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
 
     Args:
         session: the session.
-        environment: the program's.
+        environment: the program's environment.
 
     Raises:
         OSError: the kernel does not allow it; nothing was mounted.
@@ -103,7 +103,7 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
 
 
 def _open_sources(session: Session) -> dict[str, str]:
-    """Return paths to the session's limits and ledger that work where the base covers them."""
+    """Return paths to the session's limits and ledger that work even where the base covers them."""
     if not session.directory:
         return {name: f"{session.state_dir}/{name}" for name in _SHARED}
     files = {name: os.open(f"{session.directory}/{name}", os.O_PATH) for name in _SHARED}
@@ -117,7 +117,7 @@ def _make_empty(base: str) -> None:
 
 
 def _find_libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
-    """Return what covers each driver library (links followed) that a program could find."""
+    """Return for each driver library that a program could find (links followed) what covers it."""
     places = {path: soname for soname, path in node.libraries.items()}
     for folder in driver.SEARCHED_32_BIT:
         for soname in (*driver.PROXIED, driver.OPENCL):
@@ -133,7 +133,7 @@ def _find_libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
 
 
 def _cover_libraries(base: str, places: dict[str, str]) -> None:
-    """Mount its cover over each library."""
+    """Mount over each library what covers it."""
     for path, cover in places.items():
         namespaces.bind_mount(
             f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path
@@ -164,7 +164,7 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
 
 
 def loader_finds(folder: str) -> bool:
-    """Whether programs find the driver libraries of ``folder`` by themselves."""
+    """Whether programs find the driver libraries in ``folder`` without help."""
     if folder in _LOADER_DIRECTORIES:
         return True
     try:
@@ -175,7 +175,7 @@ def loader_finds(folder: str) -> bool:
 
 
 def set_environment(environment: dict[str, str], session: Session) -> None:
-    """Set the program's variables: its GPUs, in order, and an unusual driver directory."""
+    """Set the program's variables: its GPUs in order, and an unusual driver directory."""
     visible.set_variables(environment, session.request.gpus, session.node)
     if not loader_finds(session.node.driver_dir):
         _prepend_path(environment, session.node.driver_dir)
@@ -190,7 +190,7 @@ def _load_proxies(base: str) -> dict[str, bytes]:
     """Return the proxies for a base directory.
 
     Raises:
-        CgpuError: they were not built, or the directory's name is too long for them.
+        CgpuError: the proxies were not built, or the directory's name is too long for them.
     """
     found = {}
     try:

@@ -32,12 +32,12 @@ _LONGEST_NUMBER = 4
 
 
 def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None) -> list[str]:
-    """Return the UUIDs of a session's GPUs, in its order.
+    """Return the UUIDs of a session's GPUs, in the session's order.
 
     Args:
-        environment: of the caller.
+        environment: the caller's environment.
         node: the facts about the node.
-        listed: ``--gpus``; None: all that the environment leaves.
+        listed: ``--gpus``; None: all GPUs that the environment leaves.
 
     Raises:
         CgpuError: ``listed`` is wrong or names a GPU that the environment leaves out, or the
@@ -68,7 +68,7 @@ def choose_uuids(environment: Mapping[str, str], node: Node, listed: str | None)
 
 
 def set_variables(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -> None:
-    """Name a session's GPUs by their NVML numbers; without GPUs, change no variable."""
+    """Name a session's GPUs by their NVML numbers. Without GPUs, change no variable."""
     numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
     named = ",".join(str(numbers[share.uuid]) for share in shares)
     if named:
@@ -92,7 +92,7 @@ def _list_visible(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
 
 
 def _sort_by_cuda(node: Node) -> list[NodeGpu]:
-    """Return the GPUs as CUDA numbers them; as NVML does, if CUDA's order is not known of all."""
+    """Return the GPUs in CUDA's order; in NVML's, if CUDA's is not known of all of them."""
     rank = {uuid: number for number, uuid in enumerate(node.cuda_order)}
     if any(gpu.uuid not in rank for gpu in node.gpus):
         return list(node.gpus)

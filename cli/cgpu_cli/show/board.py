@@ -76,10 +76,10 @@ Refused       requests for memory that did not fit
 
 
 class Columns(DataTable[Text]):
-    """A table that hides a column if not all of it fits: half a number is another number."""
+    """A table that hides a column if it does not fit whole: half a number is another number."""
 
     def _column_ends(self) -> list[int]:
-        """Return the end of each column in cells from the left, after the left end of the first."""
+        """Return where each column ends, in cells from the left end of the first column."""
         widths = (column.get_render_width(self) for column in self.ordered_columns)
         return [*accumulate(widths, initial=0)]
 
@@ -107,7 +107,7 @@ class Columns(DataTable[Text]):
 
 
 class Board(App[None]):
-    """Shows what ``look`` returns, every ``seconds``; ``is_ascii``: draws with ASCII only."""
+    """Shows what ``look`` returns, every ``seconds``. ``is_ascii``: draws with ASCII only."""
 
     TITLE = "cgpu top"
     ENABLE_COMMAND_PALETTE = False
@@ -162,7 +162,7 @@ class Board(App[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Begin to refresh. The end restores the terminal, whatever its cause."""
+        """Begin to refresh. However the program ends, the terminal is restored."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=_SIGNALLED + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
@@ -187,13 +187,13 @@ class Board(App[None]):
             self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 
     def look_again(self) -> None:
-        """Refresh, unless it is paused or the last refresh is not over."""
+        """Refresh, unless the screen is paused or the last refresh still runs."""
         if not self._paused and not any(self.workers):
             self.fetch_usage()
 
     @work(thread=True)
     def fetch_usage(self) -> None:
-        """Read who uses what, in a thread: a node that does not answer must not block the keys."""
+        """Read the usage in a thread: a node that does not answer must not block the keys."""
         try:
             usage = self._look()
         except CgpuError as error:
@@ -204,7 +204,7 @@ class Board(App[None]):
             self.call_from_thread(self._show_if_mounted, partial(self._show_usage, usage))
 
     def _show_if_mounted(self, show: Callable[[], None]) -> None:
-        """Show it, unless the screen, or a part of it, has ended meanwhile."""
+        """Call ``show``, unless the screen or a part of it has ended meanwhile."""
         if len(self.query("#gpus, #state, #containers")) == _PARTS:
             show()
 
@@ -232,7 +232,7 @@ class Board(App[None]):
         self._show_state("")
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """Sort by the column whose head was clicked; a second click reverses the order."""
+        """Sort by the column whose head was clicked. A second click reverses the order."""
         order = _COLUMNS[str(event.column_key.value)]
         if order == self._order:
             self.action_reverse()
@@ -284,7 +284,7 @@ class Board(App[None]):
 
 
 def _format_panel(gpu: GpuTotals, width: int) -> Text:
-    """Return three lines; with bars of `_SHORT` none is longer than 72 columns."""
+    """Return the three lines of a GPU. With bars of `_SHORT`, none is longer than 72 columns."""
     share, is_whole = _choose_compute(gpu)
     text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
     text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
@@ -336,7 +336,7 @@ def _format_count(number: int | None) -> str:
 
 
 def _choose_compute(gpu: GpuTotals) -> tuple[float | None, bool]:
-    """Return the containers' use and False or, if it is not measured, the GPU's use and True."""
+    """Return the containers' use and False; if it is not measured, the GPU's use and True."""
     measured = gpu.measured_percent
     return (gpu.utilisation_percent, True) if measured is None else (measured, False)
 

@@ -22,7 +22,7 @@ _PERCENT, _SIZE = "%", "MiB"
 
 
 class FieldSource(NamedTuple):
-    """The source of a field; None if this kind of row does not have it."""
+    """The source of a field's value; None if rows of this kind lack the field."""
 
     usage: Usage
     gpu: GpuTotals
@@ -150,7 +150,7 @@ def _list_apps(usage: Usage) -> Iterator[FieldSource]:
 
 
 class Query(NamedTuple):
-    """An option: its fields, how its rows are listed, and what they are in words."""
+    """An option: its fields, how to list its rows, and what the rows are, in words."""
 
     known: Mapping[str, Field]
     rows: Callable[[Usage], Iterator[FieldSource]]
@@ -171,7 +171,7 @@ class FieldSelection(NamedTuple):
     names: list[str]
 
     def format_lines(self, usage: Usage, form: Form) -> Iterator[str]:
-        """Yield the header, if wanted, and the rows."""
+        """Yield the header, if it is wanted, and the rows."""
         fields = [self.query.known[name] for name in self.names]
         if form.has_header:
             yield ", ".join(map(_format_head, self.names, fields))
@@ -223,7 +223,7 @@ def _format_cell(field: Field, row: FieldSource, form: Form) -> str:
 
 
 def _read_utilisation(gpu: GpuTotals) -> int | None:
-    """Return the driver's own figure, as nvidia-smi; if it is not known, the measured one."""
+    """Return the driver's own figure, as nvidia-smi does; if there is none, the measured one."""
     known = gpu.utilisation_percent
     percent = gpu.measured_percent if known is None else known
     return None if percent is None else round(percent)
@@ -234,7 +234,7 @@ def _round_percent(percent: float | None) -> float | None:
 
 
 def _read_program(pid: int) -> str | None:
-    """Return the first word of its command line; None if that cannot be read."""
+    """Return the first word of a process's command line; None if it cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read(1 << 12).partition(b"\0")[0].decode(errors="replace")

@@ -1,7 +1,7 @@
 """Reads the node's use for ``cgpu-smi`` and ``cgpu top``, from the server's description.
 
-A user who may read the state directory needs no server: if none runs, or if it does not answer, the
-containers' own files are read.
+A user who may read the state directory needs no server: if none runs or answers, the containers'
+own files are read.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def query_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
         driver_dir: the directory of the driver's libraries that the user named.
 
     Raises:
-        CgpuError: no state directory or no driver, root's server refuses, or the server shares the
-            GPUs of another driver than ``driver_dir``.
+        CgpuError: there is no state directory or no driver, root's server refuses, or the server
+            shares the GPUs of another driver than ``driver_dir``.
     """
     usage = _query_accounts(state_dir, driver_dir)
     found = accounts.find_other_accounts(
@@ -52,9 +52,9 @@ def _query_accounts(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def query_usage_once(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """Return who uses the GPUs; ask the driver about others if the server does not know them.
+    """Return who uses the GPUs, and ask the driver about others if the server does not know them.
 
-    The server does not know others on a GPU while it has no container there.
+    While no container is on a GPU, the server does not know who else uses it.
     """
     usage = query_usage(state_dir, driver_dir)
     unknown = {gpu.uuid for gpu in usage.gpus if gpu.foreign_bytes is None and gpu.others is None}
@@ -64,7 +64,7 @@ def query_usage_once(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _sum_foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
-    """Return the memory of each GPU that processes outside containers hold, if it is known."""
+    """Return how much of each GPU processes outside containers hold, if it is known."""
     from cgpu_node.facts.discovery import read_holders
 
     known = {gpu.uuid: gpu.foreign_bytes for gpu in usage.gpus if gpu.foreign_bytes is not None}
@@ -76,7 +76,7 @@ def _sum_foreign(usage: Usage, unknown: Collection[str]) -> dict[str, int]:
 
 
 def _query_own_account(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """Return the use in the account that the user may read; for root, in the node's."""
+    """Return the use in the account that the user may read; root reads the node's."""
     state = open_state(state_dir)
     try:
         usage = _ask_usage(state, driver_dir)
@@ -112,7 +112,7 @@ def _check_driver(usage: Usage, state_dir: str, driver_dir: str | None) -> None:
 
 
 def _own_account() -> tuple[str, ...]:
-    """Return a note on the user's sessions outside the node's account, such as older ones."""
+    """Return a note on the user's sessions that the node's account lacks, such as older ones."""
     state = default_state_dir()
     if not os.path.isdir(f"{state}/containers"):
         return ()

@@ -18,7 +18,7 @@ class Plain(LineFilter):
     """Replaces frames and bars by similar characters, and all others by question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the segments of a line; each keeps its width."""
+        """Return the segments of a line. Each keeps its width."""
         del background  # colours stay
         return [Segment(_to_ascii(text), style, control) for text, style, control in segments]
 

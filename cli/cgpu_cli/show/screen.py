@@ -13,11 +13,11 @@ from cgpu_env import parse_environment
 
 
 def is_ascii() -> bool:
-    """Whether the locale has only ASCII, so that nothing else is drawn.
+    """Whether the locale has only ASCII, so that nothing else may be drawn.
 
-    Under C and POSIX Python still writes UTF-8; only its UTF-8 mode shows that it is such a locale.
-    From 3.15 on, Python is in that mode under every locale. Then the locale's encoding shows it,
-    unless Python has replaced the locale by one in UTF-8.
+    Under the locales C and POSIX, Python writes UTF-8 nevertheless. Up to 3.14, its UTF-8 mode
+    tells them from others. From 3.15 on, that mode is on under every locale, and the locale's
+    encoding tells them, unless Python has replaced the locale by one with UTF-8.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     is_c = bool(sys.flags.utf8_mode) and "PYTHONUTF8" not in os.environ
@@ -27,15 +27,15 @@ def is_ascii() -> bool:
 
 
 def _is_coerced() -> bool:
-    """Whether Python has replaced the locale: it sets ``LC_CTYPE`` then (PEP 538)."""
+    """Whether Python has replaced the locale. If so, it has set ``LC_CTYPE`` (PEP 538)."""
     with open("/proc/self/environ", "rb") as file:
         given = parse_environment(os.fsdecode(file.read()).split("\0"))
     return given.get("LC_CTYPE") != os.environ.get("LC_CTYPE")
 
 
 class Screen(Console):
-    """A console that raises, as ``print`` does, when its reader has gone away."""
+    """A console that raises an error when its reader has gone away, as ``print`` does."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raise the error that rich is handling; its own method ends the program."""
+        """Raise the error that rich is handling. Its own method would end the program."""
         raise  # noqa: PLE0704 (BrokenPipeError)

@@ -20,7 +20,7 @@ _LONGEST_FOLDED = 40
 
 
 def print_tables(usage: Usage) -> None:
-    """Print a table for each GPU. A lost GPU without containers has a note only."""
+    """Print a table for each GPU. For a lost GPU without containers, print only a note."""
     from cgpu_cli.show.screen import Screen, is_ascii
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
@@ -32,7 +32,7 @@ def print_tables(usage: Usage) -> None:
 
 
 def _build_table(usage: Usage, gpu: GpuTotals, width: int, *, more: str) -> Table:
-    """Build a GPU's table. ``more`` ends a name that is cut; Rich writes its own at the edge."""
+    """Build a GPU's table. ``more`` ends a name that is cut; Rich's own end is at the edge."""
     from rich import box
     from rich.table import Table
 
@@ -95,7 +95,7 @@ def _format_compute(compute: Compute | None) -> str:
 
 
 def format_title(use: Use) -> str:
-    """Return the name that people use; for a session, its command line without folders."""
+    """Return the container's name; for a session, its command line without folders."""
     if use.kind == "container":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)

@@ -1,4 +1,4 @@
-"""The rows of ``cgpu top``: the containers at each refresh, their changes, their order."""
+"""The rows of ``cgpu top``: the containers at each refresh, how they change, and their order."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Row(NamedTuple):
     """A container on one GPU.
 
     Attributes:
-        key: what distinguishes it from all other rows.
-        id: of the container; nothing if the row is of all that are not shown one by one.
+        key: what distinguishes the row from all other rows.
+        id: the container's id; empty for the row of all containers that are not shown one by one.
         name: what people call it.
-        gpu: index on the node.
-        weight: among those that compute.
-        high_priority: whether its kernels go first.
+        gpu: the GPU's index on the node.
+        weight: its compute weight.
+        high_priority: whether it has high priority.
         compute: percent of the GPU's time in the last second; None if it is not known.
         is_estimate: whether ``compute`` is an estimate.
-        limit: percent that it may have; None for one that has just ended.
+        limit: percent that it may have; None for a container that has just ended.
         throttled: percent of the time since the last refresh in which it waited for its turn.
         used: bytes that it holds.
         cap: bytes that it may hold.
-        refused: requests for memory that did not fit; None if that is not shown.
-        processes: the number that hold memory; likewise.
+        refused: how many requests for memory did not fit; None if that is not shown.
+        processes: how many processes hold memory; None if that is not shown.
         history: earlier values of ``compute``, the latest last.
     """
 
@@ -80,7 +80,7 @@ class Trend:
         self._histories: dict[str, deque[float | None]] = {}
 
     def make_rows(self, usage: Usage) -> list[Row]:
-        """Return the rows of this refresh; containers that are not in it are forgotten."""
+        """Return the rows of this refresh. Containers that are not in it are forgotten."""
         now = self._clock()
         found = [self._make_row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
         found += [
@@ -115,7 +115,7 @@ class Trend:
         )
 
     def _remember_compute(self, key: str, compute: float | None) -> tuple[float | None, ...]:
-        """Add a value to a row's history, and return that, the latest last."""
+        """Add a value to a row's history, and return the history, the latest value last."""
         history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
         history.append(compute)
         return tuple(history)
@@ -155,14 +155,14 @@ class Trend:
 
 
 def draw_bar(percent: float, width: int) -> str:
-    """Return a bar of ``width`` cells, to an eighth of a cell."""
+    """Return a bar of ``width`` cells, exact to an eighth of a cell."""
     eighths = round(max(0, min(percent, _PERCENT)) / _PERCENT * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def draw_sparks(history: tuple[float | None, ...], width: int) -> str:
-    """Return the latest values as bars of one cell each; a gap if a value was not measured."""
+    """Return the latest values as bars of one cell each, with a gap for a value that is unknown."""
     latest = history[-width:]
     return "".join(map(_draw_spark, latest)).rjust(width)
 

@@ -19,7 +19,7 @@ def parse_seconds(word: str) -> float:
     """Parse the time between two refreshes from a command line.
 
     Raises:
-        ArgumentTypeError: it is no such time.
+        ArgumentTypeError: ``word`` is no such time.
     """
     with contextlib.suppress(ValueError):
         value = float(word)
@@ -44,7 +44,7 @@ def filter_usage(usage: Usage, words: Sequence[str] | None) -> Usage:
     """Return the use of the GPUs and containers that ``words`` mean; None: of all.
 
     Raises:
-        CgpuError: a word means neither, or several.
+        CgpuError: a word means no GPU and no container, or several.
     """
     if words is None:
         return usage

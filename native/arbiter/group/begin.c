@@ -6,7 +6,7 @@
 /* A GPU stays free for at most this long for a container that waits for another GPU as well. */
 #define KEEP_FREE_NS CGPU_MS
 
-/* Whether MEMBER's work on GPU goes on and its end is not in sight. */
+/* Whether MEMBER's work on GPU goes on and will not end soon. */
 static bool
 is_draining(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
             uint64_t now)
@@ -18,8 +18,8 @@ is_draining(const struct cgpu_group *group, const struct cgpu_member *member, ui
 }
 
 /*
- * Whether NEXT may have GPU. Not while another container, whose work on GPU has ended, waits for
- * GPU and still has work on another GPU: that work may wait for the launch that waits here.
+ * Whether NEXT may have GPU. It may not while another container waits for GPU, and that container's
+ * work on another GPU is overdue or due within KEEP_FREE_NS: the work may wait for that launch.
  */
 static bool
 is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next, uint64_t now)
@@ -70,7 +70,7 @@ may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, b
     return !cgpu_tenant_is_draining(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
-/* Whether all GPUs that MEMBER needs are free and, if DUE, it is its turn on each. */
+/* Whether all GPUs that MEMBER needs are free. DUE: and its turn has come on each of them. */
 static bool
 is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bool due,
             uint64_t now)
@@ -92,7 +92,7 @@ is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bo
     return waits;
 }
 
-/* The order of members that could have all they need. */
+/* What decides the order of members that can have all they need. */
 struct rank {
     bool high;
     uint64_t since_ns;
@@ -160,7 +160,7 @@ wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
     return gpus;
 }
 
-/* Give MEMBER the same lead over those charged least on each of GPUS. */
+/* On each of GPUS, put MEMBER equally far ahead of the container that was charged least. */
 static void
 share_lead(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpus)
 {
@@ -185,10 +185,10 @@ share_lead(struct cgpu_group *group, const struct cgpu_member *member, uint32_t 
 }
 
 /*
- * Before MEMBER is let in on several GPUs at once: set off what each container owes on one of them
- * against what it is owed on another, if all containers that want one of these GPUs want all of
- * them. Otherwise nobody could repay on one GPU without running into debt on another, and a turn
- * would last until its container is behind nowhere.
+ * Before MEMBER is let in on several GPUs: for each container, set off what it owes on one of them
+ * against what it is owed on another. This needs that all containers that want one of these GPUs
+ * want all of them. Otherwise a container that repays on one GPU would run into debt on another,
+ * and turns would last until their containers are behind nowhere.
  */
 static void
 set_off(struct cgpu_group *group, const struct cgpu_member *member)
@@ -234,9 +234,9 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, uint64
 }
 
 /*
- * Open NEXT's gate (-1: nobody's) on GPU only, if what runs there allows it. GPU counts as taken
- * even if not. No container may have got GPU together with others. Returns whether the gate was
- * opened.
+ * Open NEXT's gate (-1: nobody's) on GPU only, if the work there allows it. GPU counts as taken
+ * even if the gate stays closed. The caller has checked that GPU is left over. Returns whether the
+ * gate was opened.
  */
 static bool
 open_alone(struct cgpu_group *group, uint32_t gpu, int next, uint64_t now)
@@ -273,8 +273,8 @@ next_alone(const struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 /*
- * Let in those whose turn it is, then those that can have all their GPUs while others cannot.
- * Returns whether any was let in.
+ * Let in the containers whose turn has come. Then let in those that can have all their GPUs, while
+ * others cannot. Returns whether any was let in.
  */
 static bool
 begin_some(struct cgpu_group *group, uint64_t now)

@@ -1,7 +1,7 @@
 /* When a container gives its GPUs back: see group.h. */
 #include "arbiter/group/parts.h"
 
-/* How often its turn is extended. After that the others go on beside its work. */
+/* How often a turn is extended. After that, others are let in beside its work. */
 enum { GO_ON_TIMES = 8 };
 
 static bool
@@ -34,7 +34,7 @@ cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *membe
     return next;
 }
 
-/* Whether MEMBER has to give GPU back: another one waits, or waiting uses up MEMBER's ceiling. */
+/* Whether MEMBER must give GPU back: another one waits, or the time counts against its ceiling. */
 static bool
 is_pressed(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
            uint64_t now)
@@ -126,7 +126,7 @@ cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *
     return tenant->closed_ns + left + left / 2 + CGPU_OVERLAP_NS;
 }
 
-/* Whether a thread of MEMBER waits for another GPU than GPU. *FREE: MEMBER could have that one. */
+/* Whether a thread of MEMBER waits for another GPU than GPU. *FREE: such a GPU has no holder. */
 static bool
 waits_elsewhere(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
                 bool *free)
@@ -158,8 +158,8 @@ note_meeting(const struct cgpu_group *group, const struct cgpu_member *member, u
 }
 
 /*
- * Extend MEMBER's turn on its GPUs: the second time for twice as long, and so on, to get out of
- * step with its kernels.
+ * Extend MEMBER's turn on its GPUs, by TIMES the usual time. It grows each time, so that gates do
+ * not keep closing between the same kernels.
  */
 static void
 go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times, uint64_t now)
@@ -177,9 +177,9 @@ go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times
 }
 
 /*
- * Help MEMBER, if its gates closed between a launch on GPU and its peer on another one: give it
- * both for a while longer. If that does not help, or others have the other GPU, stop waiting for
- * its work.
+ * Help MEMBER if its gates closed between a launch on GPU and its peer on another one: extend its
+ * turn on both. If that was tried often enough, or others hold the other GPU, stop waiting for its
+ * work.
  */
 static void
 help(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu, uint64_t now)

@@ -6,8 +6,8 @@
 #include "arbiter/group/parts.h"
 
 /*
- * The member for CONTAINER on GPU, new if need be. A container should be on a GPU once; if it is
- * there twice, each is a member of its own.
+ * The member for CONTAINER on GPU, a new one if there is none. If a container is on a GPU twice,
+ * which should not happen, each has a member of its own.
  */
 static struct cgpu_member *
 member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
@@ -39,8 +39,8 @@ add_members(struct cgpu_group *group, uint32_t gpu)
 }
 
 /*
- * Find the members. Only GPUs that take turns have members, and may have a holder: the others
- * decide for themselves.
+ * Find the members. A GPU without turns decides for itself: it has no members, and its holder does
+ * not count here.
  */
 static void
 begin_step(struct cgpu_group *group, uint64_t now)
@@ -65,7 +65,7 @@ begin_step(struct cgpu_group *group, uint64_t now)
     }
 }
 
-/* When the holder of GPU gives way to a container that waits for another GPU too. */
+/* When the holder of GPU gives way to a container that also waits for another GPU. */
 static uint64_t
 holder_poll_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
 {

@@ -2,12 +2,12 @@
  * GPUs whose containers overlap: they take turns together.
  *
  * Processes of one container on several GPUs often wait for each other: a kernel runs until its
- * peer's kernel on another GPU runs too. If each GPU took turns by itself, such a container would
- * wait for one GPU while it holds the other, and nobody would make progress. So a container gets
- * all GPUs that it needs at once, and gives them back at once. Each GPU still decides by itself
- * what a container pays, its rounds and its ceiling.
+ * peer on another GPU runs too. If each GPU took turns by itself, such a container would wait for
+ * one GPU while it holds the other, and nobody would make progress. So a container gets all GPUs
+ * that it needs at once, and gives them back at once. What it pays, its rounds and its ceiling
+ * remain per GPU.
  *
- * It is a state machine like arbiter.h: both the server's thread and the model run it.
+ * A group is a state machine like arbiter.h. The server's thread and the model run it.
  */
 #ifndef CGPU_GROUP_H
 #define CGPU_GROUP_H
@@ -24,7 +24,7 @@ struct cgpu_member {
     uint32_t gpus; /* how many */
 };
 
-/* Zero it, then set the number of GPUs and their arbiters. */
+/* To begin, all zeros except the number of GPUs and their arbiters. */
 struct cgpu_group {
     uint32_t count;
     struct cgpu_arbiter *gpus[CGPU_MAX_GPUS];
@@ -36,8 +36,8 @@ struct cgpu_group {
 };
 
 /*
- * As cgpu_arbiter_step, for all GPUs: DEMANDS and GATES are by GPU, then by index there. A group of
- * one GPU just runs its arbiter.
+ * The step of all GPUs, as cgpu_arbiter_step: DEMANDS and GATES are by GPU, then by index there.
+ * For one GPU it is the same as the step of its arbiter.
  */
 uint64_t cgpu_group_step(struct cgpu_group *group, uint64_t now,
                          const struct cgpu_demand (*demands)[CGPU_MAX_TENANTS],

@@ -37,8 +37,8 @@ cgpu_member_needs(const struct cgpu_group *group, const struct cgpu_member *memb
 }
 
 /*
- * Whether TENANT's processes were lately seen to wait for each other: one GPU alone is no use to
- * it.
+ * Whether TENANT's processes were lately seen to wait for each other, so that one GPU alone is of
+ * no use.
  */
 static inline bool
 cgpu_tenant_meets(const struct cgpu_tenant *tenant, uint64_t now)
@@ -64,15 +64,15 @@ void cgpu_group_begin(struct cgpu_group *group, uint64_t now);
 /* end.c */
 void cgpu_group_end(struct cgpu_group *group, uint64_t now);
 /*
- * The index of the container that would have GPU if MEMBER gave it back; -1: nobody. It need not
- * wait for GPU itself.
+ * The index of the container that would have GPU next if MEMBER gave it back; -1: nobody. That
+ * container may only be waiting for another GPU.
  */
 int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
                      uint64_t now);
 /*
- * When MEMBER's work on GPU is overdue: late by half of its expected time and a little more. If a
- * peer waits at a gate then, the work is assumed to wait for that peer. UINT64_MAX: it does not
- * drain there.
+ * When MEMBER's work on GPU is overdue: half of its expected time and a little more have passed
+ * since its expected end. If a thread of MEMBER then waits at another gate, the work is assumed to
+ * wait for that thread's launch. UINT64_MAX: MEMBER does not drain there.
  */
 uint64_t cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,
                                uint32_t gpu);

@@ -1,12 +1,12 @@
 /*
  * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
- * whose turns go together (group/group.h) have one thread.
+ * that take turns together (group/group.h) have one thread.
  *
  * The thread maps the containers' limits to write gates, heartbeat and figures. It reads their
  * ledgers with pread, because a container may truncate its ledger. It sleeps until the arbiter's
- * next time, or until a container rings (a futex word in each ledger, waited on together; without
- * futex_waitv, before Linux 5.16, it polls every millisecond while two containers run). No call
- * holds the Python interpreter's lock for long.
+ * next time, or until a container rings a bell: a futex word in its ledger. It waits for all bells
+ * at once; without futex_waitv, before Linux 5.16, it polls every millisecond while two containers
+ * run. No call holds the Python interpreter's lock for long.
  */
 #ifndef CGPU_ARBITRATION_H
 #define CGPU_ARBITRATION_H
@@ -30,15 +30,14 @@ struct cgpu_arbitration_figures {
 int cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
                            struct cgpu_arbitration **out);
 /*
- * Stop. Gates stay as they are: processes fall back to their own share until someone else
- * arbitrates.
+ * Stop the thread. Gates stay as they are; after a while, processes fall back to their own share
+ * until another server arbitrates.
  */
 void cgpu_arbitration_stop(struct cgpu_arbitration *arbitration);
 
 /*
  * Let these GPUs take turns together from now on, and with no other GPU. CGPU_EIO if no thread can
- * be created: then nothing has changed. Must not run at the same time as another call for one of
- * them.
+ * be created: then nothing has changed. No other call for one of them may run at the same time.
  */
 int cgpu_arbitration_join(struct cgpu_arbitration **arbitrations, uint32_t count);
 
@@ -53,8 +52,8 @@ int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limit
                          const char *ledger, uint32_t number, uint32_t weight,
                          uint32_t high_priority, uint32_t *key);
 /*
- * Decide from now on: all containers that run already have been added. Until then gates close as
- * their containers are added, because an earlier arbiter may have let them in, and none opens.
+ * Decide from now on; the caller has added all running containers. Before this call no gate opens,
+ * and gates close as their containers are added, because an earlier arbiter may have opened them.
  */
 void cgpu_arbitration_begin(struct cgpu_arbitration *arbitration);
 int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,

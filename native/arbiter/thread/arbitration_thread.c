@@ -2,8 +2,8 @@
  * The arbitration thread of one or more GPUs: it samples the containers, decides, stores the gates,
  * and sleeps.
  *
- * Gates are closed first, and all containers are read again before another gate is opened: a
- * process may have been let in just before its gate was closed, and its ledger then shows that.
+ * It closes gates first, and reads all containers again before it opens one. A process may have
+ * been let in just before its gate was closed; its ledger then shows that.
  */
 #define _GNU_SOURCE 1
 
@@ -23,7 +23,9 @@
 #include "helper_thread.h"
 #include "watch.h"
 
-/* How often to check for a dead process, which rings no bell, when its work should have ended. */
+/*
+ * How often to check for a dead process while work should have ended: such a process rings no bell.
+ */
 #define DRAIN_NS UINT64_C(5000000)
 /* How often to check if not all bells wake the thread. */
 #define POLL_NS UINT64_C(1000000)
@@ -82,10 +84,7 @@ store_all(struct cgpu_arbitration_thread *thread, enum cgpu_gate (*gates)[CGPU_M
     return changed;
 }
 
-/*
- * Skip the time for which the server was stopped or starved, so that containers continued without
- * it.
- */
+/* Skip the time in which the server was stopped or had no processor: containers ran without it. */
 static void
 skip_absence(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -114,7 +113,7 @@ decide(struct cgpu_arbitration_thread *thread)
         thread->allowed_ns = cgpu_budget_spend(&thread->budget, thread->group.count, now);
         /* a gate is stored with a full fence, before the ledgers are read again */
         if (store_all(thread, gates, false) == 0) {
-            /* whoever comes in now rings after the bells were read */
+            /* a process that launches from now on rings after its bell was read */
             (void)store_all(thread, gates, true);
             return next;
         }
@@ -135,9 +134,7 @@ publish_gpu(struct cgpu_arbitration *arbitration, uint64_t now)
     }
 }
 
-/*
- * Publish the figures, but not at every step: processes read the same cache line with every launch.
- */
+/* Publish the figures, but not at each step: processes read the same cache line at each launch. */
 static void
 publish(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -243,7 +240,10 @@ rest(struct cgpu_arbitration_thread *thread, uint64_t next)
     if (thread->allowed_ns > now) {
         until = thread->allowed_ns; /* a ring before then is seen then */
     } else {
-        /* until all containers are added nobody reads the bells, and old rings would wake us */
+        /*
+         * until all containers are added, nobody reads the bells, so old rings would wake the
+         * thread
+         */
         polling = has_begun(thread) && !add_all_bells(thread, &watch);
         until = wake_time(thread, next, now, polling);
     }
@@ -261,8 +261,8 @@ run(void *argument)
     prctl(PR_SET_NAME, "cgpu-arbiter");
     prctl(PR_SET_TIMERSLACK, 1); /* else every sleep may be 50 us longer */
     /*
-     * Raise the thread's priority: while it waits for a processor, so does a GPU. Without
-     * permission, do without.
+     * Raise the thread's priority, because a GPU waits while this thread waits for a processor.
+     * Without permission for that, the thread keeps its priority.
      */
     (void)setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&thread->mutex);

@@ -12,7 +12,10 @@
 #include "arbiter/thread/arbitration.h"
 #include "arbiter/thread/container.h"
 
-/* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
+/*
+ * How often to write the heartbeat. A process takes an arbiter without one for gone after
+ * CGPU_FALLBACK_AFTER_NS.
+ */
 #define CGPU_ARBITRATION_HEARTBEAT_NS UINT64_C(50000000)
 
 /* One GPU. */
@@ -44,11 +47,11 @@ struct cgpu_arbitration_thread {
 
 /* Start a thread, which has no GPU yet. NULL and errno if no thread can be created. */
 struct cgpu_arbitration_thread *cgpu_arbitration_thread_start(void);
-/* Stop the thread, which must have no GPU any more. */
+/* Stop the thread. It must have no GPU any more. */
 void cgpu_arbitration_thread_stop(struct cgpu_arbitration_thread *thread);
 /* Make the thread run a step at once. The caller holds the mutex and has changed something. */
 void cgpu_arbitration_thread_announce(struct cgpu_arbitration_thread *thread);
-/* Add its CPU time since the last call to the figures of its GPUs. */
+/* Add the thread's CPU time since the last call to the figures of its GPUs. */
 void cgpu_arbitration_thread_account(struct cgpu_arbitration_thread *thread);
 
 #endif

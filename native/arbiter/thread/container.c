@@ -23,16 +23,15 @@
 #define ASK_LATE_NS UINT64_C(200000)
 
 /*
- * How many processes may be checked in one sample: a container may report that all its works are
- * busy.
+ * How many processes may be checked in one sample: a container may claim that all of them are busy.
  */
 enum { ASKS = 16 };
 
 /*
- * To answer whether a process lives, the kernel walks all locks that the container holds on its
- * file: 12 us for a thousand. Questions may take 1/32 of the time; some unused time is saved. Other
- * containers wait meanwhile, so a long question costs more than its length: after one of 1 ms the
- * next may come 350 ms later. The pause is never longer than a minute.
+ * To check that a process lives, the kernel walks all locks that the container holds on its ledger:
+ * 12 us for a thousand. All checks together may take 1/ASK_TIMES of the time; at most SPARE_NS of
+ * unused time is saved. Other containers wait during a check, so a long one costs a longer pause:
+ * up to 350 ms after a check of 1 ms. No check costs more than MOST_NS.
  */
 #define COSTLY_NS UINT64_C(100000)
 #define SPARE_NS  UINT64_C(20000000)
@@ -166,10 +165,7 @@ cgpu_container_close(struct cgpu_container *container)
     errno = saved;
 }
 
-/*
- * Read from the ledger. If it was truncated once, it is never trusted again, whatever happens to it
- * later.
- */
+/* Read from the ledger. A ledger that was truncated once is never trusted again. */
 static bool
 read_ledger(struct cgpu_container *container, void *out, size_t size, size_t offset)
 {
@@ -233,8 +229,8 @@ ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
 
 /*
  * Whether WORK's process lives. The check costs two system calls, so its result is kept for a
- * while; for a shorter while if WORK should have ended by now, because somebody may be waiting for
- * a dead process.
+ * while; for a shorter one if WORK should have ended by now, because others may be waiting for a
+ * dead process.
  */
 static bool
 is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
@@ -269,7 +265,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
         return;
     }
-    /* processes of one container wait for each other: the least is that of the GPU */
+    /* processes of one container wait for each other, so the least lag is the GPU's */
     if (work->lag_ns != 0 && (out->lag_ns == 0 || work->lag_ns < out->lag_ns)) {
         out->lag_ns = work->lag_ns;
     }
@@ -288,7 +284,10 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     out->processes += 1;
 }
 
-/* Read the bell, before everything else, and what has stalled since the last sample. */
+/*
+ * Read the GPU's entry: the bell, before everything else is read, and what stalled since the last
+ * sample.
+ */
 static bool
 read_gpu(struct cgpu_container *container)
 {
@@ -348,7 +347,7 @@ cgpu_container_sample(struct cgpu_container *container, uint64_t now, struct cgp
 uint32_t
 cgpu_container_gate(const struct cgpu_container *container)
 {
-    /* relaxed: nobody else writes it */
+    /* relaxed: only this thread writes it */
     return __atomic_load_n(&container->entry->gate, __ATOMIC_RELAXED);
 }
 
@@ -357,9 +356,9 @@ cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, 
 {
     uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
 
-    /* relaxed: known before the gate is */
+    /* relaxed: the gate is stored after it */
     __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
-    /* seq_cst: what the ledger shows from now on tells whether a process was still let in */
+    /* seq_cst: if a process was still let in, its ledger shows that from now on */
     __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
     cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
 }
@@ -379,7 +378,7 @@ cgpu_container_bell(const struct cgpu_container *container)
     return &((struct cgpu_ledger_file *)container->bells)->gpus[container->number].bell;
 }
 
-/* relaxed, all stores but the last: each is a figure by itself */
+/* All stores but the last are relaxed: each figure stands for itself. */
 void
 cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenant_report *report,
                        uint64_t now)
@@ -394,6 +393,6 @@ cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenan
     __atomic_store_n(&entry->throttled_ns, report->throttled_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&entry->waits, report->waits, __ATOMIC_RELAXED);
     __atomic_store_n(&entry->metered, report->metered, __ATOMIC_RELAXED);
-    /* release: a process that sees the sign knows its share too */
+    /* release: a process that sees the heartbeat also sees its share */
     __atomic_store_n(&entry->heartbeat_ns, now, __ATOMIC_RELEASE);
 }

@@ -21,12 +21,12 @@ struct cgpu_container_work {
 struct cgpu_container {
     struct cgpu_limits *limits;
     struct cgpu_limits_gpu *entry; /* of the GPU, in it */
-    uint64_t identity; /* of one with several GPUs, the same on each and no other's; else 0 */
-    void *bells;       /* of the ledger, up to the last bell */
+    uint64_t identity;             /* of a container with several GPUs, the same on each; else 0 */
+    void *bells;                   /* of the ledger, up to the last bell */
     int ledger;
     uint32_t key;
     uint32_t number;
-    uint32_t bell;    /* as read before everything else; a ring since then ends a sleep at once */
+    uint32_t bell;    /* as read before everything else; a later ring ends a sleep */
     uint32_t asks;    /* how many processes this sample has asked for */
     uint64_t paid_ns; /* ask for no process before this time */
     bool broken;      /* the ledger was cut short or replaced */
@@ -38,28 +38,30 @@ struct cgpu_container {
 };
 
 /*
- * Open the container with these files, in which the GPU has NUMBER. Its gate is closed if an
- * earlier arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a number beyond
- * its GPUs.
+ * Open the container with these files, in which the GPU has NUMBER. If an earlier arbiter left its
+ * gate open and metered, the gate is closed. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a number
+ * beyond the container's GPUs.
  */
 int cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
                         struct cgpu_container **out);
 void cgpu_container_close(struct cgpu_container *container);
 
-/* Read what its living processes report at NOW. A broken container reports nothing. */
+/* Read what the container's living processes report at NOW. A broken container reports nothing. */
 void cgpu_container_sample(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
-/* The gate's word. Then: set it, and wake the threads that wait. */
+/* The gate word; and a function that sets it and wakes the threads that wait. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);
 void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
 
 /* Set `metered` in the limits without a change of the gate. */
 void cgpu_container_set_metered(struct cgpu_container *container, uint32_t metered);
 
-/* The futex word by which its processes ring; not to be read. */
+/* The futex word by which the container's processes ring. It is only to be waited on, not read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);
 
-/* Show its processes, and tools that display it, REPORT and that the arbiter was alive at NOW. */
+/*
+ * Publish REPORT, and that the arbiter was alive at NOW, to the container's processes and to tools.
+ */
 void cgpu_container_publish(struct cgpu_container *container,
                             const struct cgpu_tenant_report *report, uint64_t now);
 

@@ -1,1 +1,1 @@
-"""The node's driver and GPUs, asked once and kept."""
+"""The facts about the node's driver and GPUs: asked once, and kept."""

@@ -1,7 +1,7 @@
 """Find the driver through a CDI specification, if it is in none of the usual directories.
 
 Only what a container would be given is read; the vendor's hooks, which run ldconfig, are ignored.
-Of YAML, which ``nvidia-ctk`` writes by default, only the lines that it writes are understood. A
+Of YAML, the default of ``nvidia-ctk``, only the lines that ``nvidia-ctk`` writes are understood. A
 directory that they name counts only if the driver is really there.
 """
 
@@ -27,7 +27,7 @@ _KIND = "nvidia.com/gpu"
 
 
 def driver_directory(sonames: tuple[str, ...]) -> str | None:
-    """The directory of the host that holds all of ``sonames``, from the first specification."""
+    """Return the host's directory that has all of ``sonames``, from the first specification."""
     for path in SPECIFICATIONS:
         for source in _read_mounts(path):
             folder, name = os.path.split(source)
@@ -39,7 +39,7 @@ def driver_directory(sonames: tuple[str, ...]) -> str | None:
 
 
 def _read_mounts(path: str) -> Iterator[str]:
-    """The files of the host that a specification mounts; none if it is not one of NVIDIA's."""
+    """Yield the files of the host that a specification mounts; none if it is not NVIDIA's."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()

@@ -1,4 +1,4 @@
-"""Finds out the facts about a node: runs the probe under a time limit and writes ``node.json``."""
+"""Finds out the facts about a node: runs the probe, with a time limit, and writes ``node.json``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cgpu_node.facts.node import read_facts
 from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
 
-# A driver that initialises many GPUs without the persistence daemon takes several seconds each.
+# Without the persistence daemon, a driver takes several seconds to initialise each GPU.
 TIME_LIMIT_SECONDS = 120
 _SOON_SECONDS = 5.0
-# seconds to wait for another process that may ask the driver twice
+# seconds to wait for another process, which may ask the driver twice
 _PATIENCE = 3.0 * TIME_LIMIT_SECONDS
 _PROBE = Path(__file__).with_name("probe.py")
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -29,7 +29,7 @@ def discover_facts(
 ) -> dict[str, Any]:
     """Ask the driver in ``folder`` and keep the answer as ``node.json``.
 
-    If several processes come at once, one asks and the others read what it wrote.
+    If several processes do this at once, one asks, and the others read what it wrote.
 
     Raises:
         CgpuError: the driver does not answer, or the state directory cannot be written.
@@ -55,12 +55,12 @@ def ask_driver(
 
     Args:
         folder: the directory of the driver's libraries.
-        identity: what the facts are valid for: driver and boot.
-        before: earlier facts. Those of the same boot describe lost GPUs. Those of the same driver
-            have the cost of a context.
+        identity: the driver and boot for which the facts are valid.
+        before: earlier facts. If they are of the same boot, they describe lost GPUs. If they are of
+            the same driver, they have the cost of a context.
 
     Raises:
-        CgpuError: it does not answer, or we are root and others could change it.
+        CgpuError: the driver does not answer, or we are root and others could change it.
     """
     driver.check_trust(folder)
     libraries = driver.find_libraries(folder)
@@ -74,7 +74,7 @@ def ask_driver(
     if before is not None and before["identity"] == identity:
         order = before["cuda_order"]
         costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
-    # while one is lost, the order is not known
+    # while a GPU is lost, the order is not known
     is_ordered = order or (order == [] and facts["lost"])
     if not is_ordered or not costs.keys() >= {gpu["uuid"] for gpu in facts["gpus"]}:
         contexts, notes = _probe_contexts(folder)
@@ -102,7 +102,7 @@ def ask_driver(
 
 
 def _probe_contexts(folder: str) -> tuple[dict[str, Any], list[str]]:
-    """Return CUDA's facts about the GPUs, and a sentence for each that is unknown."""
+    """Return CUDA's facts about the GPUs, and a sentence for each fact that is unknown."""
     found, error = _run_probe("contexts", folder)
     unknown = "what a CUDA context costs {}is not known, so none is charged{}: {}"
     if found is None:
@@ -127,10 +127,11 @@ def _describe_lost_gpu(
     folder: str,
     manifest: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return a lost GPU with its known facts, or with those that the driver still has.
+    """Return a lost GPU with the facts that are known, or that the driver still reports.
 
-    A GPU without a UUID is found by its index: as long as the driver counts it, no index changes.
-    If nothing was known of it, it gets the device nodes that belong to no other GPU.
+    A GPU without a UUID is identified by its index, which does not change as long as the driver
+    counts the GPU. If nothing was known of the GPU, it gets the device nodes that belong to no
+    other GPU.
     """
     others = {each["uuid"] for each in answering}
     for each in known:
@@ -146,7 +147,7 @@ def _describe_lost_gpu(
 
 
 def compute_modes(folder: str) -> dict[str, int]:
-    """Return the compute mode of each GPU by UUID, as NVML numbers it; it may change at any time.
+    """Return the compute mode of each GPU by UUID, as NVML numbers modes. It may change any time.
 
     Raises:
         CgpuError: the driver does not answer, or we are root and others could change it.
@@ -158,9 +159,10 @@ def compute_modes(folder: str) -> dict[str, int]:
 
 
 def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
-    """Return how much each process holds, by UUID of the GPU, for a command that asks once.
+    """Return by GPU's UUID how many bytes each process holds, for a command that asks once.
 
-    Empty if the driver in ``folder`` does not answer soon; None for what it does not report.
+    Empty if the driver in ``folder`` does not answer soon. None for a process whose bytes the
+    driver does not report.
     """
     try:
         process = start_probe("holdings", folder, subprocess.PIPE)
@@ -177,17 +179,17 @@ def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
 
 
 def start_probe(question: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
-    """Start the probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
+    """Start the probe of the driver in ``folder``; ``stdin`` as for ``Popen``.
 
     Raises:
         CgpuError: we are root, and others could change what would be loaded; or a process holds a
             lease on it.
-        OSError: it cannot be started.
+        OSError: the probe cannot be started.
     """
     folder = driver.check_trust(folder)
     held = driver.hold_libraries(folder)  # and the probe holds them as long as it runs
     command = [sys.executable, "-I", "-S", str(_PROBE), question, folder]
-    # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
+    # Fixed, so that neither a container's environment nor a user's can name another driver.
     environment = {"LD_LIBRARY_PATH": folder, "LC_ALL": "C"}
     try:
         return subprocess.Popen(
@@ -222,7 +224,7 @@ def _run_probe(question: str, folder: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def _read_manifest(folder: str) -> dict[str, Any] | None:
-    """The device nodes that ``driver.json`` in a driver directory names; None if there is none."""
+    """Return the device nodes that a folder's ``driver.json`` names; None: it has no such file."""
     path = Path(folder, "driver.json")
     if not path.exists():
         return None

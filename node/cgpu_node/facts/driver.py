@@ -42,14 +42,14 @@ SEARCHED = (
     "/home/kubernetes/bin/nvidia/lib64",
     "/opt/nvidia/lib64",
 )
-# A 64-bit proxy would not load there: libraries in these directories are masked instead.
+# A 64-bit proxy could not be loaded from these: libraries in them are masked instead.
 SEARCHED_32_BIT = (
     "/usr/lib/i386-linux-gnu",
     "/usr/lib32",
     "/usr/lib/i386-linux-gnu/nvidia/current",
 )
 
-# Loaded by the two libraries by name; {} is the driver's version.
+# The two libraries load these by name; {} is the driver's version.
 _COMPANIONS = (
     "libnvidia-fatbinaryloader.so.{}",  # which libcuda needs up to driver 440
     "libnvidia-ptxjitcompiler.so.1",
@@ -70,7 +70,7 @@ _LARGEST_PROXY = 4 << 20
 def find_driver_dir() -> str:
     """Return the first usual directory with both libraries, else the one in a CDI specification.
 
-    A directory that others could change is skipped: the driver may be in a later one.
+    A directory that others could change is skipped; a later one may have the driver too.
 
     Raises:
         CgpuError: there is none.
@@ -97,10 +97,10 @@ def find_driver_dir() -> str:
 def list_withheld_nodes(folder: str, *, is_simulated: bool) -> list[str]:
     """Return the device nodes of GPUs that this process may not open.
 
-    It may be kept from them by its control group or their mode.
+    Its control group or the nodes' mode may forbid it.
 
     Args:
-        folder: the driver's libraries.
+        folder: the directory of the driver's libraries.
         is_simulated: whether the nodes are files beside these.
     """
     where, prefix = (folder, "gpu") if is_simulated else ("/dev", "nvidia")
@@ -115,7 +115,7 @@ def list_withheld_nodes(folder: str, *, is_simulated: bool) -> list[str]:
 def check_trust(driver_dir: str) -> str:
     """Return the real path of a directory from which root may load the driver.
 
-    Another user's process loads whatever that user names.
+    A process of another user loads whatever that user names.
 
     Raises:
         CgpuError: we are root, and others could change the directory or one of the two libraries.
@@ -131,11 +131,13 @@ def check_trust(driver_dir: str) -> str:
 def hold_libraries(driver_dir: str) -> list[int]:
     """Open the two libraries, so that no reader has to wait, and return their descriptors.
 
-    A container has the libraries, and its root user owns them. So it can take a lease on one that
-    nobody has open (``fcntl(2)``), and a process that loads that one then waits for 45 s.
+    A container has the libraries mounted, and its root user owns them. So it can take a lease on a
+    library that nobody has open (``fcntl(2)``), and a process that loads the library then waits for
+    45 s.
 
     Raises:
-        CgpuError: one is missing, or a process holds a lease on it, which the kernel now breaks.
+        CgpuError: a library is missing, or a process holds a lease on it, which the kernel now
+            breaks.
     """
     held: list[int] = []
     try:
@@ -147,7 +149,7 @@ def hold_libraries(driver_dir: str) -> list[int]:
 
 
 def release_libraries(held: Sequence[int]) -> None:
-    """Close what ``hold_libraries`` has opened."""
+    """Close the descriptors that ``hold_libraries`` returned."""
     for fd in held:
         os.close(fd)
 
@@ -165,7 +167,7 @@ def _open_library(path: str) -> int:
 
 
 def check_driver_dir(driver_dir: str) -> None:
-    """Refuse a named directory that has no driver.
+    """Refuse a directory that somebody named and that has no driver.
 
     Raises:
         CgpuError: one of the two libraries is missing there.
@@ -176,22 +178,22 @@ def check_driver_dir(driver_dir: str) -> None:
 
 
 def make_missing_error(driver_dir: str, soname: str) -> CgpuError:
-    """Return the error for a named directory that has no ``soname``."""
+    """Return the error for a directory that somebody named and that lacks ``soname``."""
     what = f"no {soname} there" if os.path.isdir(driver_dir) else "there is no such directory"
     return CgpuError(f"driver directory {driver_dir}: {what}", hint=_WHERE)
 
 
 def format_refusal(error: str, given: str | None) -> str:
-    """Return the sentence of a refusal, with the command's directory if that does not exist."""
+    """Return the sentence of a refusal; it names the command's directory if that does not exist."""
     if not given or os.path.isdir(given) or error == str(make_missing_error(given, CUDA)):
         return error
     return f"{error}; there is no directory {printable(given, LONGEST_PATH)}"
 
 
 def make_other_driver_error(state_dir: str, own: str, given: str) -> CgpuError:
-    """Return the error for a command that names a driver other than the server's.
+    """Return the error for a command that names another driver than the server's.
 
-    The server does not look whether it exists: a guest's path could hang it.
+    The server does not check whether that driver exists: a guest's path could make it hang.
     """
     return CgpuError(
         f"the server of {state_dir} shares the GPUs of {own}, not of"
@@ -218,14 +220,14 @@ def find_libraries(driver_dir: str) -> dict[str, str]:
 
 
 def find_companions(driver_dir: str, version: str) -> dict[str, str]:
-    """The files behind the SONAMEs of the libraries that the driver loads when it needs them."""
+    """Return by SONAME the files of the libraries that the driver loads when it needs them."""
     names = [name.format(version) for name in _COMPANIONS]
     paths = {name: os.path.realpath(f"{driver_dir}/{name}") for name in names}
     return {name: path for name, path in paths.items() if os.path.isfile(path)}
 
 
 def _is_proxy(path: str, soname: str) -> bool:
-    """Whether ``path`` loads a real library from a base directory: only proxies do."""
+    """Whether ``path`` loads a real library from a base directory, as only proxies do."""
     if os.stat(path).st_size > _LARGEST_PROXY:
         return False
     with open(_open_library(path), "rb") as file:

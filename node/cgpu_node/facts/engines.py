@@ -1,7 +1,7 @@
 """The container engines that cgpu knows: one row each. Recipe: "Add an engine" in CONTRIBUTING.md.
 
-``cgpu install`` changes the configuration, the hook reads the pod of a container, commands show a
-container's name, and the agent asks the engine of a Kubernetes node.
+From a row, ``cgpu install`` knows which configuration to change, the hook how to find a container's
+pod, commands how to find a container's name, and the agent how to ask a Kubernetes node's engine.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class EngineConfig(NamedTuple):
     """The file that names ``cgpu-runtime`` to an engine.
 
     Attributes:
-        path: of the file.
+        path: the file's path.
         format: json or toml.
-        keys: of the entry in it, from the outermost.
-        program: of the program's path in the entry; empty: the entry is a list with that path.
+        keys: the keys that lead to the entry, from the outermost.
+        program: the key of the program's path in the entry; empty: the entry is a list with that
+            path.
         shipped: the file that is written if there is none, with the whole entry; empty: the entry
             has nothing but the program's path.
         replaces: whether an entry that names others' programs is replaced, not refused.
@@ -50,18 +51,19 @@ class ContainerEngine(NamedTuple):
     """A container engine.
 
     Attributes:
-        name: as on the command line of ``cgpu install``.
-        programs: a machine with one of them has the engine.
-        paths: a machine with one of them has it too.
-        config: the file that names our runtime to it; None: another engine's, or none.
-        commands: what makes it read that file.
+        name: its name on the command line of ``cgpu install``.
+        programs: a machine with one of these programs has the engine.
+        paths: so does a machine with one of these paths.
+        config: the file that names our runtime to it; None: it uses another engine's, or none.
+        commands: commands that make it read that file.
         scope: what it puts before a container's id in the name of a systemd scope.
-        pod_keys: annotations of a pod's container: its kind, the pod's UID, namespace and name,
-            and the container's name.
+        pod_keys: annotations of a pod's container: its kind, the pod's UID, namespace and name, and
+            the container's name.
         name_keys: annotations that make up a container's name.
         find_name: finds a container's name in the engine's files.
-        version: the name by which a kubelet reports it.
-        sockets: where it listens for the kubelet; of several, the whole distribution's first.
+        version: the name by which a kubelet reports the engine.
+        sockets: where it listens for the kubelet; if there are several, that of the whole
+            distribution first.
     """
 
     name: str
@@ -78,7 +80,7 @@ class ContainerEngine(NamedTuple):
 
 
 def _find_docker_name(container: KnownContainer) -> str:
-    """Beside the file that docker mounts as /etc/hostname is what it knows of the container."""
+    """Return docker's name of a container, from a file beside the one mounted as /etc/hostname."""
     from cgpu_node.facts.runc_state import read_json, to_table
 
     for mount in container.config.get("mounts") or []:
@@ -92,7 +94,7 @@ def _find_docker_name(container: KnownContainer) -> str:
 def _find_podman_name(container: KnownContainer) -> str:
     """Return podman's name of a container by its bundle, which is STORAGE/ID/userdata.
 
-    A list of all is in STORAGE.
+    STORAGE has a list of all containers.
     """
     from cgpu_node.facts.runc_state import read_json, to_table
 
@@ -184,5 +186,5 @@ ENGINES: tuple[ContainerEngine, ...] = (
 
 
 def config_of(name: str) -> EngineConfig:
-    """Return which file names our runtime to the engine ``name``."""
+    """Return the file that names our runtime to the engine ``name``."""
     return next(row.config for row in ENGINES if row.config and row.name == name)

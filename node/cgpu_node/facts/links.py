@@ -29,7 +29,7 @@ class _Pci(ctypes.Structure):
 
 
 class LinkReader:
-    """Reads the links of the GPUs that answer, anew only if other GPUs answer than before."""
+    """Reads the links of the GPUs that answer. Asks again only if other GPUs answer than before."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -40,9 +40,9 @@ class LinkReader:
         """Return the links of all pairs of the GPUs in ``facts``.
 
         Returns:
-            For each pair both indices, the level at which their paths over PCIe meet as NVML
-                numbers it (None: NVML does not know it), and how many NVLinks are between them.
-                GPUs at NVSwitches have as many as the one with fewer of them.
+            For each pair: both indices; the level at which their paths over PCIe meet, as NVML
+            numbers levels (None: NVML does not know it); and how many NVLinks are between them. For
+            GPUs at NVSwitches, that is the number of the GPU with fewer NVLinks.
         """
         gpus = [gpu["index"] for gpu in facts["gpus"]]
         if gpus != self._asked:
@@ -82,7 +82,7 @@ class LinkReader:
         return None if failed else level.value
 
     def _count_nvlinks(self, handle: ctypes.c_void_p) -> dict[Address, int]:
-        """Return the number of active NVLinks of a GPU, by the address at their other ends."""
+        """Return how many active NVLinks a GPU has, by the address at their other ends."""
         found: dict[Address, int] = {}
         for link in range(MOST_NVLINKS):
             active, pci, number = ctypes.c_uint(), _Pci(), ctypes.c_uint(link)
@@ -104,7 +104,7 @@ def _count_between(
     there: Address | None,
     gpus: set[Address | None],
 ) -> int:
-    """The number of NVLinks from one GPU to another one, straight or through common switches."""
+    """Return how many NVLinks lead from one GPU to another, straight or through common switches."""
     straight = one.get(there, 0) if there else 0
     switches = one.keys() & other.keys() - gpus
     through = min(sum(each[key] for key in switches) for each in (one, other))

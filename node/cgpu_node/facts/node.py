@@ -1,7 +1,8 @@
 """Facts about this node's driver and GPUs, kept so that no container start waits for the driver.
 
-``<state>/node.json`` holds them. It is valid for one boot and for the driver files that they came
-from. The first that needs it writes it: ``cgpu probe``, an installer, or a container's creation.
+They are in ``<state>/node.json``, and are valid for one boot and for the driver files that they
+came from. The first program that needs the file writes it: ``cgpu probe``, an installer, or a
+container's creation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class DeviceNode(NamedTuple):
-    """A device file of the host and where a container sees it."""
+    """A device file of the host, and its path in a container."""
 
     host: str
     container: str
@@ -41,11 +42,11 @@ class NodeGpu(NamedTuple):
     """A GPU.
 
     Attributes:
-        index: as the driver numbers it.
-        uuid: empty if it was lost before anybody asked.
-        name: the product's name; likewise.
-        total_bytes: its memory; likewise 0.
-        context_bytes: cost of a CUDA context; 0: not known.
+        index: its index, as the driver numbers GPUs.
+        uuid: its UUID; empty if it was lost before anybody asked.
+        name: the product's name; empty in the same case.
+        total_bytes: its memory; 0 in the same case.
+        context_bytes: the cost of a CUDA context; 0: not known.
         device_nodes: those of this GPU alone.
         lost: why it does not answer and, after a semicolon, what to do; empty if it answers.
     """
@@ -60,7 +61,7 @@ class NodeGpu(NamedTuple):
 
     @property
     def as_gpu(self) -> Gpu:
-        """The GPU as a request names it."""
+        """Return the GPU in the form that a request has."""
         return Gpu(self.index, self.uuid, self.total_bytes, self.lost)
 
 
@@ -71,8 +72,8 @@ class Node(NamedTuple):
         driver_version: as the driver reports it.
         driver_dir: where libcuda.so.1 and libnvidia-ml.so.1 are looked up.
         libraries: SONAME -> real file, for the two libraries that get a proxy.
-        companions: SONAME -> real file, of what these two load by name.
-        gpus: in the order of their indices, with those that are lost.
+        companions: SONAME -> real file, for the libraries that these two load by name.
+        gpus: in the order of their indices, including those that are lost.
         device_nodes: those that every container with a GPU needs.
         config: the configuration.
         notes: what could not be found out, one sentence each.
@@ -91,7 +92,7 @@ class Node(NamedTuple):
 
     @property
     def lost_gpus(self) -> tuple[NodeGpu, ...]:
-        """The GPUs that do not answer."""
+        """Return the GPUs that do not answer."""
         return tuple(gpu for gpu in self.gpus if gpu.lost)
 
 
@@ -103,17 +104,19 @@ def load_node(
     refresh: bool = False,
     keep: bool = True,
 ) -> Node:
-    """The facts about this node, from ``node.json`` where it is valid.
+    """Return the facts about this node, from ``node.json`` if that is valid.
 
     Args:
         state_dir: the state directory; it has to exist (``paths.open_state``) if facts are kept.
-        driver_dir: directory of the driver's libraries; None: as configured, else searched.
+        driver_dir: directory of the driver's libraries; None: as configured; if it is not, it is
+            searched.
         config: the configuration; None: it is read.
-        refresh: ask the driver again, whatever ``node.json`` says.
-        keep: whether facts that had to be asked for become ``node.json``.
+        refresh: whether to ask the driver again, even if ``node.json`` is valid.
+        keep: whether to write facts that had to be asked for to ``node.json``.
 
     Raises:
-        CgpuError: no driver, it does not answer or is too old, or the configuration is wrong.
+        CgpuError: there is no driver, it does not answer or is too old, or the configuration is
+            wrong.
     """
     config = load_config() if config is None else config
     folder = driver_folder(driver_dir, config)
@@ -136,7 +139,7 @@ def refresh_if_lost(build: _Maker[Made_co]) -> Made_co:
     """Call ``build`` with the known facts and, if it raises GpuLostError, once more with new ones.
 
     Args:
-        build: its ``refresh`` tells whether to ask the driver again.
+        build: its argument ``refresh`` says whether to ask the driver again.
 
     Raises:
         GpuLostError: the GPU is still lost.
@@ -148,7 +151,7 @@ def refresh_if_lost(build: _Maker[Made_co]) -> Made_co:
 
 
 def check_release(version: str, folder: str) -> None:
-    """Refuse a driver older than the proxies know: it may have calls that nobody counts.
+    """Refuse a driver older than any that the proxies know: it may have calls that nobody counts.
 
     Raises:
         CgpuError: it is older.
@@ -163,10 +166,10 @@ def check_release(version: str, folder: str) -> None:
 
 
 def driver_folder(driver_dir: str | None, config: Config) -> str:
-    """Return the absolute path of the driver's libraries: as named, as configured, else as found.
+    """Return the absolute path of the driver's libraries: the given, configured or found one.
 
     Raises:
-        CgpuError: nobody named one, and none is found.
+        CgpuError: none is given or configured, and none is found.
     """
     given = driver_dir or config.library_dir
     if given:
@@ -182,9 +185,9 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
 
 
 def _read_identity(folder: str) -> dict[str, Any]:
-    """Return what the facts are valid for: the boot, and the files behind the names.
+    """Return the boot and driver files for which facts are valid.
 
-    A job of Slurm may be allowed some of the GPUs only. The driver shows it no others.
+    A job of Slurm may be allowed only some of the GPUs, and the driver shows it no others.
     """
     with open(BOOT_ID) as file:
         boot = file.read().strip()
@@ -208,7 +211,8 @@ def _stat_file(path: str) -> list[int] | None:
 def read_facts(path: str) -> dict[str, Any] | None:
     """Return the facts at ``path``; None if they are missing, damaged or incomplete.
 
-    Earlier releases did not ask for CUDA's order, without which numbers may mean other GPUs.
+    Facts of earlier releases are incomplete: they lack CUDA's order, and without it numbers may
+    mean other GPUs.
     """
     try:
         with open(path, "rb") as file:
@@ -236,7 +240,7 @@ def _parse_gpu(fields: dict[str, Any]) -> NodeGpu:
 
 
 def _parse_node(facts: dict[str, Any], config: Config) -> Node:
-    # Lost GPUs are listed separately: releases that do not know of them find the others.
+    # Lost GPUs are in a list of their own, so that releases that do not know of it find the others.
     gpus = [_parse_gpu(fields) for fields in (*facts["gpus"], *facts.get("lost", ()))]
     return Node(
         driver_version=facts["driver_version"],

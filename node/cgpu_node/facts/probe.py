@@ -1,12 +1,12 @@
-"""Ask the driver what this node is; run as a program of its own, because the driver may hang.
+"""Ask the driver what this node is. This is a program of its own, because the driver may hang.
 
 ``python -I -S probe.py facts|modes|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` and
-``modes`` query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, which is the
-only way to know what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings``
-prints which process holds how much of each GPU, once for each line that it reads; for the GPUs
-whose UUIDs are on that line, also how busy each process keeps them. ``gpus`` prints the same as
-``facts`` and the links, once for each line. It needs the standard library, ``links.py`` and
-``cgpu_node.jsontext`` only, so that it can run isolated; ``json`` would be a tenth of its memory.
+``modes`` query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, the only way to
+know what one costs, and lists the GPUs as CUDA numbers them by default. For each line that it
+reads, ``holdings`` prints once which process holds how much of each GPU; for the GPUs whose UUIDs
+are on that line, also how busy each process keeps them. For each line, ``gpus`` prints once the
+same as ``facts``, and the links. The program needs only the standard library, ``links.py`` and
+``cgpu_node.jsontext``, so that it can run isolated; ``json`` would be a tenth of its memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can h
 _NOT_AVAILABLE = (1 << 64) - 1
 _CONTEXT_SECONDS = 0.2
 _WHOLE = 100  # percent; drivers report nonsense above it for processes that end
-# A process may be in several; drivers for some products have the first only.
+# A process may be in several lists; drivers for some products have only the first list.
 _COMPUTE, *_OTHERS = (
     f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
 )
 _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 6, 7, 13
-# Errors of NVML that concern the call, not the GPU.
+# NVML's errors of the call itself, not of the GPU.
 _OF_CALLS = {1, 2, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND, 25}
 _RESET = "nvidia-smi --gpu-reset -i {}, or reboot"
 _ADVICE = {
@@ -111,7 +111,7 @@ class _Process(ctypes.Structure):
 
 
 class _FailedError(Exception):
-    """A call of the driver failed, with ``status`` as NVML numbers errors, else 0."""
+    """A call of the driver failed. ``status`` is NVML's number of the error, or 0."""
 
     def __init__(self, name: str, status: int, words: str) -> None:
         super().__init__(name, status, words)
@@ -130,7 +130,7 @@ class _Library:
             self.fail(name, status)
 
     def fail(self, name: str, status: int) -> NoReturn:
-        """Raise the driver's words for the error, with its number, which documents list."""
+        """Raise an error with the driver's words for ``status``, and its documented number."""
         words = getattr(self._library, "nvmlErrorString", None)
         if words is None:
             raise _FailedError(name, 0, f"error {status}")
@@ -138,7 +138,7 @@ class _Library:
         raise _FailedError(name, status, f"{words(status).decode()} (error {status})")
 
     def try_call(self, name: str, *arguments: object) -> int:
-        """Call the driver and return its status, also if it has no such function."""
+        """Call the driver and return its status, even if it has no such function."""
         function = getattr(self._library, name, None)
         return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
 
@@ -156,7 +156,7 @@ class _Library:
 def _read_gpus(nvml: _Library, read: Callable[[Handle, str], Fields]) -> dict[str, list[Fields]]:
     """Call ``read`` for each GPU, with its handle and UUID, and return the results.
 
-    A GPU that does not answer keeps no other one from being read: it is among the ``lost``.
+    A GPU that does not answer is among the ``lost``; the others are read nevertheless.
     """
     count = ctypes.c_uint()
     nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
@@ -198,7 +198,7 @@ def _read_product(nvml: _Library, handle: Handle) -> Fields:
 
 
 def _read_modes(nvml: _Library) -> Fields:
-    """Return the compute mode by UUID, as NVML numbers it, of the GPUs that have one."""
+    """Return the compute modes, as NVML numbers them, by UUID of the GPUs that have one."""
 
     def read(handle: Handle, _: str) -> Fields:
         mode = ctypes.c_int()
@@ -210,12 +210,12 @@ def _read_modes(nvml: _Library) -> Fields:
 
 
 def _own_bytes(nvml: _Library, handle: Handle) -> int:
-    """Return the memory that this process holds, by NVML's figure; 0 if there is none."""
+    """Return how many bytes NVML reports for this process; 0 if it reports none."""
     return _read_holders(nvml, handle).get(os.getpid()) or 0
 
 
 def _read_holders(nvml: _Library, handle: Handle) -> dict[int, int | None]:
-    """The bytes that each process of the host holds; None if NVML does not report how much."""
+    """Return the bytes that each process of the host holds; None: NVML does not report them."""
     found: dict[int, int | None] = {}
     for kind in (_COMPUTE, *_OTHERS):
         for each in _list_processes(nvml, kind, handle):
@@ -253,11 +253,11 @@ def _read_used_bytes(nvml: _Library, handle: Handle) -> int:
 
 
 def _read_holdings(nvml: _Library, wanted: Sequence[str]) -> dict[str, list[Fields]]:
-    """Return each GPU's memory in use, without the driver's own, its holders, and how busy it is.
+    """Return for each GPU its memory in use, without the driver's own, its holders, and its use.
 
     Args:
         nvml: the driver.
-        wanted: UUIDs of the GPUs of which the processes' utilisation is wanted, too.
+        wanted: UUIDs of the GPUs for which the processes' utilisation is wanted as well.
     """
 
     def read(handle: Handle, uuid: str) -> Fields:
@@ -280,7 +280,7 @@ def _read_utilisation(nvml: _Library, handle: Handle) -> int | None:
 
 
 def _read_busy_processes(nvml: _Library, handle: Handle) -> dict[int, int] | None:
-    """The percent of the last second or less by process, without idle ones; None: not known."""
+    """Return by pid the percent of the last second or less, without idle ones; None: unknown."""
     found, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
     since = time.time_ns() // 1000 - _WINDOW_US
     name = "nvmlDeviceGetProcessUtilization"
@@ -316,9 +316,9 @@ def _measure_contexts(nvml: _Library, cuda: str) -> Fields:
     """Return CUDA's facts about the GPUs.
 
     Returns:
-        ``costs``: UUID -> bytes that one context costs, by NVML's figure for this process if it
-        gives one. ``failed``: UUID -> why that is not known. ``order``: UUIDs as CUDA numbers the
-        GPUs by default; empty if that is not known of all.
+        ``costs``: UUID -> bytes that one context costs, by NVML's figure for this process if there
+        is one. ``failed``: UUID -> why the cost is not known. ``order``: UUIDs as CUDA numbers the
+        GPUs by default; empty if that is not known of all GPUs.
     """
     found = _read_gpus(nvml, lambda *_: {})
     if found["lost"]:  # what CUDA does about a lost GPU is not known

@@ -1,4 +1,4 @@
-"""The files that the low-level runtime, runc or crun, keeps of a container."""
+"""The files of a container that the low-level runtime, runc or crun, keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST_FILE = 1 << 22
 
 
 def bundle_of(runtime_dir: str | None) -> str:
-    """Return the bundle that the runtime has the container's configuration from."""
+    """Return the bundle from which the runtime has the container's configuration."""
     if runtime_dir is None:
         return ""
     state = to_table(read_json(f"{runtime_dir}/state.json"))
@@ -36,9 +36,9 @@ def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
 
 
 def read_json(path: str) -> object:
-    """Return the content of a JSON file of the host; None if there is none, or one too large.
+    """Return the content of a JSON file of the host; None if it is missing or too large.
 
-    The user who starts a container chooses what is mounted: it need not be a file.
+    The user who starts a container chooses what is mounted, so the path may lead to something else.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -51,5 +51,5 @@ def read_json(path: str) -> object:
 
 
 def to_table(value: object) -> dict[str, Any]:
-    """Return a JSON object's fields; none if it is something else."""
+    """Return ``value`` if it is a JSON object; otherwise an empty one."""
     return value if isinstance(value, dict) else {}

@@ -1,1 +1,1 @@
-"""The root file system of a container: files, libraries, the order of its loader."""
+"""The root file system of a container: its files, its libraries, and what its loader searches."""

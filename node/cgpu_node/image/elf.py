@@ -1,4 +1,4 @@
-"""The SONAME of a shared library: the name by which others need it, whatever its file is called.
+"""The SONAME of a shared library: the name by which programs ask for it, whatever its file's name.
 
 The file comes from an image, so an offset outside it is ignored, and little of it is read.
 """
@@ -33,7 +33,7 @@ def read_soname(read: Read) -> str:
         return ""
     table = read(start, count * size)
     segments = list(_SEGMENT.iter_unpack(table[: len(table) // size * size]))
-    # The last one counts, as for glibc's loader.
+    # The last one counts, as in glibc's loader.
     dynamic = next((each for each in reversed(segments) if each[0] == _DYNAMIC), None)
     if dynamic is None:
         return ""

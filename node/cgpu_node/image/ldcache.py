@@ -1,6 +1,6 @@
 """The cache of glibc's loader, ``/etc/ld.so.cache``, in both of its formats.
 
-It comes from an image, so only the paths in it are used: an offset outside the file is ignored.
+It comes from an image, so only the paths in it are used, and an offset outside the file is ignored.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _find_occurrences(data: bytes, text: bytes) -> Iterator[int]:
 def _read_tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]:
     """Yield each table: the base of its string offsets, and its entries.
 
-    The old format, which older loaders read, may precede the new one; then both are yielded.
+    The old format, which older loaders read, may precede the new one; then both tables are yielded.
     """
     if data.startswith(_OLD) and len(data) >= _OLD_HEAD.size:
         count = _OLD_HEAD.unpack_from(data)[1]

@@ -2,7 +2,7 @@
 
 There are two cases. If another runtime (NVIDIA's) has mounted the driver's files, each of them is
 covered. If not, the libraries are put into the directories that the image's own loader searches
-without a cache, because nothing of the image is ever run, not even ldconfig.
+even without its cache: nothing of the image is ever run, not even ldconfig, so the cache stays old.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cgpu_node.image.rootfs import RootfsView
 
 OPENCL = "libnvidia-opencl.so.1"
-# Each directory with its second name. Some distributions link the second to the first.
+# Pairs of directories. Some distributions link the second one to the first.
 _LOADER_DIRECTORIES = (
     ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
     ("/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu"),
@@ -29,7 +29,7 @@ _CACHED = _LOADER_DIRECTORIES[2:]  # ldconfig always puts what is there into the
 
 
 def strip_version(soname: str) -> str:
-    """Return the common start of the names of all versions of ``soname``, such as libcuda.so."""
+    """Return the part that the names of all versions of ``soname`` begin with, like libcuda.so."""
     return soname[: soname.index(".so") + len(".so")]
 
 
@@ -40,14 +40,14 @@ def is_version(name: str, soname: str) -> bool:
 
 
 def select_versions(paths: Iterable[str], soname: str) -> list[str]:
-    """Return the ``paths`` whose file name is some version of ``soname``."""
+    """Return the ``paths`` whose file name is any version of ``soname``."""
     return [path for path in paths if is_version(os.path.basename(path), soname)]
 
 
 def _find_loader_pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
-    """Return the pairs of directories where the image's glibc is installed and searches by default.
+    """Return the pairs of directories that have the image's glibc and that it searches by default.
 
-    Empty for an image without glibc; the driver's libraries cannot be loaded there.
+    Empty for an image without glibc, in which the driver's libraries cannot be loaded.
     """
     return [
         names
@@ -57,7 +57,7 @@ def _find_loader_pairs(rootfs: RootfsView) -> list[tuple[str, str]]:
 
 
 def loader_directories(rootfs: RootfsView) -> list[str]:
-    """Return the directories for our libraries, which the image's glibc searches by default."""
+    """Return the directories for our libraries: the image's glibc searches them by default."""
     pairs = _find_loader_pairs(rootfs)
     return [
         d for names in pairs for d in [n for n in names if rootfs.get_kind(n) == "directory"][:1]
@@ -71,7 +71,7 @@ def default_directories(rootfs: RootfsView) -> list[str]:
 
 
 def find_library_files(rootfs: RootfsView, directories: Iterable[str], soname: str) -> list[str]:
-    """Return the image's own files that are some version of ``soname``."""
+    """Return the image's own files that are any version of ``soname``."""
     return [
         path
         for directory in directories
@@ -85,11 +85,12 @@ def find_library_files(rootfs: RootfsView, directories: Iterable[str], soname: s
 def paths_to_cover(rootfs: RootfsView, directory: str, soname: str) -> list[str]:
     """Return the paths to cover so that the loader finds ours as ``directory/soname``.
 
-    An image that once ran with a driver may have a link left at that path. If it leads to a file in
-    the same directory, that file is covered; if it leads elsewhere, it is refused.
+    An image that once ran with a driver may still have a link at that path. If the link leads to a
+    file in the same directory, that file is covered; if it leads elsewhere, it is refused.
 
     Some programs load libcuda.so.1 as libcuda.so. NVIDIA's runtimes make a link of that name, so
-    ours is there too, unless the image has something at that path: a file is covered, a link stays.
+    ours is there too, unless the image has something at that path: a file is covered, a link is
+    left alone.
 
     Raises:
         CgpuError: the image has something at a path that cannot be covered safely.

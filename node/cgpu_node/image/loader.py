@@ -1,8 +1,8 @@
-"""Finds drivers in an image or a mounted directory that the container's own loader could load.
+"""Finds drivers that the container's own loader could load, in an image or a mounted directory.
 
 NVIDIA's images have a compatibility driver; some nodes mount a directory with the driver in it. A
 loader searches LD_LIBRARY_PATH, its cache, then its default directories. In each directory it
-prefers subdirectories for the processor. The cache may be rebuilt when a container starts, from
+prefers subdirectories for the processor. When a container starts, the cache may be built again from
 the directories that /etc/ld.so.conf names. Paths that programs open themselves are not covered.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cgpu_node.image.rootfs import RootfsView
 
-# Directories where NVIDIA's images expect a driver: their scripts add these to the path later.
+# Directories where NVIDIA's images expect a driver. Their scripts add these to the path later.
 _USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLKITS, _TOOLKIT, _COMPAT = "/usr/local", "cuda", "compat"
 _BELOW_A_MOUNT = ("", "/lib64", "/lib")
@@ -29,12 +29,12 @@ _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes of a file
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 _LONGEST = 4096  # bytes of a path, by the kernel
-# Bounds where every directory is searched: directories, and entries in them.
+# If every directory is searched: how many directories, and how many entries in them, at most.
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
-# Ends of words in each kind of file. Python's own ``split`` and ``strip`` know more blanks than the
-# loader does.
+# What ends a word in each kind of file. Python's own ``split`` and ``strip`` take more characters
+# for blanks than the loader does.
 _BETWEEN_PRELOADED = str.maketrans(dict.fromkeys(":\t\n\0", " "))  # in the file
 _BLANKS = " \t\v\f\r"
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
@@ -52,10 +52,10 @@ _TOKENS = {
 
 
 class LibraryFinder:
-    """Finds every file that is a version of one of ``sonames``; follows links.
+    """Finds every file that is a version of one of ``sonames``. It follows links.
 
     Attributes:
-        files: SONAME -> the files, absolute and without links.
+        files: SONAME -> the files, with absolute paths without links.
     """
 
     def __init__(self, view: RootfsView, sonames: Iterable[str]) -> None:
@@ -82,14 +82,14 @@ class LibraryFinder:
         """Search everywhere that the loader of a program with ``environment`` may search.
 
         Args:
-            environment: the program's.
+            environment: the program's environment.
             cwd: its working directory.
             mounts: where directories of the host are mounted.
             usual: directories that may be added to the path later.
             follow_origin: whether ``$ORIGIN`` may lead to every directory.
 
         Raises:
-            CgpuError: there is more to search than in any real image, or it cannot be seen.
+            CgpuError: there is more to search than in any real image, or it cannot be read.
         """
         searched = list(_split_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
         preloaded, self._plain = _read_preloads(self._view, environment, cwd)
@@ -111,11 +111,11 @@ class LibraryFinder:
                     self._search_directory(folder)
 
     def _usual_names(self) -> list[str]:
-        """Return names that programs load, to find a driver in a mount without listing it."""
+        """Return names by which programs load a driver, to find one without a listing."""
         return [*self._stems, *self._stems.values()]
 
     def _search_cache(self) -> None:
-        """Add what the cache lists under a driver's or a preloaded name, whatever its file's."""
+        """Add what the cache lists under a driver's or preload's name, whatever the file's name."""
         data = self._view.read(resolve_path(self._view, _CACHE), _MOST_CACHED) or b""
         names = [*self._prefixes, *self._plain]
         if not any(os.fsencode(name) in data for name in names):
@@ -166,7 +166,7 @@ class LibraryFinder:
                 self._search_tree(below, depth + 1)
 
     def _search_directory(self, path: str) -> list[str]:
-        """Search one directory. Returns its names; none if it was searched before."""
+        """Search one directory, and return the names in it; none if it was searched before."""
         real = resolve_path(self._view, path)
         if real in self._seen or self._view.get_kind(real) != "directory":
             return []
@@ -202,7 +202,7 @@ class LibraryFinder:
                 self._add_file(soname, path)
 
     def _examine_library(self, path: str) -> None:
-        """Add a file that every program loads, if it is a driver, perhaps by another name."""
+        """Add a file that every program loads, if it is a driver, perhaps under another name."""
         self._count_file()
         self._examine_name(path)
         real = resolve_path(self._view, path)
@@ -259,7 +259,7 @@ def _expand_tokens(entry: str) -> list[str]:
     """Return the paths that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``.
 
     Raises:
-        CgpuError: it is too long; each token multiplies it.
+        CgpuError: the entry is too long; each token multiplies the paths.
     """
     found = [entry]
     if "$" in entry and len(entry) > _LONGEST:
@@ -277,9 +277,9 @@ def _expand_tokens(entry: str) -> list[str]:
 def _replace_token(text: str, form: str, words: Sequence[str]) -> dict[str, None]:
     """Return each text that some glibc makes of ``text`` by replacing the token ``form``.
 
-    It replaces the token with one of ``words``: ``${LIB}`` always, ``$LIB`` before a slash and at
-    the end. Newer releases replace ``$LIB`` also before any other character that cannot be in a
-    name. No release replaces it in ``$LIBS``, which may be a directory's name.
+    glibc replaces it with one of ``words``: ``${LIB}`` always, ``$LIB`` before a slash and at the
+    end. Newer releases also replace ``$LIB`` before any other character that cannot be in a name.
+    No release replaces it in ``$LIBS``, which may be a directory's name.
     """
     first, *rest = text.split(form)
     has_braces = form.endswith("}")
@@ -328,9 +328,10 @@ def _read_preloads(
 
 
 def _strip_comments(data: bytes) -> bytes:
-    """Return ``data`` without comments, as the loader does it: it may end the second one in a name.
+    """Return ``data`` without the comments that the loader finds; it misses some.
 
-    It searches the whole file for each comment, but only as far as bytes were left after the last.
+    After each comment, the loader searches the file from its beginning again, but only as many
+    bytes as were left behind that comment. So the rest of a later comment may count as a name.
     """
     found, left = bytearray(data), len(data)
     while (start := found.find(b"#", 0, left)) >= 0:
@@ -379,7 +380,7 @@ def _read_configuration(view: RootfsView) -> dict[str, None]:
 
 
 def _parse_entries(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each directory of a file for ldconfig, and each pattern of files that it includes."""
+    """Yield each directory in a file for ldconfig, and each pattern of files that it includes."""
     for line in text.replace("\0", "\n").split("\n"):
         words = line.partition("#")[0].lstrip(_BLANKS)
         if words.startswith(("include ", "include\t")):
@@ -390,7 +391,7 @@ def _parse_entries(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _match_names(view: RootfsView, folder: str, part: str) -> list[str]:
-    """The names that may match a part of a shell's pattern: those with the same fixed ends."""
+    """Return the names that may match a part of a shell's pattern: those with its fixed ends."""
     first = next((at for at, letter in enumerate(part) if letter in "*?[\\"), None)
     if first is None:
         return [part]

@@ -1,4 +1,4 @@
-"""A container's file system as it will be: the image with the mounts of the configuration."""
+"""A container's file system as it will be: the image, with the configuration's mounts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHOUT_LIBRARIES = frozenset(
 
 
 class Mounted:
-    """The view of an image with the mounts added to it, in their order; it remembers links."""
+    """The view of an image with the mounts added to it, in their order. It remembers links."""
 
     is_complete = True
 
@@ -38,8 +38,8 @@ class Mounted:
         """Add a mount.
 
         Args:
-            destination: where it ends up, without links.
-            mount: as the configuration has it.
+            destination: where it is in the end, after all links.
+            mount: the mount, as the configuration has it.
         """
         options = mount.get("options") or []
         kind, source = mount.get("type"), mount.get("source")
@@ -56,7 +56,7 @@ class Mounted:
             self._opaque[destination] = str(kind)
 
     def get_kind(self, path: str) -> str | None:
-        """As ``RootfsView.get_kind``, also for a mounted file."""
+        """See ``RootfsView.get_kind``; also for a mounted file."""
         point, view, below = self._find_visible(path)
         found = None if view is None else view.get_kind(below)
         if below == "/" and point:
@@ -64,17 +64,17 @@ class Mounted:
         return found
 
     def list_names(self, path: str) -> list[str]:
-        """As ``RootfsView.list_names``, without mount points that the runtime will create."""
+        """See ``RootfsView.list_names``; without mount points that the runtime will create."""
         _, view, below = self._find_visible(path)
         return [] if view is None else view.list_names(below)
 
     def list_folders(self, path: str) -> list[str]:
-        """As ``RootfsView.list_folders``, without mount points that the runtime will create."""
+        """See ``RootfsView.list_folders``; without mount points that the runtime will create."""
         _, view, below = self._find_visible(path)
         return [] if view is None else view.list_folders(below)
 
     def read_link(self, path: str) -> str:
-        """As ``RootfsView.read_link``."""
+        """See ``RootfsView.read_link``."""
         found = self._links.get(path)
         if found is None:
             _, view, below = self._find_view(path)
@@ -86,24 +86,24 @@ class Mounted:
         """Return the target of ``/proc/self/root`` or the like, of any process or thread; else "".
 
         All programs of a container have its root. Their working directory is assumed to be that of
-        the first one.
+        the first program.
         """
         if not path.startswith(tuple(self._procs)):
             return ""
         return {"root": "/", "cwd": self._cwd}.get(os.path.basename(path), "")
 
     def read(self, path: str, most: int) -> bytes | None:
-        """As ``RootfsView.read``."""
+        """See ``RootfsView.read``."""
         _, view, below = self._find_visible(path)
         return None if view is None else view.read(below, most)
 
     def read_part(self, path: str, start: int, most: int) -> bytes:
-        """As ``RootfsView.read_part``."""
+        """See ``RootfsView.read_part``."""
         _, view, below = self._find_visible(path)
         return b"" if view is None else view.read_part(below, start, most)
 
     def on_host(self, source: str) -> RootfsView:
-        """As ``RootfsView.on_host``."""
+        """See ``RootfsView.on_host``."""
         return self._image.on_host(source)
 
     def _find_view(self, path: str) -> tuple[str, RootfsView | None, str]:
@@ -132,7 +132,7 @@ def is_bind(mount: dict[str, Any]) -> bool:
 
 
 def is_shared(mount: dict[str, Any], config: dict[str, Any]) -> bool:
-    """Return whether a mount below a mount of the configuration would also appear on the host."""
+    """Return whether a mount below this mount of the configuration also appears on the host."""
     options = mount.get("options") or []
     if "shared" in options or "rshared" in options:
         return True

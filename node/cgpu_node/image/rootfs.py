@@ -1,6 +1,6 @@
 """The content of a container's root file system, read without ever leaving it.
 
-Every step starts from the file descriptor of the previous directory, and the kernel follows no
+Each step starts from the file descriptor of the previous directory, and the kernel follows no
 symbolic link. So an image can contain anything, but cannot lead us outside.
 """
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class RootfsView(Protocol):
-        """The file system that a planner looks at; paths are absolute inside it."""
+        """The file system that a planner reads; paths in it are absolute."""
 
         def get_kind(self, path: str) -> str | None:
-            """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
+            """Return ``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
 
         def list_names(self, path: str) -> list[str]:
-            """The entries of a directory, sorted; empty if it is none."""
+            """Return the names in a directory, sorted; empty if it is no directory."""
 
         def list_folders(self, path: str) -> list[str]:
-            """The names of the directories in a directory, without links to directories."""
+            """Return the names of the directories in a directory, without links to directories."""
 
         def read_link(self, path: str) -> str:
-            """Return the target of a symbolic link; "" if it is none."""
+            """Return the target of a symbolic link; "" if ``path`` is no link."""
 
         def read(self, path: str, most: int) -> bytes | None:
-            """The content of a file; None if there is none."""
+            """Return the content of a file; None if there is no file."""
 
         def read_part(self, path: str, start: int, most: int) -> bytes:
-            """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file."""
+            """Return at most ``most`` bytes of a file from ``start``; none if there is no file."""
 
         def on_host(self, source: str) -> RootfsView:
-            """The tree below ``source``, a directory of the host as a configuration names it."""
+            """Return the tree below ``source``, a directory of the host from a configuration."""
 
         @property
         def is_complete(self) -> bool:
@@ -55,8 +55,8 @@ _DEEPEST, _MOST_OPEN = 64, 256
 class Rootfs:
     """The tree below the directory ``path`` of the host.
 
-    It keeps directories open until it is closed, and remembers their names: most paths have the
-    same beginning.
+    It keeps directories open until it is closed, because most paths begin alike, and remembers
+    their names.
     """
 
     def __init__(self, path: str, *, bundle: str = "/", is_complete: bool = False) -> None:
@@ -71,7 +71,7 @@ class Rootfs:
         self.close()
 
     def get_kind(self, path: str) -> str | None:
-        """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
+        """Return ``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
         folder, name = os.path.split(path)
         fd = self._open_directory(folder)
         if fd is None:
@@ -83,7 +83,7 @@ class Rootfs:
         return _KINDS.get(stat.S_IFMT(mode), "other")
 
     def list_names(self, path: str) -> list[str]:
-        """The entries of a directory, sorted; empty if it is none."""
+        """Return the names in a directory, sorted; empty if it is no directory."""
         if path not in self._names:
             self._names[path] = sorted(self._list_directory(path, os.listdir))
         return self._names[path]
@@ -108,7 +108,7 @@ class Rootfs:
                 os.close(readable)
 
     def read_link(self, path: str) -> str:
-        """Return the target of a symbolic link; "" if it is none."""
+        """Return the target of a symbolic link; "" if ``path`` is no link."""
         folder, name = os.path.split(path)
         fd = self._open_directory(folder)
         if fd is None:
@@ -119,7 +119,7 @@ class Rootfs:
             return ""
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The content of a file; None if there is none.
+        """Return the content of a file; None if there is no file.
 
         Raises:
             CgpuError: it is larger than ``most``, or a process holds a lease on it.
@@ -140,7 +140,7 @@ class Rootfs:
             os.close(file)
 
     def read_part(self, path: str, start: int, most: int) -> bytes:
-        """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file.
+        """Return at most ``most`` bytes of a file from ``start``; none if there is no file.
 
         Raises:
             CgpuError: a process holds a lease on it.
@@ -173,7 +173,7 @@ class Rootfs:
             return None
 
     def on_host(self, source: str) -> Rootfs:
-        """The tree below ``source``; links in ``source`` are followed, as the runtime does."""
+        """Return the tree below ``source``, whose links are followed, as the runtime does."""
         return Rootfs(os.path.join(self.bundle, source))
 
     def _open_directory(self, path: str) -> int | None:
@@ -229,9 +229,9 @@ def _refuse_exhausted(error: OSError) -> None:
 
 
 def resolve_path(view: RootfsView, path: str) -> str:
-    """Resolve ``path`` inside the root; follow its symbolic links as a runtime does.
+    """Resolve ``path`` inside the root, and follow its symbolic links as a runtime does.
 
-    A path that does not exist, or a loop, ends where it can be followed no further.
+    If a path does not exist or is a loop, returns the path up to which it can be followed.
     """
     todo = [part for part in path.split("/") if part][::-1]
     done: list[str] = []

@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 
         @property
         def index(self) -> int:
-            """On this node."""
+            """Return its index on this node."""
 
         @property
         def uuid(self) -> str:
-            """As the driver writes it."""
+            """Return its UUID as the driver writes it."""
 
 
 CONFIG_PATH = "/etc/cgpu/config.toml"
@@ -74,7 +74,7 @@ KUBERNETES = "kubernetes.json"  # beside it; hook/common/document.c looks for it
 
 
 class Config(NamedTuple):
-    """The configuration; a default applies to each key that the file does not have."""
+    """The configuration. A default applies to each key that the file lacks."""
 
     max_inst: int = DEFAULT_MAX_INST
     default_memsize: int | str = 0
@@ -87,7 +87,7 @@ class Config(NamedTuple):
     dcgm_names: bool = False  # of metrics
     interval_seconds: float = 2.0  # between two looks of the audit
     action: str = "log"  # of the audit
-    # Rules of single GPUs (some of ``RANGES``), by index or UUID in lower case.
+    # Rules of single GPUs (some of ``RANGES``), by index, or by UUID in lower case.
     gpu: Mapping[str, Mapping[str, int]] = {}
     kubernetes: Kubernetes | None = None  # whether pods follow decisions, from a file of its own
 
@@ -104,7 +104,7 @@ _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
 _BOOLEAN = ("true or false", _accept_if(lambda v: isinstance(v, bool)))
 
-# name: (table, what is allowed in words, the function that reads it: None if it is not allowed)
+# name: (table, what is allowed, in words, the function that reads a value: None: not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", format_allowed(name), _make_rule_reader(name)) for name in RANGES},
     DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, parse_default_size),
@@ -144,11 +144,11 @@ _TABLES = ("node", _GPU, "driver", "server", "audit")
 def load_config(path: str = CONFIG_PATH) -> Config:
     """Read and check the configuration; the defaults if there is no such file.
 
-    On a node where pods follow schedulers' decisions, the node's mode sets the rules of its GPUs.
+    On a node where pods follow schedulers' allocations, the node's mode sets the rules of its GPUs.
 
     Raises:
-        CgpuError: the file has a mistake, or others could change it; one sentence that names the
-            file and, for a mistake, the key, the value and what is allowed.
+        CgpuError: the file has a mistake, or others could change it. One sentence names the file
+            and, for a mistake, the key, the value and what is allowed.
     """
     config = _read_config(path)
     beside = f"{os.path.dirname(path)}/{KUBERNETES}"
@@ -167,7 +167,7 @@ def load_config(path: str = CONFIG_PATH) -> Config:
 
 
 def make_defaults(config: Config, gpus: Iterable[GpuIdentity]) -> Defaults:
-    """The rules of these GPUs until they are changed; a UUID goes before an index."""
+    """Return the rules of these GPUs until they are changed; a UUID goes before an index."""
     common = Rules(config.policy, config.max_inst, config.prio_ratio)
     own = {}
     for gpu in gpus if config.gpu else ():
@@ -177,12 +177,12 @@ def make_defaults(config: Config, gpus: Iterable[GpuIdentity]) -> Defaults:
 
 
 def _config_names(gpu: GpuIdentity) -> tuple[str, str]:
-    """Return the names of a GPU in the configuration."""
+    """Return the two names that a GPU may have in the configuration."""
     return str(gpu.index), gpu.uuid.lower()
 
 
 def find_unknown_gpus(config: Config, gpus: Iterable[GpuIdentity]) -> list[str]:
-    """The GPUs of the configuration that the node does not have."""
+    """Return the GPUs that the configuration names and the node does not have."""
     names = {name for gpu in gpus for name in _config_names(gpu)}
     return [name for name in config.gpu if name not in names]
 
@@ -193,7 +193,7 @@ def identify_config(path: str = CONFIG_PATH) -> tuple[object, ...]:
 
 
 def is_closed(path: str = CONFIG_PATH) -> bool:
-    """Whether this user may not see if there is a configuration, so that defaults apply."""
+    """Whether this user may not see whether there is a configuration, so that defaults apply."""
     try:
         os.stat(path)
     except OSError as error:
@@ -231,8 +231,8 @@ def _read_config(path: str) -> Config:
 def _is_there(path: str) -> bool:
     """Whether there is a configuration file.
 
-    Anything else at its path is refused. The defaults are not what its owner wants, and if it were
-    a pipe, every container that is created would wait for it.
+    If something else is at its path, it is refused. Its owner does not want the defaults, and if it
+    were a pipe, the creation of every container would wait for it.
     """
     try:
         facts = os.stat(path)
@@ -287,7 +287,7 @@ def _parse_toml(path: str) -> dict[str, Any]:
 
 
 def _read_key(path: str, table: str, names: Iterable[str], key: str, given: object) -> Any:  # noqa: ANN401
-    """Read the value of a key, one of ``names``."""
+    """Return the value of ``key``, which must be one of ``names``."""
     if key not in names:
         raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {', '.join(names)}")
     _, allowed_there, read = _KEYS[key]

@@ -1,11 +1,11 @@
-"""The setting whether pods on this node follow schedulers' decisions, ``kubernetes.json``.
+"""The setting whether pods on this node follow schedulers' allocations, ``kubernetes.json``.
 
 ::
 
     {"version": 1, "node": "gpu-a", "mode": "cgpu", "pass_through": ["monitoring"]}
 
-It is beside the configuration, because it has to be there before the first pod of a boot starts.
-The node's agent writes it; without the file, pods are like any other container.
+It is beside the configuration, because it must exist before the first pod of a boot starts. The
+node's agent writes it. Without the file, pods are treated like any other container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VERSION = 1
 SHARE, CGPU, CORE_MEM, TOPOLOGY = "share", "cgpu", "core_mem", "topology"
 UNLIMITED = (SHARE, TOPOLOGY)  # they choose the GPUs of a container, and no more
-# The rules of each GPU that a mode stands for; 5 is the native policy, 3 the fixed one.
+# The rules of each GPU under each mode; 5 is the native policy, 3 the fixed one.
 RULES: Mapping[str, Mapping[str, int]] = {
     SHARE: {},
     CGPU: {"policy": 5, "max_inst": 20},
@@ -37,12 +37,12 @@ _FIELDS = ("version", "node", "mode", "pass_through")
 
 
 class Kubernetes(NamedTuple):
-    """The way in which this node follows decisions.
+    """The way in which this node follows allocations.
 
     Attributes:
         node: its name in the cluster.
         mode: what is enforced: nothing, memory, memory and compute, or that GPUs are whole.
-        pass_through: namespaces whose pods are like any other container.
+        pass_through: namespaces whose pods are treated like any other container.
     """
 
     node: str
@@ -93,7 +93,7 @@ def _check_setting(path: str, content: dict[str, Any]) -> Kubernetes:
 
 
 def write_setting(path: str, setting: Kubernetes) -> None:
-    """Write ``setting``, which is in force for the next container; it outlives a loss of power.
+    """Write ``setting``. It holds from the next container on, and survives a loss of power.
 
     Raises:
         CgpuError: ``read_setting`` would refuse it.

@@ -1,9 +1,9 @@
 """The rules of each GPU: compute policy, max_inst and prio_ratio.
 
 The configuration's rules, for all GPUs or for one, hold until `cgpu set` changes them for one GPU.
-Changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
-a restarted server know them. A policy that came with a program (``cgpu-run --policy``) holds as
-long as a container is on the GPU. The cap of containers that name none is kept there too.
+Changes are kept in ``<state>/rules.json``, so that admission and a restarted server know them; it
+is written under the registry's lock. A policy that came with a program (``cgpu-run --policy``)
+holds as long as a container is on the GPU. The cap of containers that name none is kept there too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ VERSION = 1
 _WITH_PARTS = 2  # in a file where the default size is a part: earlier releases would read none
 READ = (VERSION, _WITH_PARTS)
 _POLICY = "policy"
-# The names as typed, by number; a test compares them with the policies' own names. Those are in the
-# C core, which is not loaded for a container that asks for nothing.
+# The policies' names as users type them, by number. A test compares them with the names in the C
+# core, which is not loaded for a container that asks for nothing.
 POLICIES = (
     "fair-share",
     "preemptive",
@@ -49,11 +49,11 @@ POLICIES = (
     "native",
     "weighted-fair",
 )
-# Least and most of each rule; the configuration's keys are named alike.
+# Least and most of each rule. The configuration's keys have the same names.
 RANGES = {"max_inst": (1, MOST_INST), _POLICY: (0, len(POLICIES) - 1), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _BROUGHT = "lent_policy"
-# Rules of the whole node. Readers in C (hook/common/document.c) look for this very word.
+# A rule of the whole node. Readers in C (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
 _LEAST_PARTS = GIB // LEAST_BYTES  # no GPU of these drivers has less than a GiB
 DEFAULT_ALLOWED = (
@@ -66,8 +66,8 @@ class Rules(NamedTuple):
     """The rules of one GPU.
 
     Attributes:
-        policy: compute policy, a number of ``POLICIES``.
-        max_inst: containers, and the sum of their weights.
+        policy: the compute policy, a number of ``POLICIES``.
+        max_inst: the most containers, and the most that their weights may add up to.
         prio_ratio: percent of the time that high-priority containers get while others want some.
     """
 
@@ -77,7 +77,7 @@ class Rules(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """The rules of GPUs before changes; ``own`` has those of single GPUs, by UUID."""
+    """The rules of GPUs before changes. ``own`` has those of single GPUs, by UUID."""
 
     common: Rules = Rules()
     own: Mapping[str, Rules] = {}
@@ -88,12 +88,12 @@ class Defaults(NamedTuple):
 
 
 def format_range(least: int, most: int) -> str:
-    """Return the allowed values, in words."""
+    """Return the allowed range, in words."""
     return f"a whole number from {least} to {most}"
 
 
 def format_allowed(name: str, given: object = None) -> str:
-    """Return a rule's allowed values in words, and for a misspelt policy the likely one."""
+    """Return a rule's allowed values, in words; for a misspelt policy, the likely one."""
     if name != _POLICY:
         return format_range(*RANGES[name])
     meant = format_suggestion(_normalise_name(given), POLICIES) if isinstance(given, str) else ""
@@ -101,7 +101,7 @@ def format_allowed(name: str, given: object = None) -> str:
 
 
 def value_of(name: str, given: object) -> int | None:
-    """The value of a rule, or None if it is not allowed; a policy may be given by its name."""
+    """Return the value of a rule; None if it is not allowed. A policy may be given by its name."""
     value = policy_of(given) if name == _POLICY and isinstance(given, str) else given
     return value if _is_whole(value, *RANGES[name]) else None
 
@@ -117,10 +117,10 @@ def _normalise_name(word: str) -> str:
 
 
 def check_rule(name: str, given: object) -> int:
-    """Return the value of a rule.
+    """Return the value of the rule ``name``.
 
     Raises:
-        CgpuError: one sentence that names it, the value and what is allowed.
+        CgpuError: it is not allowed; one sentence names the rule, the value and what is allowed.
     """
     value = value_of(name, given)
     if value is None:
@@ -132,7 +132,7 @@ def check_number(name: str, value: object, least: int, most: int) -> int:
     """Return ``value`` if it is a whole number in the range.
 
     Raises:
-        CgpuError: one sentence that names it, the value and what is allowed.
+        CgpuError: it is not; one sentence names ``name``, the value and what is allowed.
     """
     if not _is_whole(value, least, most):
         raise CgpuError(f"{name}={printable(str(value))}: expected {format_range(least, most)}")
@@ -144,14 +144,14 @@ def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
 
 
 def parse_amount(value: object) -> Size | None:
-    """Return the size that a number of bytes or a text means; None if it means none."""
+    """Return the size that ``value``, a number of bytes or a text, means; None if it means none."""
     if _is_whole(value, 0, LARGEST_BYTES):
         return Size(value)
     return parse_size(value) if isinstance(value, str) else None
 
 
 def parse_default_size(value: object) -> int | str | None:
-    """Return a default size in bytes, or a part of each GPU as written; None if it is no size."""
+    """Return a default size: bytes, or the text of a part of each GPU; None if it is no size."""
     given = parse_amount(value)
     if given is None or (given.part and given.to_bytes(GIB) < LEAST_BYTES):
         return None
@@ -170,7 +170,7 @@ def read_changes(state_dir: str) -> Changes:
 
 
 def write_changes(state_dir: str, changes: Changes) -> None:
-    """Write the changes; the caller holds the registry's lock.
+    """Write the changes. The caller holds the registry's lock.
 
     Raises:
         OSError: they cannot be written; the old ones hold.
@@ -188,7 +188,7 @@ def read_default(state_dir: str) -> int | str | None:
 
 
 def write_default(state_dir: str, size: int | str) -> None:
-    """Keep a checked default size; the caller holds the registry's lock.
+    """Keep a default size that was checked. The caller holds the registry's lock.
 
     Raises:
         OSError: it cannot be written; the old one holds.
@@ -197,7 +197,7 @@ def write_default(state_dir: str, size: int | str) -> None:
 
 
 def default_memsize(state_dir: str, configured: int | str) -> int | str:
-    """Cap of a container that names none, by ``parse_default_size``: changed, or configured."""
+    """Return the cap of a container that names none (``parse_default_size``): set or configured."""
     changed = read_default(state_dir)
     return configured if changed is None else changed
 
@@ -218,7 +218,7 @@ def default_of_new(state_dir: str, configured: int | str) -> int | str:
 
 
 def _names_default(path: str) -> bool:
-    """Whether a file contains the key, by the launcher's method (``hook/common/document.c``)."""
+    """Whether a file contains the key, found as the launcher does (``hook/common/document.c``)."""
     try:
         with open(path, "rb") as file:
             return DEFAULT_MEMSIZE.encode() in file.read()
@@ -227,7 +227,7 @@ def _names_default(path: str) -> bool:
 
 
 def is_foreign(state_dir: str) -> bool:
-    """Whether the file is there, undamaged, and of another version."""
+    """Whether the file exists, is undamaged, and has another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             return jsontext.loads(file.read().decode())["version"] not in READ
@@ -236,7 +236,7 @@ def is_foreign(state_dir: str) -> bool:
 
 
 def _read_content(state_dir: str) -> dict[str, Any]:
-    """Return the file's object; empty if it is missing, damaged, or of another version."""
+    """Return the file's object; empty if the file is missing, damaged, or of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             content: dict[str, Any] = jsontext.loads(file.read().decode())
@@ -254,7 +254,7 @@ def _write_content(state_dir: str, changes: Changes, default: int | str | None) 
 
 
 def resolve(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
-    """Return the rules in force on a GPU; ``inhabited``: whether any container is on it."""
+    """Return the rules in force on a GPU. ``inhabited``: whether any container is on it."""
     own = dict(changes.get(uuid, {}))
     brought = own.pop(_BROUGHT, None)
     rules = defaults.for_gpu(uuid)._replace(**own)
@@ -262,7 +262,7 @@ def resolve(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool)
 
 
 def bring_policy(changes: Changes, uuid: str, policy: int | None) -> bool:
-    """Replace the policy that containers on a GPU have brought; None: remove it.
+    """Replace the policy that containers on a GPU brought along; None: remove it.
 
     Returns:
         Whether that changed anything.
@@ -275,7 +275,7 @@ def bring_policy(changes: Changes, uuid: str, policy: int | None) -> bool:
 
 
 def change_rules(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
-    """Add checked values to the changes; a policy replaces one that a container brought."""
+    """Add checked values to the changes. A policy replaces one that a container brought along."""
     own = changes.setdefault(uuid, {})
     own.update(wanted)
     if _POLICY in wanted:

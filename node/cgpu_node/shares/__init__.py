@@ -1,1 +1,1 @@
-"""The shares of GPUs: records, admission, changes."""
+"""The shares of GPUs: their records, their admission, and their changes."""

@@ -1,4 +1,4 @@
-"""Checks that a request fits on a node beside the containers that it already has."""
+"""Checks whether a request fits on a node beside the containers that are there."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def check_request(
 
     Args:
         request: what a container asks for.
-        records: the containers and sessions that live.
+        records: the living containers and sessions.
         node: the facts about the node.
-        rules: those in force on each of its GPUs, by UUID.
+        rules: the rules in force on each of the request's GPUs, by UUID.
 
     Raises:
         CgpuError: one sentence that names the variable, its value and what is free.
@@ -73,7 +73,7 @@ def check_policy(
 ) -> None:
     """Refuse the compute policy ``wanted`` if a container is on a GPU under another one.
 
-    A guest's is refused even if no container is there.
+    A guest's policy is refused even if no container is there.
 
     Raises:
         CgpuError: one sentence that names the GPU, its policy and who runs there.
@@ -98,18 +98,18 @@ def records_on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
 
 
 def sum_promised(records: Iterable[Record], uuid: str) -> int:
-    """Return the sum of what ``records`` promise of a GPU.
+    """Return how much of a GPU ``records`` promise in total.
 
-    A record promises the container's cap or, if the cap was lowered below what the container held,
-    what it held then.
+    A record promises the container's cap. If the cap was lowered below what the container held, it
+    promises what the container held then.
     """
     return sum(share.cap_bytes for r in records if (share := _find_share(r, uuid)))
 
 
 def sum_owed(records: Iterable[Record], uuid: str) -> int:
-    """Return the sum of what ``records`` may hold or hold now of a GPU.
+    """Return how much of a GPU the containers of ``records`` may hold, or hold if that is more.
 
-    It is exact, but reads the ledger of each container whose cap was lowered.
+    The figure is exact, but to get it the ledger of each container whose cap was lowered is read.
     """
     return sum(_read_owed(r, share) for r in records if (share := _find_share(r, uuid)))
 
@@ -127,11 +127,11 @@ def _read_owed(record: Record, share: GpuShare) -> int:
 
 
 def still_promised(promised: int, cap: int, held: int | None) -> int:
-    """Return the bytes of a GPU that one container keeps from all others.
+    """Return the bytes of a GPU that are promised to one container, and so to no other.
 
     Args:
-        promised: what its record promises. It is more than the cap if that was lowered below what
-            the container held.
+        promised: what its record promises. It is more than the cap if the cap was lowered below
+            what the container held.
         cap: its cap.
         held: what it holds; None: not known.
     """
@@ -139,7 +139,7 @@ def still_promised(promised: int, cap: int, held: int | None) -> int:
 
 
 def free_weight(weights: Iterable[int], max_inst: int) -> int:
-    """Return the weight left for others on a GPU; 0 if max_inst is below what is taken."""
+    """Return the weight that is left for others on a GPU; 0 if more than max_inst is taken."""
     return max(0, max_inst - sum(weights))
 
 

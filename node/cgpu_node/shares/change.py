@@ -1,7 +1,7 @@
 """Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
-The caller holds the registry's lock, and has read which containers live since it took it. Each
-change is checked and then made: first in the files that admission and a restarted server read
+The caller has taken the registry's lock, and then read which containers live. Each change is
+checked and then made: first in the files that admission and a restarted server read
 (``rules.json``, ``record.json``), then in the limits.
 """
 
@@ -34,10 +34,10 @@ PRIORITIES = (0, 1)
 
 
 class Notes(NamedTuple):
-    """Possible misunderstandings of a changed cap, one sentence each.
+    """Warnings about a changed cap, one sentence each.
 
     Attributes:
-        misstated: GPUs whose size differs much from the whole that was typed.
+        misstated: GPUs whose size differs much from the whole that the user typed.
         excess: what the container holds above its new cap, for each GPU.
     """
 
@@ -65,7 +65,7 @@ def change_gpus(
     wanted: Mapping[str, object],
     defaults: Defaults,
 ) -> list[Record]:
-    """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of GPUs: of all, or of none.
+    """Change ``policy``, ``max_inst`` or ``prio_ratio`` of all given GPUs, or of none.
 
     Returns:
         The living containers, as their records are now.
@@ -100,20 +100,20 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 ) -> tuple[list[Record], Notes]:
     """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
-    If a cap becomes less than what the container holds, nothing is taken from it, but its new
-    requests are refused.
+    If a cap becomes less than what the container holds, nothing is taken from the container, but
+    its new requests are refused.
 
     Args:
-        registry: of the state directory.
-        living: all containers.
+        registry: the registry of the state directory.
+        living: all living containers.
         entry: the one of them that is changed.
         wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.parse_amount``).
         defaults: the rules of an unchanged GPU.
-        uuid: the GPU whose cap changes; None: each of its GPUs.
+        uuid: the GPU whose cap changes; None: each of the container's GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
 
     Returns:
-        The living containers, as their records are now, and notes on a cap that was changed.
+        The living containers, as their records are now, and warnings about a cap that was changed.
 
     Raises:
         CgpuError: it cannot be changed, or not so much is free; nothing was changed.
@@ -130,7 +130,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
             else gpu.cap_bytes
             for gpu in gpus
         ]
-    # Even if we are killed here, the promise is never less than what the container may take.
+    # So even if we are killed here, the promise is never less than what the container may take.
     _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
     try:
         if "memsize" in wanted:
@@ -152,7 +152,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
 
 def _format_misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
-    """Return a sentence for the GPUs whose size differs much from the whole in ``6/80``."""
+    """Return a sentence for the GPUs whose real size is far from the stated one (80 in 6/80)."""
     size = rules.parse_amount(wanted)
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus)
     return (
@@ -176,7 +176,7 @@ def _keep_notes(registry: Registry, entry: Record, notes: tuple[str, ...]) -> No
 
 
 def _format_excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
-    """Return a sentence for each GPU, or ``uuid`` alone, on which the container exceeds its cap."""
+    """Return a sentence for each GPU (or only ``uuid``) on which the container exceeds its cap."""
     held = [-(-share.cap_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
     return tuple(
         f"GPU {share.index}: it holds {mib}MiB, {mib - cap // MIB}MiB above its cap; it keeps them,"
@@ -217,10 +217,10 @@ def _checked_weight(
 
 
 def _compute_promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
-    """Return the memory to promise: the cap, or more while the container still holds more.
+    """Return the memory to promise: the cap, or what the container still holds if that is more.
 
-    It never exceeds the earlier promise: the container cannot hold more, but its ledger may claim
-    any amount.
+    It never exceeds the earlier promise: the container cannot hold more, but could write any amount
+    into its ledger.
     """
     shares = zip(entry.gpus, caps, _read_held(entry), strict=True)
     return tuple(
@@ -259,7 +259,7 @@ def _set_caps(entry: Record, caps: list[int]) -> None:
 
 
 def _check_ours(entry: Record) -> None:
-    """Refuse a container whose files another release laid out, or that cannot be opened."""
+    """Refuse a container whose files have another release's layout, or cannot be opened."""
     path = f"{entry.directory}/limits"
     try:
         os.close(cgpu_native.open_file(path, os.O_RDWR))
@@ -295,6 +295,6 @@ def _publish_rules(
 
 
 def _apply_policy(entry: Record, table: Mapping[str, rules.Rules]) -> Record:
-    """Return the container under the policy of its first GPU, if ``table`` has that."""
+    """Return the container under the policy of its first GPU, if ``table`` has that GPU."""
     its = table.get(entry.gpus[0].uuid)
     return entry._replace(policy=its.policy) if its else entry

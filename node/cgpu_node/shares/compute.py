@@ -1,8 +1,8 @@
 """The compute settings in a container's limits before an arbiter takes it on.
 
-While nobody arbitrates, every container has a part of the fallback period to itself
-(``native/gate/fallback.h``). So when a container comes or changes, the parts of the others on its
-GPUs move.
+While nobody arbitrates, every container has a part of the fallback period for itself
+(``native/gate/fallback.h``). So when a container comes or changes, the parts of the other
+containers on its GPUs move.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ComputeShare(NamedTuple):
-    """The share of one GPU's time that a container has, in millionths.
+    """A container's share of one GPU's time, in millionths.
 
     Attributes:
-        share_ppm: while nobody arbitrates.
-        offset_ppm: where that begins in the fallback period.
-        limit_ppm: at most, while all others compete.
+        share_ppm: its share while nobody arbitrates.
+        offset_ppm: where that share begins in the fallback period.
+        limit_ppm: the most that it gets while all others compete.
     """
 
     share_ppm: int
@@ -53,7 +53,7 @@ def write_parts(records: Iterable[Record], table: Mapping[str, dict[str, Compute
     """Write the parts on the GPUs of ``table`` (by UUID) into the limits of ``records``.
 
     Raises:
-        OSError: limits cannot be written; its container is as before.
+        OSError: limits cannot be written; they are unchanged.
     """
     for record in records:
         gpus = {
@@ -70,14 +70,14 @@ def amend_container(
     own: dict[str, int] | None = None,
     gpus: dict[int, dict[str, int]] | None = None,
 ) -> None:
-    """Change a container's limits, as ``cgpu_native.amend_limits`` does, if it is ours.
+    """Change a container's limits (``cgpu_native.amend_limits``), if their version is ours.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: they cannot be written.
     """
-    # BlockingIOError: one of its processes holds a lease on its limits. That must refuse no other
-    # container. This one keeps its part until its arbiter, whose mapping prevents leases, changes
-    # it.
+    # BlockingIOError: one of its processes holds a lease on its limits. No other container must be
+    # refused for that. This one keeps its part until its arbiter changes it; the arbiter maps the
+    # limits, which prevents leases.
     try:
         cgpu_native.amend_limits(f"{record.directory}/limits", own, gpus)
     except (FileNotFoundError, BlockingIOError):

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from cgpu_node.shares.mountinfo import MountInfo, Origin
     from cgpu_node.shares.record import Record
 
-# Fields of /proc/PID/stat, counted behind the program's name.
+# Fields of /proc/PID/stat, counted from behind the program's name.
 _STATE, _THREADS, _START_TIME = 0, 17, 19
 
-# Of ioctl_ns(2).
+# Requests of ioctl_ns(2).
 _GET_USER_SPACE, _GET_PARENT, _GET_MAKER = 0xB701, 0xB702, 0xB704
 _OURS = -1  # no user made it: it is the one that we are in
 
-# Processor time for finding all ended sessions: 10,000 ordinary mounts take a fifth of it, a ledger
-# with all its slots taken takes 12 ms.
+# The most processor time for finding all ended sessions. 10,000 ordinary mounts take a fifth of it;
+# a ledger in which all slots are taken takes 12 ms.
 MOUNTS_CPU_S = 0.1
 LEDGERS_CPU_S = 0.02
 
@@ -35,10 +35,10 @@ LEDGERS_CPU_S = 0.02
 def start_time(pid: int) -> int | None:
     """Return the process's start in clock ticks since boot; None if it does not live.
 
-    A process whose first thread has ended lives on in its other threads.
+    A process whose first thread has ended still lives in its other threads.
 
     Raises:
-        CgpuError: it cannot be seen, because no more files can be opened.
+        CgpuError: that cannot be seen, because no more files can be opened.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -53,8 +53,8 @@ def start_time(pid: int) -> int | None:
 def folder_of(pid: int) -> str:
     """Return the folder in /proc that shows what a process has.
 
-    A process whose first thread has ended still has its memory, but its own folder does not show
-    it: then this is another thread's.
+    If a process's first thread has ended, the process still has its memory, but its own folder does
+    not show it. Then this is another thread's folder.
     """
     own = f"/proc/{pid}"
     if _has_memory(own):
@@ -77,7 +77,7 @@ def _has_memory(folder: str) -> bool:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the owner lives or, of a session, a process that it left behind.
+    """Whether the owner lives, or, for a session, a process that the owner left behind.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -86,10 +86,10 @@ def is_alive(record: Record) -> bool:
 
 
 def find_ended(records: Iterable[Record]) -> set[str]:
-    """The directories of the ``records`` of which nothing lives, by one pass over all processes.
+    """Return the directories of the ``records`` that have ended, in one pass over all processes.
 
-    A session counts as alive if the processes' mounts are too many to read, or the ledgers' locks
-    too many to ask about.
+    If processes have too many mounts to read, or a ledger has too many locks to ask about, a
+    session counts as alive.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -97,7 +97,7 @@ def find_ended(records: Iterable[Record]) -> set[str]:
     ownerless = [record for record in records if not is_owned(record)]
     sessions = [record.directory for record in ownerless if record.kind == "session"]
     dead = {record.directory for record in ownerless} - find_inhabited(sessions)
-    # begin with another session at each pass, so that all get time
+    # each pass begins with another session, so that all of them get time
     first = time.monotonic_ns() % max(len(sessions), 1)
     until = time.thread_time() + LEDGERS_CPU_S
     for directory in (*sessions[first:], *sessions[:first]):
@@ -133,12 +133,12 @@ def _may_be_used(directory: str, until: float) -> bool:
 
 
 def find_inhabited(directories: Collection[str]) -> set[str]:
-    """Return the ``directories`` whose limits are mounted in a namespace that a process lives in.
+    """Return those ``directories`` whose limits are mounted in a namespace that has a process.
 
     Namespaces have no lasting name, and their numbers are reused, so the mounts are compared. They
-    are read and not looked up, because in such a namespace the session decides where a path leads.
+    are read from the kernel's list: in such a namespace, the session decides where a path leads.
     Each user's namespaces get the same time. If a user has too many mounts to read, the limits of
-    that user's sessions count as mounted. If our own user namespace has too many, those of all
+    that user's sessions count as mounted. If our own user namespace has too many, the limits of all
     sessions do.
     """
     wanted = _limits_of(directories)
@@ -147,7 +147,7 @@ def find_inhabited(directories: Collection[str]) -> set[str]:
     homes = _list_namespaces() if wanted else {}
     for number, user in enumerate(sorted(homes)):
         now = time.thread_time()
-        # ours come first, and may take all of the time
+        # ours come first, and may use all of the time
         most = until if user == _OURS else now + (until - now) / (len(homes) - number)
         for mount in _read_limits_mounts(homes[user], most):
             if mount is None:
@@ -158,7 +158,7 @@ def find_inhabited(directories: Collection[str]) -> set[str]:
 
 
 def _read_limits_mounts(folders: Iterable[str], until: float) -> Iterator[MountInfo | None]:
-    """Yield mounts of limits in these processes' namespaces, and None if time is up."""
+    """Yield mounts of limits in these processes' namespaces, and None when the time is up."""
     for folder in folders:
         for mount in read_mounts(folder, until, b"/limits"):
             yield mount
@@ -167,7 +167,7 @@ def _read_limits_mounts(folders: Iterable[str], until: float) -> Iterator[MountI
 
 
 def _list_namespaces() -> dict[int, list[str]]:
-    """A folder in /proc for each mount namespace but ours, by the user who made the namespace."""
+    """Return a folder in /proc for each mount namespace but ours, by the user who made it."""
     found: dict[int, list[str]] = {}
     seen = {None, _read_link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -180,9 +180,9 @@ def _list_namespaces() -> dict[int, list[str]]:
 
 
 def _maker_of(folder: str) -> int:
-    """Return the user who made the outermost user namespace that has a process's mounts.
+    """Return who made the outermost user namespace above a process's mounts, other than ours.
 
-    Its root may mount; only its maker, and root of the host, can be that root.
+    Only root of that namespace can mount there. Only its maker or the host's root can become that.
     """
     fds: list[int] = []
     try:
@@ -207,12 +207,12 @@ def _read_maker(user_space: int) -> int:
 
 
 def _may_be_of(directory: str, user: int) -> bool:
-    """Whether a process in a namespace of this user's may belong to the session."""
+    """Whether a process in a namespace of ``user`` may belong to the session."""
     return user == _OURS or guest_of(directory) in {user, None}
 
 
 def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:
-    """Return the ``directories`` by the identity of the limits in them."""
+    """Return the ``directories`` by the identity of the limits in each."""
     found = {}
     for directory in directories:
         folder = origin_of(directory)

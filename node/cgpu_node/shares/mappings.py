@@ -13,12 +13,12 @@ _NAME = b"/ledger"
 
 
 class LedgerFile(NamedTuple):
-    """The identity of a ledger's file; inodes repeat on other file systems.
+    """The identity of a ledger's file. Other file systems may have the same inode number.
 
     Attributes:
-        device: of its file system, ``major:minor`` as mountinfo has it; stat names another one on
-            some file systems.
-        inode: within that file system.
+        device: its file system's device, ``major:minor`` as in mountinfo; for some file systems,
+            stat names another one.
+        inode: its number within that file system.
     """
 
     device: bytes
@@ -26,7 +26,7 @@ class LedgerFile(NamedTuple):
 
 
 def ledgers_of(directories: Iterable[str]) -> dict[str, LedgerFile]:
-    """The ledgers by container's directory; those of containers that are ending are left out."""
+    """Return the ledgers by container's directory, without those of containers that are ending."""
     devices: dict[str, bytes | None] = {}
     found = {}
     for directory in directories:
@@ -47,12 +47,12 @@ def ledgers_of(directories: Iterable[str]) -> dict[str, LedgerFile]:
 def mapped_ledgers(folder: str, until: float) -> Iterator[LedgerFile | None]:
     """Yield the files named ``ledger`` that a process has mapped.
 
-    A process can have 65,530 mappings by default, each with a path of 4 KB: reading these takes 2
-    s. So reading ends when the thread's time is ``until``; the last item is then None.
+    By default a process can have 65,530 mappings, each with a path of 4 KB: to read them takes 2 s.
+    So reading ends when the thread's time is ``until``; the last item is then None.
 
     Args:
-        folder: of the process, in /proc (``liveness.folder_of``).
-        until: by ``time.thread_time()``.
+        folder: the process's folder in /proc (``liveness.folder_of``).
+        until: the end, by ``time.thread_time()``.
     """
     try:
         with open(f"{folder}/maps", "rb") as file:  # whose paths need not be text

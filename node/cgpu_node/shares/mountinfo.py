@@ -17,8 +17,8 @@ class Origin(NamedTuple):
     """The identity of a mounted file, whatever path leads to it.
 
     Attributes:
-        device: of its file system, ``major:minor`` as mountinfo has it.
-        path: within that file system.
+        device: its file system's device, ``major:minor`` as in mountinfo.
+        path: its path within that file system.
     """
 
     device: bytes
@@ -35,25 +35,25 @@ class MountInfo(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its kind of file system."""
+        """Return the type of the mounted file system."""
         return os.fsdecode(self.rest.partition(b" - ")[2].split(b" ")[0])
 
     @property
     def options(self) -> list[bytes]:
-        """The options of that file system."""
+        """Return the options of the mounted file system."""
         return self.rest.rstrip().rpartition(b" ")[2].split(b",")
 
 
 def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[MountInfo | None]:
     """Yield the mounts of a process.
 
-    Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
+    Anybody can stack mounts, and for each line the kernel walks down the stack. So reading ends
     when the thread's time is ``until``; the last item is then None.
 
     Args:
-        folder: of the process, in /proc.
-        until: by ``time.thread_time()``.
-        ending: of the paths of the files that are wanted; others are left out.
+        folder: the process's folder in /proc.
+        until: the end, by ``time.thread_time()``.
+        ending: how the paths of the wanted files end; others are left out.
     """
     try:
         with open(f"{folder}/mountinfo", "rb") as file:  # whose paths need not be text
@@ -70,7 +70,7 @@ def read_mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Moun
 
 
 def list_mounts(folder: str, ending: bytes = b"") -> list[MountInfo]:
-    """All that ``read_mounts`` yields, however long that takes."""
+    """Return all that ``read_mounts`` yields, however long that takes."""
     return [each for each in read_mounts(folder, float("inf"), ending) if each is not None]
 
 

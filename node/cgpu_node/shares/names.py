@@ -1,6 +1,6 @@
 """Names of containers, as their engines gave them.
 
-cgpu does not store them: they are read from the engine's files at each request.
+cgpu does not store names: each request reads them from the engine's files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMEMBERED_SECONDS = 5
 def name_of(record: Record) -> str:
     """Return the container's name, or a session's program; empty if the engine gave no name.
 
-    A container that is renamed gets its new name here a few seconds later.
+    If a container is renamed, the new name appears here a few seconds later.
     """
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
@@ -47,7 +47,7 @@ def _find_name(id_: str, runtime_dir: str | None, _: int) -> str:
 
 
 def _list_names(container: KnownContainer) -> Iterator[str]:
-    """Yield names that an engine may have given the container; first those that need no file."""
+    """Yield names that an engine may have given the container, those that need no file first."""
     for engine in ENGINES:
         parts = [container.annotations.get(key) for key in engine.name_keys]
         if parts and parts[-1]:

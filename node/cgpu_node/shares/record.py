@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 VERSION = 1
 _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
-# Files of their own, because release 0.1.0 treats a record with an unknown field as damaged.
+# These are in files of their own, because release 0.1.0 takes a record with an unknown field for
+# damaged.
 NOTES, POD, GUEST = "notes", "pod", "guest"
 LIMITS, LEDGER = "limits", "ledger"
-# All that a directory can hold; hook/cgpu-hook/poststop.c removes these, and nothing else.
+# All that a directory can hold. hook/cgpu-hook/poststop.c removes these, and nothing else.
 FILES = (LIMITS, LEDGER, FILE, NOTES, POD, GUEST)
-# Most characters of what a container chooses: all share the state directory's memory.
+# The most characters of texts that a container chooses: all containers share the memory of the
+# state directory.
 _LONGEST_COMMAND, _LONGEST_NOTES, _LONGEST_POD = 1024, 4096, 4096
 
 
@@ -36,9 +38,9 @@ class Owner(NamedTuple):
 
     Attributes:
         pid: a process of the host; 0: none.
-        start_time: of that process (``liveness.start_time``), because pids are reused.
-        runtime_dir: the low-level runtime's directory for a container, which exists as long as
-            that.
+        start_time: the start of that process (``liveness.start_time``), because pids are reused.
+        runtime_dir: the low-level runtime's directory for a container, which exists as long as the
+            container.
     """
 
     pid: int
@@ -47,7 +49,7 @@ class Owner(NamedTuple):
 
 
 class SessionUser(NamedTuple):
-    """A user whose session root's server keeps, and the group that the asking process had."""
+    """A user whose session root's server keeps, and the group of the process that asked for it."""
 
     uid: int
     gid: int
@@ -57,16 +59,17 @@ class Record(NamedTuple):
     """One container or session; ``gpus`` in the order of its visible list.
 
     Attributes:
-        id: the container's.
-        kind: which of the two it is.
+        id: the container's id.
+        kind: container or session.
         owner: who keeps it alive.
         gpus: what it was promised.
-        weight: compute weight.
-        high_priority: whether it goes first.
-        policy: of its first GPU, for people.
+        weight: its compute weight.
+        high_priority: whether it has high priority.
+        policy: the policy of its first GPU, for people.
         command: its program and arguments, for people; see ``shorten_command``.
-        directory: where the record lies.
-        version: of the file; another one is another release's, and is not to be written.
+        directory: the directory of the record.
+        version: the file's version; if it is not ours, the file is another release's, and must not
+            be written.
     """
 
     id: str
@@ -91,7 +94,7 @@ class PodContainer(NamedTuple):
 
 
 def shorten_command(command: Iterable[str]) -> tuple[str, ...]:
-    """A command of ``_LONGEST_COMMAND`` characters at most; a longer one ends with three dots."""
+    """Return ``command``, cut to ``_LONGEST_COMMAND`` characters, with three dots at the end."""
     words = tuple(command)
     if sum(len(word) + 1 for word in words) <= _LONGEST_COMMAND:
         return words
@@ -107,14 +110,14 @@ def shorten_command(command: Iterable[str]) -> tuple[str, ...]:
 
 
 def pack_record(record: Record, before: dict[str, Any] | None = None) -> bytes:
-    """The content of ``record.json``; fields that another release wrote ``before`` are kept."""
+    """Return the content of ``record.json``; fields that another release wrote ``before`` stay."""
     fields = {**(before or {}), **record._asdict()}
     del fields["directory"]
     return jsontext.dumps(fields).encode()
 
 
 def read_content(directory: str) -> dict[str, Any] | None:
-    """Return the content of the record in ``directory``; None if there is none, or a damaged one.
+    """Return the content of the record in ``directory``; None if it is missing or damaged.
 
     Raises:
         CgpuError: this process can open no more files, so what the file says is not known.
@@ -131,11 +134,11 @@ def read_content(directory: str) -> dict[str, Any] | None:
 
 
 def read(directory: str) -> Record | None:
-    """Return the record in ``directory``, of whatever version; None if there is none to be read.
+    """Return the record in ``directory``, of any version; None if there is none that can be read.
 
-    These are the same in every version, so that any release knows who lives and what was promised:
-    version, id, kind, owner, gpus (the first three of each) and weight. The rest is for people, or
-    has a default. Unknown fields are ignored.
+    Some fields are the same in every version, so that any release knows who lives and what was
+    promised: version, id, kind, owner, gpus (the first three of each) and weight. The others are
+    for people, or have a default. Unknown fields are ignored.
     """
     fields = read_content(directory) or {}
     try:
@@ -171,7 +174,7 @@ def _parse_gpus(given: list[Any]) -> tuple[GpuShare, ...]:
 
 
 def _parse_number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa: ANN401
-    """Return a whole number that C can hold, too; others mean that the file is damaged."""
+    """Return a whole number that C can hold too. Any other means that the file is damaged."""
     number = int(given)
     if not least <= number <= most:
         raise ValueError("no such number")
@@ -179,14 +182,15 @@ def _parse_number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  #
 
 
 def rewrite_record(state_dir: str, record: Record) -> None:
-    """Replace the file of ``record``, unless it is another release's; the caller holds the lock.
+    """Replace the file of ``record``, unless it is another release's. The caller holds the lock.
 
     Raises:
         OSError: it cannot be written; it is unchanged then.
     """
     if record.version != VERSION:
         return
-    # Not beside it: what a killed writer leaves in a container's directory would keep that.
+    # Not beside it: if a killed writer left a file in a container's directory, that would keep the
+    # directory.
     temporary = f"{state_dir}/{FILE}.new"
     before = read_content(record.directory)
     write_atomically(f"{record.directory}/{FILE}", pack_record(record, before), temporary=temporary)
@@ -202,7 +206,7 @@ def read_notes(directory: str) -> tuple[str, ...]:
 
 
 def pack_notes(notes: Iterable[str]) -> bytes:
-    """Return the content of the file ``notes``, as far as it is kept."""
+    """Return the content of the file ``notes``, cut to its greatest length."""
     return "\n".join(notes)[:_LONGEST_NOTES].encode()
 
 
@@ -224,7 +228,7 @@ def pod_of(directory: str) -> PodContainer | None:
     """Return the pod of the container; None if it has none.
 
     Raises:
-        CgpuError: this process can open no more files, so that is not known.
+        CgpuError: this process can open no more files, so the pod is not known.
     """
     try:
         with open(cgpu_native.open_file(f"{directory}/{POD}"), "rb") as file:
@@ -238,12 +242,12 @@ def pod_of(directory: str) -> PodContainer | None:
 
 
 def guest_of(directory: str) -> int | None:
-    """Return the user whose session it is; None if that is unknown, or another user than ours.
+    """Return the user whose session it is; None if that is unknown, or is our own user.
 
-    The ledger's owner does not show it: a user may be able to give the ledger to others.
+    The ledger's owner does not show it, because a user may be able to give the ledger to others.
 
     Raises:
-        CgpuError: this process can open no more files, so that is not known.
+        CgpuError: this process can open no more files, so the user is not known.
     """
     try:
         with open(cgpu_native.open_file(f"{directory}/{GUEST}"), "rb") as file:

@@ -1,7 +1,7 @@
 """The registry of shares: one directory for each container or session.
 
-A directory is built under a temporary name and renamed when it is complete. The next
-admission removes what is dead, and what a killed builder left incomplete.
+A directory is built under a temporary name, and renamed when it is complete. The next admission
+removes directories whose container has ended, and incomplete ones that a killed builder left.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Kind, PodContainer
 
     Parts = dict[str, dict[str, ComputeShare]]  # of a GPU's containers
-    # Directories that are to be removed, as long as they are still this owner's; None: not known.
+    # Directories to be removed if they still have this owner; None: the owner is not known.
     Gone = set[tuple[str, Owner | None]]
 
 __all__ = ["Owner", "Registry"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
-# Folder modes. In the state directory of a server for all users, each reaches what is theirs.
+# Folder modes. In the state directory of a server for all users, each user reaches what is theirs.
 _PASSABLE, _GUESTS, _PRIVATE = 0o711, 0o710, 0o700
 _REST_TIMES = 50  # as long as a pass over all processes that took too long: 2 % of a core
 
@@ -92,20 +92,22 @@ class Registry:
 
         Args:
             name: the container's id; it comes from outside.
-            kind: which of the two it is.
+            kind: container or session.
             request: what it asks for.
             node: the facts about the node.
             owner: who keeps it alive.
             command: its program and arguments, for people to read.
-            policy: the compute policy it brings along; None: the one its GPUs are under.
-            guest: the user whose session it is, where that is not us.
-            pod: which container of a pod it is; None: of none.
+            policy: the compute policy that it brings along; None: the policy that its GPUs are
+                under.
+            guest: the user whose session it is, if that is not us.
+            pod: its pod, and its name there; None: it has no pod.
 
         Returns:
             The path of the directory, with ``limits``, ``ledger`` and ``record.json``.
 
         Raises:
-            CgpuError: no room, a bad id, or it cannot be made; then nothing of it is left.
+            CgpuError: there is no room, the id is bad, or it cannot be made; then nothing of it is
+                left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
         gone = self.find_gone()
@@ -131,7 +133,7 @@ class Registry:
         return directory
 
     def _living_beside(self, name: str, gone: Gone) -> list[Record]:
-        """Return the containers that live, before a container ``name`` is made."""
+        """Return the living containers, before a container ``name`` is made."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         os.chmod(self._folder, _PASSABLE)
         living = self.reap(gone)
@@ -148,9 +150,9 @@ class Registry:
         *,
         is_guest: bool,
     ) -> dict[str, Rules]:
-        """Admit a request under the rules of its GPUs, and apply the policy that it brings.
+        """Admit a request under the rules of its GPUs, and apply the policy that it brings along.
 
-        A guest brings none: it would hold for containers that come later.
+        A guest's request brings none, because that would hold for containers that come later.
         """
         uuids = [share.uuid for share in request.gpus]
         changes = rules.read_changes(self.state_dir)
@@ -166,10 +168,10 @@ class Registry:
         return {uuid: rules.resolve(uuid, changes, defaults, inhabited=True) for uuid in uuids}
 
     def remove(self, name: str) -> None:
-        """Give back the share of ``name``; no error where there is none, and nothing is made.
+        """Give back the share of ``name``. It is no error if there is none, and nothing is made.
 
         Raises:
-            CgpuError: bad id, or the directory cannot be removed.
+            CgpuError: the id is bad, or the directory cannot be removed.
         """
         directory = f"{self._folder}/{checked_id(name)}"
         if os.path.isdir(directory):
@@ -183,12 +185,12 @@ class Registry:
 
         Args:
             name: the container's id.
-            pid: the process that started the low-level runtime, which failed to create the
-                container or keeps it elsewhere than expected.
+            pid: the process that started the low-level runtime. The runtime failed to create the
+                container, or keeps its state elsewhere than expected.
             heir: the container's first process, which keeps the share alive from now on.
 
         Raises:
-            CgpuError: bad id, or the directory cannot be removed or changed.
+            CgpuError: the id is bad, or the directory cannot be removed or changed.
         """
         directory = f"{self._folder}/{checked_id(name)}"
         if not os.path.isdir(directory):
@@ -204,7 +206,7 @@ class Registry:
                 _remove_tree(directory)
 
     def list_records(self) -> list[Record]:
-        """Return the containers and sessions that live, by id."""
+        """Return the living containers and sessions, in the order of their ids."""
         entries = [entry for _, entry in self._read_entries() if entry is not None]
         dead = find_ended(entries)
         return [entry for entry in entries if entry.directory not in dead]
@@ -223,13 +225,13 @@ class Registry:
             yield directory, None if name.startswith(".") else record.read(directory)
 
     def find_gone(self) -> Gone:
-        """Return what has ended and only a pass over all processes finds, for ``reap``.
+        """Return, for ``reap``, what has ended and only a pass over all processes finds.
 
-        This takes a while, so nobody is to hold the lock for it. If it took too long, because there
-        are too many mounts, the next pass of this registry comes later; the shares stay till then.
+        This takes a while, so call it without the lock. If it took too long, because there are too
+        many mounts, the next pass of this registry comes later; the shares stay till then.
 
-        If no release can have written a record, its owner is not known: the directory stays as long
-        as a process sees its limits.
+        If a record is one that no release can have written, its owner is not known. Then the
+        directory stays as long as a process has its limits mounted.
         """
         if monotonic() < self._rests_until:
             return set()
@@ -246,10 +248,11 @@ class Registry:
         return found
 
     def reap(self, gone: Gone) -> list[Record]:
-        """Remove what is dead or half-made, and return what lives; the caller holds the lock.
+        """Remove what is dead or half-made, and return what lives. The caller holds the lock.
 
         Args:
-            gone: what was found before the lock was taken; what has ended since counts as alive.
+            gone: what ``find_gone`` found before the lock was taken; what has ended since counts as
+                alive.
         """
         living = []
         for directory, entry in self._read_entries():
@@ -270,7 +273,7 @@ class Registry:
         """Return the lock under which containers come and go: ``with registry.lock(): ...``.
 
         Args:
-            create: whether the lock file may be made; it exists when a share is given back.
+            create: whether the lock file may be made. When a share is given back, the file exists.
         """
         what = f"state directory {self.state_dir}"
         return Lock(f"{self.state_dir}/lock", what, patience=self._patience, create=create)
@@ -287,7 +290,7 @@ class Lock(LockFile):
 
 
 def _is_damaged(directory: str) -> bool:
-    """Whether a record is there but unreadable; without one, the directory is incomplete."""
+    """Whether there is a record that cannot be read. Without one, the directory is incomplete."""
     name = os.path.basename(directory)
     return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 
@@ -325,7 +328,8 @@ def _build_directory(  # noqa: PLR0913, PLR0917 (what a directory holds)
             _write_file(f"{temporary}/{name}", content, 0o600)
         cgpu_native.create_ledger(temporary, record.LEDGER)
         if guest is not None:
-            # only its group can pass to the directory, and only the guest may write
+            # only the guest's group can enter the directory, and only the guest may write to the
+            # ledger
             os.chmod(f"{temporary}/{record.LEDGER}", 0o600)
             os.chown(f"{temporary}/{record.LEDGER}", guest.uid, -1)
             os.chown(temporary, -1, guest.gid)
@@ -370,9 +374,9 @@ def _pack_limits(
 
 
 def _remove_tree(directory: str) -> None:
-    """Remove a directory with all that is in it; links are removed, not followed.
+    """Remove a directory with all that is in it. Links are removed, not followed.
 
-    A poststop hook, which waits for no lock, may be at the same directory.
+    A poststop hook, which waits for no lock, may be removing the same directory.
     """
     for folder, folders, files in os.walk(directory, topdown=False):
         for name in files:

@@ -1,8 +1,8 @@
 """Finds the GPU or container that a typed word means.
 
 A GPU has an index and a UUID, a container an id and a name; the beginning of a UUID or an id is
-enough. An ambiguous word is refused, never guessed: also a name that another container's id begins
-with, since the maker of an image may choose the name.
+enough. An ambiguous word is refused, never guessed. A name is ambiguous too if another container's
+id begins with it, because the maker of an image may choose the name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Target(NamedTuple):
     """The meaning of a word that names what to change.
 
     Attributes:
-        uuids: of the GPUs; with a container, of the one where it is to be changed, or none.
-        container: the id; None: the GPUs themselves are meant.
+        uuids: the GPUs; with a container, the one GPU where to change it, or none.
+        container: the container's id; None: the GPUs themselves are meant.
     """
 
     uuids: tuple[str, ...]
@@ -62,7 +62,7 @@ def resolve_target(word: str, gpus: Mapping[str, int], names: Mapping[str, str])
 
 
 def match_gpus(word: str, gpus: Mapping[str, int]) -> list[str]:
-    """Return the UUIDs that a word may mean, of ``gpus``, index by UUID."""
+    """Return the UUIDs that a word may mean. ``gpus``: index by UUID."""
     wanted = word.lower()
     named = [uuid for uuid, index in gpus.items() if wanted in (str(index), uuid.lower())]
     if named or not wanted.startswith(VENDOR.lower()):
@@ -92,7 +92,7 @@ def find_gpu(word: str, gpus: Mapping[str, int]) -> str:
 
 
 def match_containers(word: str, containers: Mapping[str, str]) -> list[str]:
-    """Return the ids that a word may mean, of ``containers``, name by id."""
+    """Return the ids that a word may mean. ``containers``: name by id."""
     if word in containers or not word:
         return [word] if word else []
     return [id_ for id_, name in containers.items() if name == word or id_.startswith(word)]

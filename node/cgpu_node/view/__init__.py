@@ -1,1 +1,1 @@
-"""The description of a node's containers that everything prints from."""
+"""The description of a node's containers from which everything is printed."""

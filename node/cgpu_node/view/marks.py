@@ -1,7 +1,7 @@
 """Marks of containers that keep the host from reading what they hold.
 
-A mark says what such a container did to its own files. It is shown wherever containers are shown.
-The container keeps its limits, and nobody else waits for it.
+A mark says what such a container did to its own files, and is shown wherever containers are. The
+container keeps its limits, and nobody else waits for it.
 """
 
 from __future__ import annotations

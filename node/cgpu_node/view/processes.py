@@ -1,7 +1,7 @@
 """The processes that hold a container's memory, and their pids on the host.
 
-A ledger has the pids that its processes report, which are those in their own namespaces. A process
-of the host is one of them if it has that pid in its namespace and has the ledger mapped.
+The ledger has the pids that its processes report, which are those in their own namespaces. A
+process of the host is one of them if it has that pid in its namespace and has the ledger mapped.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cgpu_node.shares.record import Record
 from cgpu_node.view import marks
 
 UNKNOWN = 0  # of a process that has just ended, or hides
-# Of CPU time: for reading the mappings of one process, and for all.
+# The most CPU time to read the mappings of one process, and of all.
 _CPU_S, _ALL_CPU_S = 0.05, 0.3
 
 
 class Holding(NamedTuple):
-    """A process and the bytes that it holds on one GPU.
+    """A process, and the bytes that it holds on one GPU.
 
     Attributes:
-        pid: on the host, as the reader sees the host; 0 if it was not found there.
+        pid: its pid on the host, as the reader sees the host; 0 if it was not found there.
         used_bytes: what it holds.
-        container_pid: as the process and others in its container know it.
+        container_pid: its pid as it and others in its container know it.
     """
 
     pid: int
@@ -40,9 +40,9 @@ class LedgerView(NamedTuple):
     """The content of a container's ledger.
 
     Attributes:
-        gpus: who holds memory, on each of the container's GPUs.
-        refused: requests for memory that did not fit, likewise.
-        mark: why it cannot be read in full (``marks``); None: it can.
+        gpus: for each of the container's GPUs, who holds memory there.
+        refused: for each of its GPUs, how many requests for memory did not fit.
+        mark: why the ledger cannot be read in full (``marks``); None: it can.
     """
 
     gpus: list[tuple[Holding, ...]]
@@ -70,9 +70,9 @@ def _to_holding(process: cgpu_native.LedgerProcess) -> Holding:
 def locate_holdings(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
     """Add pids on the host to holdings, each of one container on one GPU.
 
-    Containers can have many processes with many mappings. All of this takes at most 0.3 s of CPU
-    time, and 0.05 s for each process; a holding whose process was not found by then gets no host
-    pid.
+    Containers can have many processes with many mappings. So all of this takes at most 0.3 s of CPU
+    time, and at most 0.05 s for each process. A holding whose process was not found by then gets no
+    host pid.
 
     Args:
         held: the container's directory, and its holdings.
@@ -95,7 +95,7 @@ def _add_host_pids(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Ite
 def _find_host_pids(
     pids: set[int], ledgers: set[LedgerFile]
 ) -> dict[tuple[LedgerFile, int], list[int]]:
-    """The processes of the host, by ledger and by the pid that they have in their namespace."""
+    """Return the processes of the host by ledger and by their pid in their own namespace."""
     found: dict[tuple[LedgerFile, int], list[int]] = {}
     until = time.thread_time() + _ALL_CPU_S
     for name in filter(str.isdecimal, os.listdir("/proc")):

@@ -28,7 +28,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     """Read the node and the ledgers of all living containers, without a server.
 
     Raises:
-        CgpuError: no state directory or no driver.
+        CgpuError: there is no state directory or no driver.
     """
     state = open_state(state_dir)
     records = Registry(state).list_records()
@@ -42,9 +42,9 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _load_node_leniently(state: str, driver_dir: str | None) -> Node:
-    """Return the facts, by the defaults if the configuration is wrong.
+    """Return the facts. If the configuration is wrong, use the defaults.
 
-    What containers hold is worth showing even then.
+    Even then, it is worth it to show what containers hold.
     """
     try:
         config = load_config()
@@ -68,7 +68,7 @@ def usage_of(
         uses: all its containers and sessions.
         rules_of: returns the rules in force on a GPU, by UUID.
         visible: the ids of those that are shown one by one; None: all.
-        utilisation: percent of a GPU's time, by UUID, as the driver reports it.
+        utilisation: percent of each GPU's time, by UUID, as the driver reports it.
     """
     if node is None:
         return Usage("", "", (), _select_visible(uses, visible))
@@ -89,7 +89,7 @@ def _select_visible(uses: Sequence[Use], visible: Collection[str] | None) -> tup
 
 
 def _bound_use(use: Use, totals: Mapping[str, int]) -> Use:
-    """Return the use with no more of a GPU than that has: a container can write into its ledger."""
+    """Return the use, limited to what each GPU has: a ledger may contain any number."""
     gpus = (
         gpu._replace(used_bytes=min(gpu.used_bytes, totals.get(gpu.uuid, gpu.used_bytes)))
         for gpu in use.gpus
@@ -137,7 +137,7 @@ def _sum_hidden(hidden: list[tuple[Use, GpuUse]]) -> Others:
 
 
 def _sum_measured(uses: list[GpuUse]) -> float | None:
-    """Return the containers' shares of a GPU together, in percent; None if one is unknown."""
+    """Return the sum of the containers' shares of a GPU, in percent; None if one is unknown."""
     found = [use.compute and use.compute.measured_percent for use in uses]
     known = [percent for percent in found if percent is not None]
     return round(sum(known), 2) if uses and len(known) == len(found) else None
@@ -184,7 +184,7 @@ def _gpu_use(
     share, held = record.gpus[number], ledger.gpus[number]
     charged = sum(each.used_bytes for each in held)
     outside = limits.outside_bytes if limits else 0
-    # The record has more than the cap if that was lowered while the container held more.
+    # If the cap was lowered while the container held more, the record has more than the cap.
     cap = limits.cap_bytes if limits else share.cap_bytes
     known = ledger.mark in {None, marks.LOCKS}
     return GpuUse(
@@ -201,7 +201,7 @@ def _gpu_use(
 
 
 def _read_limits(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
-    """Return the limits of each of the container's GPUs; and a mark if they cannot be read."""
+    """Return the limits on each of the container's GPUs, and a mark if they cannot be read."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:

@@ -1,7 +1,7 @@
-"""The description of a node's containers that everything prints from.
+"""The description of a node's containers from which everything is printed.
 
 ``cgpu get``, ``cgpu-smi``, ``cgpu top``, the control tree and the metrics print from it. ``usage``
-makes it. The server answers with it (``Usage.as_json``), and its clients read that
+makes it. The server sends it in answers (``Usage.as_json``), and clients read it from these
 (``parse_usage``).
 """
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class Compute(NamedTuple):
-    """A container's share of one GPU's time: the most it may have, and what it has.
+    """A container's share of one GPU's time: the most that it may have, and what it has.
 
     Attributes:
         limit_percent: the most while others compete: prio_ratio for high priority, the policy's
             ceiling, or its part by weight of what high-priority containers leave.
-        measured_percent: in the last second; None if nobody measures, or only roughly.
+        measured_percent: its share of the last second; None if nobody measures, or only roughly.
         charged_ns: GPU time since the arbiter took the container on.
         arbitrated: whether an arbiter lives.
-        share_percent: its own part while none does.
-        waits: the number of times that it began to wait for its turn.
+        share_percent: its own part while no arbiter lives.
+        waits: how often it began to wait for its turn.
         throttled_ns: how long it waited, with one thread or many.
-        heartbeat_age_ns: since the arbiter's last sign; None if there was none.
-        heartbeat_ns: the host's monotonic clock at that sign; 0 if there was none.
+        heartbeat_age_ns: time since the arbiter's last heartbeat; None if there was none.
+        heartbeat_ns: the host's monotonic clock at that heartbeat; 0 if there was none.
         estimated_percent: set if ``measured_percent`` is None: by a rough measure (policy 4), or by
-            the driver's utilisation (the GPU's if the container is alone there, else its
-            processes').
+            the driver's utilisation (the GPU's if the container is alone there, else that of its
+            processes).
         estimated_ns: GPU time by that utilisation, in addition to ``charged_ns``.
     """
 
@@ -55,19 +55,20 @@ class Compute(NamedTuple):
 
 
 class GpuUse(NamedTuple):
-    """A container's use of one GPU. Bytes.
+    """A container's use of one GPU, in bytes.
 
     Attributes:
-        index: of the GPU on this node.
-        uuid: of the GPU.
+        index: the GPU's index on this node.
+        uuid: the GPU's UUID.
         cap_bytes: what the container may hold.
         used_bytes: what its processes hold, whether it is in its ledger or not.
-        processes: those that hold memory there.
-        compute: None if the limits cannot be read, because the container has just ended.
-        refused: requests for memory that did not fit.
+        processes: the processes that hold memory there.
+        compute: its share of the time; None if the limits cannot be read, because it has just
+            ended.
+        refused: how many requests for memory did not fit.
         outside_bytes: the part of ``used_bytes`` that is not in the ledger.
         mark: why this cannot be known in full (``marks``); None: it can.
-        promised_bytes: what admission gives nobody else: the cap, or the bytes held if these are
+        promised_bytes: what admission gives to nobody else: the cap, or the bytes held if these are
             more.
     """
 
@@ -89,11 +90,11 @@ class GpuUse(NamedTuple):
 
     @property
     def free_bytes(self) -> int:
-        """The part of the cap that is free."""
+        """Return the part of the cap that is free."""
         return max(0, self.cap_bytes - self.used_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """The container's part of a GPU, in ``--json`` and on the socket."""
+        """Return the container's part of a GPU, as in ``--json`` and on the socket."""
         compute = self.compute._asdict() if self.compute else dict.fromkeys(Compute._fields)
         fields = {**self._asdict(), "free_bytes": self.free_bytes, **compute}
         del fields["compute"]
@@ -105,15 +106,15 @@ class Use(NamedTuple):
     """A container or session, and what it holds on each of its GPUs.
 
     Attributes:
-        id: the container's.
-        kind: which of the two it is; or a pod's container with whole GPUs, which has no record.
-        name: what people call it (``names``); nothing if the engine gave none.
+        id: the container's id.
+        kind: container or session; or a pod's container with whole GPUs, which has no record.
+        name: what people call it (``names``); empty if the engine gave no name.
         command: its program and arguments.
-        weight: among those that compute.
-        high_priority: whether its kernels go first.
-        policy: of its first GPU.
+        weight: its compute weight.
+        high_priority: whether it has high priority.
+        policy: the policy of its first GPU.
         gpus: in the order of its visible list.
-        directory: where its files lie; empty in an answer of a server.
+        directory: the directory of its files; empty in an answer of a server.
     """
 
     id: str
@@ -127,7 +128,7 @@ class Use(NamedTuple):
     directory: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The container in ``--json`` and on the socket."""
+        """Return the container, as in ``--json`` and on the socket."""
         fields = self._asdict()
         del fields["directory"]
         gpus = [gpu.as_json() for gpu in self.gpus]
@@ -135,14 +136,14 @@ class Use(NamedTuple):
 
 
 class Others(NamedTuple):
-    """The use of a GPU by all containers that the reader may not see, together. Bytes.
+    """The use of a GPU by all containers together that the reader may not see, in bytes.
 
     Attributes:
-        containers: how many they are.
-        weight: theirs, added up.
-        cap_bytes: their caps, added up.
+        containers: how many there are.
+        weight: the sum of their weights.
+        cap_bytes: the sum of their caps.
         used_bytes: what they hold.
-        measured_percent: of the GPU's time in the last second; None if that of one is not known.
+        measured_percent: their share of the GPU's last second; None if that of one is not known.
     """
 
     containers: int
@@ -152,29 +153,30 @@ class Others(NamedTuple):
     measured_percent: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """The entry in ``--json`` and on the socket."""
+        """Return the entry, as in ``--json`` and on the socket."""
         return {**self._asdict(), "memory_bytes": self.cap_bytes}  # as release 0.1 calls it
 
 
 class GpuTotals(NamedTuple):
-    """A GPU, its rules, and what all containers together have of it. Bytes.
+    """A GPU, its rules, and what all containers together have of it, in bytes.
 
     Attributes:
-        index: on this node.
-        uuid: of the GPU.
-        name: the product's.
-        total_bytes: the GPU's memory.
+        index: its index on this node.
+        uuid: its UUID.
+        name: the product's name.
+        total_bytes: its memory.
         promised_bytes: what admission counts as taken.
         used_bytes: what containers hold.
         max_inst: the rule.
         free_weight: what is left of ``max_inst`` for others.
         policy: the rule.
         prio_ratio: the rule.
-        measured_percent: of its time in the last second; None if that of one is not known.
+        measured_percent: the containers' share of its last second; None if that of one is not
+            known.
         containers: how many are on it.
-        weight: theirs, added up.
-        others: those among them that are not shown one by one; None if all are.
-        utilisation_percent: the driver's own figure, of all that runs there; None: not known.
+        weight: the sum of their weights.
+        others: those of them that are not shown one by one; None if all are.
+        utilisation_percent: the driver's own figure, for all that runs there; None: not known.
         lost: why it does not answer, and what to do; None: it answers.
         foreign_bytes: what processes outside these containers hold; None: not known.
     """
@@ -199,7 +201,7 @@ class GpuTotals(NamedTuple):
 
     @property
     def policy_name(self) -> str:
-        """The policy in words."""
+        """Return the name of the policy."""
         return policies.POLICIES[self.policy]
 
     @property
@@ -209,7 +211,7 @@ class GpuTotals(NamedTuple):
         return bool(held and self.promised_bytes) and held + self.promised_bytes > self.total_bytes
 
     def as_json(self) -> dict[str, Any]:
-        """The GPU in ``cgpu-smi --json`` and on the socket."""
+        """Return the GPU, as in ``cgpu-smi --json`` and on the socket."""
         fields = {**self._asdict(), "policy_name": self.policy_name}
         fields["others"] = self.others and self.others.as_json()
         return {**fields, "memory_bytes": self.total_bytes}  # as release 0.1 calls it
@@ -237,19 +239,19 @@ class Usage(NamedTuple):
         return [(use, gpu) for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
 
     def list_remarks(self) -> list[str]:
-        """The notes, and a sentence for each GPU that is scarce and each mark of a container."""
+        """Return the notes, and a sentence for each scarce GPU and each mark of a container."""
         scarce = [_format_scarcity(gpu) for gpu in self.gpus if gpu.is_scarce]
         found = {(use.id, gpu.mark): None for use in self.uses for gpu in use.gpus}
         marked = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
         return [*self.notes, *scarce, *marked]
 
     def with_foreign(self, foreign: Mapping[str, int]) -> Usage:
-        """Return this with what processes outside of all containers hold of each GPU, by UUID."""
+        """Return this with what processes outside all containers hold of each GPU, by UUID."""
         gpus = (gpu._replace(foreign_bytes=foreign.get(gpu.uuid)) for gpu in self.gpus)
         return self._replace(gpus=tuple(gpus))
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``cgpu-smi --json`` prints and the server answers."""
+        """Return what ``cgpu-smi --json`` prints and the server sends."""
         return {
             "driver_version": self.driver_version,
             "driver_dir": self.driver_dir,
@@ -268,7 +270,7 @@ def _format_scarcity(gpu: GpuTotals) -> str:
 
 
 def parse_usage(answer: Mapping[str, Any]) -> Usage:
-    """The description in an answer of a server, of this release or another (``Usage.as_json``).
+    """Return the description in a server's answer, of any release (``Usage.as_json``).
 
     Raises:
         KeyError, TypeError: it is no such answer.
@@ -299,7 +301,7 @@ def _parse_gpu(fields: Mapping[str, Any]) -> GpuUse:
 
 
 def _select_known(kind: type[Any], fields: Mapping[str, Any], memory: str = "") -> dict[str, Any]:
-    """The fields that this release knows: another one may tell more.
+    """Return the fields that this release knows; another one may send more.
 
     ``memory``: the field that a server of release 0.1 calls ``memory_bytes``.
     """

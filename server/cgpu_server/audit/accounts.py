@@ -1,4 +1,4 @@
-"""Reads ledgers. Containers can write them, so at most what was promised is taken from one."""
+"""Reads ledgers. Containers can write to them, so a ledger counts up to what was promised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgpu_server.audit.verdict import LedgerAccount, Tenant, bound_account
 
 
 def read_accounts(records: Iterable[Record]) -> dict[Tenant, LedgerAccount]:
-    """Return the accounts in their ledgers, empty for a ledger that its container ruined."""
+    """Return the accounts in their ledgers; empty for a ledger that its container has ruined."""
     return {key: each for record in records for key, each in _read_ledger(record).items()}
 
 
@@ -31,7 +31,7 @@ def _read_ledger(record: Record) -> dict[Tenant, LedgerAccount]:
                     look.read_shared(number),
                     *look.read_imports(number),
                 )
-                # no proxy charges more than was promised, whatever the ledger says
+                # no proxy charges more than was promised, even if the ledger shows more
                 found[record.directory, number] = bound_account(account, gpu.cap_bytes)
     except (OSError, cgpu_native.NativeError):
         if os.path.exists(f"{record.directory}/limits"):  # else it is ending

@@ -1,7 +1,7 @@
-"""The audit: compares ledgers, which containers can write, with what the driver reports.
+"""The audit: compares ledgers, which containers can write to, with what the driver reports.
 
-It is a thread of its own and holds no lock of the server, because the driver may take long. What a
-container holds outside its ledger goes into its limits, where it counts as used.
+It runs in a thread of its own and holds no lock of the server, because the driver may take long.
+What a container holds outside its ledger is written into its limits, where it counts as used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cgpu_server.state.server_state import ServerState
 _READINGS = 8  # of one comparison, as long as each finds something
 _PAUSE_SECONDS = (0.001, 0.02)  # between them; irregular, because programs are regular
 _NAP_SECONDS = 1.0
-# the driver stays in use for so long without containers, for a look that is due
+# after the last container, the driver stays in use for so long, for an audit that is due
 _LINGER_SECONDS = 10.0
 _BACK_OFF_SECONDS = 30.0  # so that a driver that hangs is not asked all the time
 _WORTH_LOGGING = 64 * MIB
@@ -63,7 +63,7 @@ class Audit:
     """Audits the containers of ``state``.
 
     Attributes:
-        last: what it read last; any thread may read it.
+        last: the figures that it read last; any thread may read them.
         utilisation: how busy the GPUs are by the driver's own figure.
     """
 
@@ -113,7 +113,8 @@ class Audit:
         while not self._ended.is_set():
             config, now = self._state.config, time.monotonic()
             watched = self._state.records or self._state.exclusive or self._lost.seen
-            # A container that ended since the last look may have been the first to meet a lost GPU.
+            # A container that has ended since the last audit may have been the first to find a GPU
+            # lost.
             unseen = self._state.inhabited_at > self._looked_at
             if config.action == "off" or not (watched or unseen):
                 self._release_driver(lift=config.action == "off")
@@ -160,15 +161,15 @@ class Audit:
             self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """Remove from the last snapshot what is not known any more."""
+        """Remove from the last snapshot what is no longer known."""
         readable = dict.fromkeys(self.last.readable, False)
         self.last = self.last._replace(readable=readable, utilisation={}, shares={}, used_bytes={})
 
     def _audit_once(self) -> None:
-        """Compare several times, and act on what all these and the audit before agree on.
+        """Compare several times; act on what all these comparisons and the last audit agree on.
 
-        A charge is lowered only to the most that any of these comparisons found. One of them alone
-        may have missed memory, because the program allocated at that moment.
+        A charge is lowered only to the most that any of these comparisons found. A single one may
+        have missed memory, because the program allocated at that moment.
         """
         records = self._state.records
         charged = {key: gpu.outside_bytes for key, _, gpu in _list_limits(records)}
@@ -186,7 +187,7 @@ class Audit:
             most = {key: max(most[key], again[key].outside_bytes) for key in found}
         for key, record, gpu in _list_limits(records):
             if key in found:
-                # the server before us may have charged what is still there
+                # the server before us may have charged memory that is still held
                 before = self._before.get(key, Verdict(gpu.outside_bytes))
                 verdict = intersect_verdicts(before, found[key])
                 outside = max(verdict.outside_bytes, min(gpu.outside_bytes, most[key]))
@@ -200,9 +201,10 @@ class Audit:
     def _compare_once(
         self, records: Sequence[Record], asked: Collection[str] | None = None
     ) -> dict[Tenant, Verdict]:
-        """Compare all containers once; those on a GPU without figures of processes are absent.
+        """Compare all containers once.
 
-        ``asked``: the GPUs whose processes' utilisation is read, too; None: keep the last one.
+        Containers on a GPU that reports no figures of processes are left out. ``asked``: the GPUs
+        whose processes' utilisation is read as well; None: keep the last one.
 
         Raises:
             CgpuError: the driver does not answer.
@@ -264,7 +266,7 @@ class Audit:
         return total
 
     def _log_foreign(self, uuid: str, pid: int, process: HostProcess | None, used: int) -> None:
-        # a user's server knows that user's sessions only; other processes may be in containers
+        # a user's server knows only that user's sessions; other processes may be in containers
         if pid not in self._strangers and os.geteuid() == 0:
             program = _read_program(pid) if process else "-"
             log.info("memory_foreign", gpu=uuid, pid=pid, program=program, bytes=used)
@@ -328,7 +330,7 @@ class Audit:
         )
 
     def _kill_process(self, pid: int, record: Record) -> None:
-        """Kill a process if it is still the one that was found, and still in the container."""
+        """Kill a process if the pid is still that process's, and it is still in the container."""
         known = self._owners.find_known(pid)
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -351,7 +353,7 @@ def _judge_gpu(
     owners: dict[int, tuple[HostProcess, Record | None]],
     foreign_bytes: int,
 ) -> dict[Tenant, Verdict]:
-    """Judge the containers of one GPU."""
+    """Return a verdict on each container of one GPU."""
     held: dict[Tenant, list[ReportedMemory]] = {}
     for record, number in here:
         held[record.directory, number] = [
@@ -373,7 +375,7 @@ def _judge_gpu(
 def _list_limits(
     records: Iterable[Record],
 ) -> Iterator[tuple[Tenant, Record, cgpu_native.LimitsGpu]]:
-    """Return each container on each of its GPUs, with its limits there."""
+    """Yield each container once for each of its GPUs, with its limits there."""
     for record in records:
         for number, gpu in enumerate(limits_of(record)):
             yield (record.directory, number), record, gpu

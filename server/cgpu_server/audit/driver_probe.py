@@ -1,4 +1,4 @@
-"""Asks the driver who holds memory, through a child process: the driver may hang or crash.
+"""Asks the driver who holds memory, through a child process, because the driver may hang or crash.
 
 The driver is in use while the child lives; ``close`` ends the child.
 """
@@ -23,13 +23,13 @@ _LARGEST_ANSWER = 1 << 22
 
 
 class Reading(NamedTuple):
-    """One GPU.
+    """The driver's figures of one GPU.
 
     Attributes:
-        used_bytes: what is in use, without the driver's own.
-        holders: bytes by host pid; None if the driver does not report how much.
+        used_bytes: what is in use, without the driver's own memory.
+        holders: bytes by host pid; None if the driver does not report them.
         utilisation: percent of the last second or less in which a kernel ran; None: not reported.
-        busy: the same by host pid, without idle ones; None: not reported, or not asked.
+        busy: the same by host pid, without idle processes; None: not reported, or not asked for.
     """
 
     used_bytes: int
@@ -42,7 +42,7 @@ class DriverProbe:
     """Asks the driver in ``folder``, and waits ``patience`` seconds for each answer.
 
     Attributes:
-        lost: the GPUs that did not answer to the last question.
+        lost: the GPUs that did not answer the last time.
     """
 
     def __init__(self, folder: str, patience: float = _PATIENCE_SECONDS) -> None:
@@ -57,8 +57,9 @@ class DriverProbe:
         """Read each GPU, by UUID.
 
         Args:
-            wanted: UUIDs of the GPUs to ask for ``busy``. It matters less than the rest: a driver
-                that failed once when asked for it is not asked again before ``close``.
+            wanted: UUIDs of the GPUs for which ``busy`` is read. It is less important than the
+                rest: if the driver fails once when asked for it, it is not asked again before
+                ``close``.
 
         Raises:
             CgpuError: the driver does not answer, or not in time.
@@ -85,7 +86,7 @@ class DriverProbe:
             child.kill()
 
     def close(self) -> None:
-        """Release the driver. A child that does not end within a second is reaped later."""
+        """Release the driver. If a child does not end within a second, it is reaped later."""
         child, self._child = self._child, None
         self._failed_on_busy = False
         if child is not None:

@@ -1,7 +1,8 @@
 """Finds processes that use an interface of the driver whose memory cgpu does not charge.
 
-Video codecs and graphics allocate below the interface of the CUDA driver. NVML counts what they
-take, but no call passes through the proxies. A process that uses one has its library loaded.
+Video codecs and graphics allocate below the CUDA driver's interface. NVML counts what they take,
+but no call passes through the proxies. A process that uses such an interface has its library
+loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def find_interface(pid: int) -> str | None:
 
 
 def match_interface(lines: Iterable[str]) -> str | None:
-    """Return ``video`` or ``graphics`` by the lines of a process's ``/proc/PID/maps``."""
+    """Return ``video`` or ``graphics`` by the lines of ``/proc/PID/maps``, or None."""
     names = {os.path.basename(line.split(None, 5)[-1]) for line in lines if line.count("/")}
     for interface, libraries in _LIBRARIES.items():
         if any(name.startswith(libraries) for name in names):

@@ -1,4 +1,4 @@
-"""Logs GPUs that do not answer, once each, and updates the node's facts."""
+"""Logs each GPU that does not answer once, and updates the node's facts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cgpu_server.state.server_state import ServerState
 
 
 class LostGpus:
-    """The GPUs of ``state`` that are lost, as the audit sees them.
+    """The lost GPUs of ``state``, as the audit sees them.
 
     Attributes:
-        seen: by index, when the audit last looked; None: it has not yet.
+        seen: the lost GPUs by index, as of the last audit; None: there was no audit yet.
     """
 
     def __init__(self, state: ServerState) -> None:
@@ -21,13 +21,13 @@ class LostGpus:
         self.seen: Mapping[int, Gpu] | None = None
 
     def follow(self, lost: Iterable[Gpu]) -> None:
-        """Take in which GPUs do not answer now.
+        """Note which GPUs do not answer now.
 
-        If these are not the same as before, the driver is asked for the facts again, so that the
-        next container gets no lost GPU, and may get one that is back.
+        If they are not the same as before, ask the driver for the facts again. Then the next
+        container gets no lost GPU, and may get one that is back.
 
         Raises:
-            CgpuError: the driver does not answer to that.
+            CgpuError: the driver does not answer.
         """
         now = {gpu.index: gpu for gpu in lost}
         known = self._list_known()
@@ -44,7 +44,7 @@ class LostGpus:
         self.seen = now
 
     def _list_known(self) -> dict[int, str]:
-        """The UUIDs of the lost GPUs by index, as last seen; at first, as the facts have them."""
+        """Return the lost GPUs' UUIDs by index, as last seen; at first, as the facts have them."""
         if self.seen is not None:
             return {index: gpu.uuid for index, gpu in self.seen.items()}
         node = self._state.find_node()

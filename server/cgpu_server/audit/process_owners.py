@@ -1,6 +1,6 @@
 """Finds the container that a process of the host is in.
 
-Users name control groups and mount files as they like. So a process is a container's if it has the
+Users name control groups and mount files as they like. So a process is in a container if it has the
 container's own limits mounted, or is in the control group of the container's first process. A
 session of ``cgpu-run`` has no control group of its own: its processes have its limits mounted, or
 its ledger mapped if there are no namespaces, or descend from its keeper.
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from cgpu_node.shares.mappings import LedgerFile
     from cgpu_node.shares.record import Owner, Record
 
-# What engines put before the id in the name of a systemd scope.
+# Prefixes that engines put before the id in the name of a systemd scope.
 _PREFIXES = (*(row.scope for row in ENGINES), "runc", "crun")
 _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-# Most CPU time for reading the mounts and mappings of one process in its life, and of all processes
+# The most CPU time to read the mounts and mappings of one process in its life, and of all processes
 # in one pass.
 _READ_CPU_S, _ALL_READ_CPU_S = 0.1, 0.3
 
@@ -43,10 +43,10 @@ class HostProcess(NamedTuple):
     """A process of the host.
 
     Attributes:
-        pid: on the host.
-        start_time: as ``liveness.start_time`` returns it; pids are reused.
-        own_pid: in its own pid namespace.
-        parent: on the host.
+        pid: its pid on the host.
+        start_time: its start (``liveness.start_time``), because pids are reused.
+        own_pid: its pid in its own pid namespace.
+        parent: its parent's pid on the host.
         uid: the user it runs as.
         ends: whether it has released its memory and is exiting.
     """
@@ -77,7 +77,7 @@ def _parse_process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]
 
 
 class Group(NamedTuple):
-    """A control group: its hierarchy as ``/proc/PID/cgroup`` has it, and its path."""
+    """A control group: its hierarchy, as in ``/proc/PID/cgroup``, and its path."""
 
     hierarchy: str
     path: str
@@ -92,7 +92,7 @@ def parse_groups(lines: Iterable[str]) -> Iterator[Group]:
 
 
 def find_home_groups(groups: Iterable[Group], id_: str) -> set[Group]:
-    """Return the groups named by the container's id among those of its first process."""
+    """Return those of the first process's ``groups`` that are named after the container's id."""
     found = set()
     for group in groups:
         components = group.path.split("/")
@@ -104,7 +104,7 @@ def find_home_groups(groups: Iterable[Group], id_: str) -> set[Group]:
 
 
 def find_container_id(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | None:
-    """Return the container in whose groups a process is; the innermost, if they are nested."""
+    """Return the container in whose groups a process is; the innermost one if they are nested."""
     for hierarchy, path in groups:
         components = path.split("/")
         for depth in range(len(components), 1, -1):
@@ -128,8 +128,8 @@ class ContainerLookup:
 
     Args:
         records: the living containers and sessions.
-        homes: the ids of containers, by the containers' own groups.
-        spent: the time for which each process was read, by pid and start time; it grows.
+        homes: for each control group of a container, the container's id.
+        spent: how long each process has been read, by pid and start time. ``find`` adds to it.
     """
 
     def __init__(
@@ -147,14 +147,14 @@ class ContainerLookup:
         self._until = time.thread_time() + _ALL_READ_CPU_S
 
     def find(self, process: HostProcess) -> Record | None:
-        """The container or session of a process; None for a process of the host."""
+        """Return the container or session of a process; None for a process of the host."""
         found = find_container_id(_read_groups(process.pid), self._homes)
         if found is not None:
             return self._records.get(found)
         return self._find_by_mounts(process) or self._find_session(process)
 
     def _find_by_mounts(self, process: HostProcess) -> Record | None:
-        """The container whose limits are mounted where the process runs, if that is readable."""
+        """Return the container whose limits the process has mounted, if its mounts can be read."""
         folder = folder_of(process.pid)
         try:
             namespace = os.readlink(f"{folder}/ns/mnt")
@@ -174,17 +174,17 @@ class ContainerLookup:
 
     @contextmanager
     def _budget_reading(self, process: HostProcess) -> Iterator[float]:
-        """Yield the thread's time until which this process may be read; 0: no more.
+        """Yield until when, by the thread's time, this process may be read; 0: no longer.
 
-        A process that takes little time in each pass must not take it for ever: others are to be
-        read, too.
+        Even a process that takes little time in each pass must not take it for ever, so that others
+        are read too.
         """
         begun, spent = time.thread_time(), self._spent.get(process[:2], 0.0)
         yield min(begun + _READ_CPU_S - spent, self._until) if spent < _READ_CPU_S else 0.0
         self._spent[process[:2]] = spent + time.thread_time() - begun
 
     def _find_session(self, process: HostProcess) -> Record | None:
-        """The session whose ledger the process has mapped, or whose keeper it descends from."""
+        """Return the session whose ledger it has mapped, or whose keeper it descends from."""
         record = self._find_by_ledger(process) if self._sessions else None
         if record is not None:
             return record
@@ -216,20 +216,20 @@ class ContainerLookup:
 
     @staticmethod
     def _may_own(record: Record, process: HostProcess) -> bool:
-        """Whether the process may be of ``record``: everybody can mount a guest's limits."""
+        """Whether the process may be in ``record``: everybody can mount a guest's limits."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
         return ledger_owner(record.directory) in {0, process.uid}
 
 
 class Homes:
-    """Remembers the containers' own control groups; the first process may leave them later."""
+    """Remembers the containers' own control groups, because the first process may leave them."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, Owner], set[Group]] = {}
 
     def update(self, records: Iterable[Record]) -> dict[Group, str]:
-        """Return the ids by group, of containers among ``records`` whose first process was seen."""
+        """Return by group the ids of the ``records`` whose first process was seen."""
         found = {}
         for record in records:
             key = record.directory, record.owner
@@ -241,7 +241,7 @@ class Homes:
 
 def _home_of(record: Record) -> set[Group]:
     owner = record.owner
-    # without the low-level runtime's files, the owner may be the first process
+    # if there are no files of a low-level runtime, the owner may be the first process
     first = (owner.runtime_dir and first_process_of(owner.runtime_dir)) or owner[:2]
     if start_time(first[0]) != first[1]:
         return set()
@@ -249,7 +249,7 @@ def _home_of(record: Record) -> set[Group]:
 
 
 def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
-    """Return the records by the identity of their limits; all are below one folder."""
+    """Return the records by the identity of their limits. All limits are below one folder."""
     folders: dict[str, Origin | None] = {}
     found = {}
     for record in records:
@@ -263,7 +263,7 @@ def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
 
 
 class OwnerTracker:
-    """Remembers the containers of processes, as long as the driver reports these."""
+    """Remembers which containers processes are in, as long as the driver reports them."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
@@ -277,8 +277,8 @@ class OwnerTracker:
     ) -> dict[int, tuple[HostProcess, Record | None]]:
         """Return those of the processes that are known, with their containers.
 
-        The driver may report a process that is gone, because a child keeps the device open. That is
-        then the process that had the pid before, and never a younger one that has the pid now.
+        The driver may report a process that is gone, because a child keeps the device open. Its pid
+        then means the earlier process, never a younger one that has the pid now.
         """
         records, now = tuple(records), _read_ticks()
         self._groups = self._homes.update(records)
@@ -289,8 +289,8 @@ class OwnerTracker:
         for pid, since in self._since.items():
             process = read_process(pid)
             if process is not None and process.start_time <= since:
-                # a process that was seen in a container belongs to it, whatever it has unmounted
-                # since
+                # a process that was seen in a container belongs to it, even if it has unmounted
+                # files since
                 found[pid] = process, self._find_earlier(process, living) or lookup.find(process)
             elif pid in self._known:
                 process, record = self._known[pid]
@@ -309,11 +309,11 @@ class OwnerTracker:
         return living.get((record.directory, record.owner))
 
     def is_still(self, process: HostProcess, record: Record) -> bool:
-        """Whether a process is in this container, as far as that can be seen now."""
+        """Whether a process is still in this container, as far as that can be seen."""
         return ContainerLookup([record], self._groups).find(process) is record
 
     def find_known(self, pid: int) -> HostProcess | None:
-        """Return the process that the driver last reported by this pid."""
+        """Return the process that the driver last reported under this pid."""
         return self._known[pid][0] if pid in self._known else None
 
 
@@ -324,7 +324,7 @@ def _read_ticks() -> int:
 
 def _read_groups(pid: int) -> list[Group]:
     try:
-        # Paths need not be text, and only a line feed ends a line.
+        # Paths need not be text. Only a line feed ends a line.
         with open(f"{folder_of(pid)}/cgroup", errors="replace", newline="\n") as file:
             return [*parse_groups(file)]
     except OSError:  # it ended meanwhile, or is another user's

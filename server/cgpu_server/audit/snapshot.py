@@ -22,8 +22,8 @@ class Snapshot(NamedTuple):
         readable: whether the driver reports how much each process holds, by the GPU's UUID.
         foreign_bytes: what processes outside containers hold, by the GPU's UUID.
         bypasses: the number of bypasses found, by container and GPU.
-        utilisation: how busy the driver reports a GPU to be, in percent, by the GPU's UUID.
-        shares: how busy it reports a container's processes to keep the GPU, in percent.
+        utilisation: the driver's figure of how busy a GPU is, in percent, by the GPU's UUID.
+        shares: the driver's figure of how busy a container's processes keep the GPU, in percent.
         used_bytes: what is in use of a GPU, by its UUID.
     """
 
@@ -35,7 +35,7 @@ class Snapshot(NamedTuple):
     used_bytes: Mapping[str, int] = {}
 
     def is_shared(self, uuid: str, containers: int) -> bool:
-        """Whether anything else than one of so many containers may keep a GPU busy."""
+        """Whether something other than one of ``containers`` may keep the GPU busy."""
         return containers > 1 or not self.readable.get(uuid) or bool(self.foreign_bytes.get(uuid))
 
 
@@ -43,7 +43,7 @@ EMPTY = Snapshot({}, {}, {}, {}, {})
 
 
 def gpus_to_ask(last: Snapshot, records: Sequence[Record]) -> set[str]:
-    """Return the GPUs whose processes to ask about: the GPU's own figure is not enough there."""
+    """Return the GPUs whose processes to ask about, because the GPU's own figure is not enough."""
     containers = Counter(gpu.uuid for record in records for gpu in record.gpus)
     return {
         gpu.uuid
@@ -58,7 +58,7 @@ def utilisation_by_container(
     owners: Mapping[int, tuple[HostProcess, Record | None]],
     records: Sequence[Record],
 ) -> dict[Tenant, int]:
-    """The percent of a GPU that a container's processes had, as far as the driver was asked."""
+    """Return the percent of a GPU that a container's processes had, as far as it was asked for."""
     found = {}
     for record in records:
         for number, gpu in enumerate(record.gpus):

@@ -1,7 +1,7 @@
-"""The use of GPUs by the driver's own figure, the only figure if no arbiter measures.
+"""The use of GPUs by the driver's own figure. If no arbiter measures, there is no other figure.
 
-A container's figure is an estimate: the GPU's if the container is alone on it, else the sum of its
-processes' figures.
+A container's figure is an estimate: if the container is alone on the GPU, the GPU's figure, else
+the sum of its processes' figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PERCENT = 100
 
 
 class Utilisation:
-    """Sums up ``snapshot`` over time. Other threads may read it: they see whole tables only.
+    """Sums up ``snapshot`` over time. Other threads may read it; they see complete tables only.
 
     Attributes:
         busy_ns: how long each GPU was busy while it had containers, by UUID.
@@ -86,7 +86,7 @@ class Utilisation:
 
 
 def _estimate_percents(last: Snapshot, gpus: Sequence[tuple[Tenant, str]]) -> dict[Tenant, int]:
-    """Return the percent: the GPU's for a container alone on it, else that of its processes."""
+    """Return the percent: the GPU's for a container alone on it, else the sum of its processes."""
     containers = Counter(uuid for _, uuid in gpus)
     found = {
         key: last.shares.get(key)

@@ -2,8 +2,8 @@
 
 A ledger is charged before the driver allocates, and credited after the driver frees. So an honest
 process never holds more than its ledger shows, with two exceptions: what ``compute_allowance``
-covers, and memory that another process of its container is charged for. But ledger and driver are
-read one after the other, so one comparison may see memory that was allocated and freed in between.
+covers, and memory for which another process of its container pays. But ledger and driver are read
+one after the other, so a comparison may see memory that was allocated and freed in between.
 ``intersect_verdicts`` keeps what several comparisons agree on.
 """
 
@@ -17,8 +17,8 @@ from cgpu_env.values import MIB
 Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 Kind = Literal["drift", "bypass"]
 
-# What a process may hold beyond its ledger: code that the driver loads late, and blocks that it
-# keeps for itself. docs/design/server.md has the figures.
+# What a process may hold beyond its ledger: code that the driver loads late, and blocks that the
+# driver keeps. docs/design/server.md has the figures.
 _ROUNDING_BYTES = 64 * MIB
 _UNKNOWN_CONTEXT_BYTES = 640 * MIB  # if the host could not measure it; the largest known is 616
 DRIFT_BYTES = 256 * MIB
@@ -26,13 +26,13 @@ DRIFT_BYTES = 256 * MIB
 
 
 class ReportedMemory(NamedTuple):
-    """The memory that the driver reports of one process.
+    """The memory of one process that the driver reports.
 
     Attributes:
-        pid: on the host.
-        own_pid: in the process's own namespace, as in its ledger.
+        pid: the process's pid on the host.
+        own_pid: its pid in its own namespace, as in its ledger.
         used_bytes: what it holds of the GPU.
-        ends: whether it is exiting; its ledger's slot may be freed before its memory.
+        ends: whether it is exiting. Its slot in the ledger may then be free before its memory is.
     """
 
     pid: int
@@ -47,9 +47,9 @@ class LedgerAccount(NamedTuple):
     Attributes:
         total_bytes: the sum that the cap applies to.
         slots: bytes by own pid; 0 for a process that only holds memory of another GPU.
-        shared: bytes by own pid that it has imported and another process is charged for. It is not
-            known which of the two the driver reports.
-        paid_bytes: how much is shared, and charged to one of the processes that have it.
+        shared: bytes by own pid that the process has imported and another one is charged for. It is
+            not known for which of the two the driver reports them.
+        paid_bytes: how much is shared and charged to one of the processes that have it.
         importers: how many processes have imported any of that.
     """
 
@@ -61,11 +61,11 @@ class LedgerAccount(NamedTuple):
 
     @property
     def repeated_bytes(self) -> int:
-        """The bytes that the driver's figures repeat at most, if they name every importer."""
+        """Return how many bytes the driver counts again at most, if it names each importer."""
         return max(0, self.importers - 1) * self.paid_bytes
 
     def most_bytes(self, own_pid: int) -> int:
-        """Return the most memory that a process may hold by the ledger."""
+        """Return the most memory that the ledger allows a process to hold."""
         return self.slots.get(own_pid, 0) + self.shared.get(own_pid, 0)
 
 
@@ -73,8 +73,8 @@ class Discrepancy(NamedTuple):
     """Memory that is not in the ledger.
 
     Attributes:
-        kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
-        pids: host pids of the processes that hold it; empty if it exceeds the ledger's sum. A
+        kind: ``drift``, if the process charges its memory, or ``bypass``, if it goes past cgpu.
+        pids: host pids of the processes that hold it; empty if only the ledger's sum is exceeded. A
             bypass lists no process for memory that another one holds.
         excess_bytes: how much it is.
     """
@@ -85,7 +85,7 @@ class Discrepancy(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The memory of a container outside its ledger on one GPU: the sum, and its parts."""
+    """A container's memory outside its ledger on one GPU: the sum, and its parts."""
 
     outside_bytes: int = 0
     findings: tuple[Discrepancy, ...] = ()
@@ -95,12 +95,12 @@ CALM = Verdict()
 
 
 def compute_allowance(context_bytes: int) -> int:
-    """Return what a process may hold beyond its ledger, if a context costs ``context_bytes``."""
+    """Return what a process may hold beyond its ledger if a context costs ``context_bytes``."""
     return _ROUNDING_BYTES + (context_bytes // 4 or _UNKNOWN_CONTEXT_BYTES)
 
 
 def merge_larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
-    """Return the larger of two readings of a ledger, slot by slot."""
+    """Return the larger of two readings of a ledger, for each slot."""
     return LedgerAccount(
         max(before.total_bytes, after.total_bytes),
         _max_by_pid(before.slots, after.slots),
@@ -111,7 +111,7 @@ def merge_larger(before: LedgerAccount, after: LedgerAccount) -> LedgerAccount:
 
 
 def bound_account(account: LedgerAccount, promised_bytes: int) -> LedgerAccount:
-    """Return the account without what its container cannot have been charged."""
+    """Return the account without amounts that its container cannot have been charged."""
     return LedgerAccount(
         min(account.total_bytes, promised_bytes),
         {pid: min(used, promised_bytes) for pid, used in account.slots.items()},
@@ -140,10 +140,11 @@ def judge_container(
 
     Args:
         held: what the driver reports.
-        account: what the ledger says; the larger of before and after the driver's report.
+        account: the ledger's account: the larger of the readings before and after the driver's
+            report.
         context_bytes: what a context costs on this GPU; 0: unknown.
         unexplained_bytes: memory of the whole GPU that is in use and in no ledger. Figures of
-            processes may count shared memory twice; this one does not.
+            processes may count shared memory twice; this figure does not.
     """
     found = [
         finding
@@ -154,7 +155,7 @@ def judge_container(
     most = account.total_bytes + len(held) * compute_allowance(context_bytes)
     beyond_sum = sum(each.used_bytes for each in held) - most - by_process
     if beyond_sum > 0:  # each slot is right: the sum was lowered, or shared memory counts twice
-        # what is in use of the whole GPU counts no memory twice
+        # the figure for the whole GPU counts no memory twice
         there = by_process + beyond_sum <= unexplained_bytes
         twice = beyond_sum <= account.repeated_bytes and not there
         found.append(Discrepancy("drift" if twice else "bypass", (), beyond_sum))
@@ -163,7 +164,7 @@ def judge_container(
 
 
 def intersect_verdicts(first: Verdict, second: Verdict) -> Verdict:
-    """Return the common part of two verdicts, with the milder one of each finding."""
+    """Return what two verdicts agree on, and of each finding the milder one."""
     before = {finding.pids: finding for finding in first.findings}
     both = [
         Discrepancy(
@@ -178,7 +179,7 @@ def intersect_verdicts(first: Verdict, second: Verdict) -> Verdict:
 
 
 def excuse_bypasses(verdict: Verdict, pids: Container[int]) -> Verdict:
-    """Return the verdict with the bypasses of ``pids`` as drift: what they hold stays charged."""
+    """Return the verdict with the bypasses of ``pids`` as drift; what they hold stays charged."""
     findings = tuple(
         finding._replace(kind="drift")
         if finding.pids and all(pid in pids for pid in finding.pids)
@@ -189,7 +190,7 @@ def excuse_bypasses(verdict: Verdict, pids: Container[int]) -> Verdict:
 
 
 def _group_by_pid(held: Iterable[ReportedMemory]) -> list[tuple[int, list[ReportedMemory]]]:
-    """Return groups by own pid, which processes in nested namespaces of a container may share."""
+    """Return groups by own pid: processes in nested namespaces of a container may have the same."""
     found: dict[int, list[ReportedMemory]] = {}
     for each in held:
         found.setdefault(each.own_pid, []).append(each)
@@ -203,15 +204,14 @@ def _max_by_pid(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, i
 def _judge_group(
     group: list[ReportedMemory], own_pid: int, account: LedgerAccount, context_bytes: int
 ) -> Discrepancy | None:
-    # if contexts cost nothing here, it may have one, charged as 0
+    # if contexts cost nothing here, it may have a context that was charged as 0
     stranger = own_pid not in account.slots and context_bytes > 0
     free = 0 if stranger else compute_allowance(context_bytes)
     known = account.most_bytes(own_pid)
     excess = sum(each.used_bytes for each in group) - known - len(group) * free
     if excess <= 0:
         return None
-    # which of them has the slot cannot be known: accuse those that hold more than that even if it
-    # is theirs
+    # it is not known which of them has the slot: accuse those that hold more even if it is theirs
     own = [each for each in group if each.used_bytes > known + free]
     ends = any(each.ends for each in group)
     beyond = stranger or excess > DRIFT_BYTES

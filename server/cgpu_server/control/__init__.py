@@ -1,1 +1,1 @@
-"""The control socket, and the requests that can be sent to it."""
+"""The control socket, and the requests that clients can send to it."""

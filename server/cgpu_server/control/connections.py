@@ -1,4 +1,4 @@
-"""The control socket: it reads lines of JSON, and answers each with one."""
+"""The control socket. It reads lines of JSON, and answers each with one line."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that sends nothing
 _BACKLOG = 64  # connections that wait in the kernel
-# Users who never stop asking must not take the processor from root's programs. So after a user's
-# connection the server rests, and after a user's request so many times as long as that took.
+# Users who ask without end must not take the processor from root's programs. So the server rests
+# after a user's connection, and after a user's request for a multiple of the time that it took.
 _REST_SECONDS, _REST_TIMES, _LONGEST_REST = 0.005, 4, 0.1
 _RETRY_SECONDS = 1.0
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
 
 
 class Peer(NamedTuple):
-    """The other end of a connection; ``pid`` is 0 if it runs in a namespace that we cannot see."""
+    """The other end of a connection. ``pid`` is 0 if its namespace cannot be seen from here."""
 
     pid: int
     uid: int
@@ -39,12 +39,12 @@ class Peer(NamedTuple):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether it is root or the owner of the state directory."""
+        """Whether it is root, or the owner of the state directory."""
         return self.uid in (0, os.geteuid())
 
 
 class Control:
-    """Answers requests with ``handle``; calls ``connected`` for a connection without a request."""
+    """Answers requests by ``handle``; calls ``connected`` if a connection carries no request."""
 
     def __init__(self, handle: Handle, connected: Callable[[], None]) -> None:
         self._handle, self._connected = handle, connected
@@ -58,7 +58,7 @@ class Control:
         return asyncio.create_task(self._accept_all(listener))
 
     async def _accept_all(self, listener: socket.socket) -> None:
-        """Take one connection at a time (asyncio's servers take a hundred)."""
+        """Accept one connection at a time; asyncio's servers accept a hundred."""
         while True:
             rest = _RETRY_SECONDS
             with contextlib.suppress(OSError):  # the process has no descriptor left
@@ -66,7 +66,7 @@ class Control:
             await asyncio.sleep(rest)
 
     async def _accept_one(self, listener: socket.socket) -> float:
-        """Take a connection; return the seconds to rest after it."""
+        """Accept a connection, and return the seconds to rest after it."""
         end, _ = await asyncio.get_running_loop().sock_accept(listener)
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
         task = asyncio.create_task(self._serve_client(reader, writer))
@@ -94,7 +94,7 @@ class Control:
         writer.close()
 
     def _has_room(self, peer: Peer) -> bool:
-        """Whether one more connection of this user leaves descriptors for root and us."""
+        """Whether enough descriptors are left for root and us with one more of this user's."""
         return self._guests[peer.uid] < _MOST_OF_A_USER and self._guests.total() < _MOST_OF_USERS
 
     async def _answer_all(
@@ -109,7 +109,7 @@ class Control:
             line = await asyncio.wait_for(reader.readline(), _PATIENCE)
 
     async def _answer_in_turn(self, line: bytes, peer: Peer) -> dict[str, Any]:
-        """Return the answer. However many guests ask, root waits for one of them at most."""
+        """Return the answer. However many guests ask, root waits for at most one of them."""
         if peer.is_trusted:
             return self.answer(line, peer)
         await self._turn.acquire()
@@ -121,7 +121,7 @@ class Control:
             asyncio.get_running_loop().call_later(rest, self._turn.release)
 
     def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
-        """Return the answer to what ``peer`` sent."""
+        """Return the answer to ``line``, which ``peer`` sent."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
@@ -142,7 +142,7 @@ class Control:
 
 
 def _send_answer(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    """Send an answer, and its descriptor if it has one."""
+    """Send an answer, with its descriptor if it has one."""
     device = answer.pop(DESCRIPTOR, None)
     line = json.dumps(answer).encode() + b"\n"
     if device is None:

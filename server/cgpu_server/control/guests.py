@@ -1,7 +1,7 @@
 """Sessions of other users under root's server.
 
 A user's ``cgpu-run`` asks for its share here, so that its memory and time count together with those
-of the containers. The same rules check its variables as check a container's.
+of the containers. Its variables are checked by the same rules as a container's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cgpu_server.state.server_state import ServerState
 
 
 def admit_guest(state: ServerState, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """Give the asking process a session of its own.
+    """Give the process that asks a session of its own.
 
     Returns:
         The session's id, and the fields of its ``Request``.

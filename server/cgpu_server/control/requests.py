@@ -1,4 +1,4 @@
-"""The requests that the server answers; other users see only their own sessions."""
+"""The requests that the server answers. Users other than root see only their own sessions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Requests:
     """Answers requests by their name.
 
     Args:
-        state: of the server.
-        audit: of the same containers.
+        state: the server's state.
+        audit: the audit of its containers.
         tree: the nodes of the control tree.
         mounted: the file system that shows them, if the server has one.
         stop: ends the server.
@@ -73,7 +73,7 @@ class Requests:
         """Return the answer.
 
         Raises:
-            CgpuError: the request is refused; one sentence with the reason.
+            CgpuError: the request is refused; one sentence says why.
         """
         name = request.get("request")
         if name == "admit":
@@ -90,10 +90,10 @@ class Requests:
         return answer(request, self._nodes.seen_by(None if peer.is_trusted else peer.uid))
 
     def _check_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
-        """Adopt the driver that a request names; refuse the request if another one is in use.
+        """Adopt the driver that a request names, or refuse the request if another one is in use.
 
-        A guest's path is only compared as text, because resolving it could hang root. A request
-        that only shows GPUs is answered by the driver in use.
+        A guest's path is only compared as text, because root could hang when resolving it. A
+        request that only shows GPUs is answered with the driver in use.
         """
         real = os.path.realpath(given) if peer.is_trusted else given
         if real == self._state.own_driver():
@@ -182,13 +182,13 @@ class Requests:
 
 
 def _resolve_path(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
-    """Return the path of a request; a container's name or id means its folder on its first GPU.
+    """Return the path of a request. A container's name or id means its folder on its first GPU.
 
     Returns:
         The path, and the container if it was named without a GPU.
 
     Raises:
-        CgpuError: it means nothing, or several containers.
+        CgpuError: the word means nothing, or several containers.
     """
     path = "/".join(filter(None, str(request.get("path", "")).split("/")))
     try:
@@ -207,7 +207,7 @@ def _resolve_path(request: dict[str, Any], tree: Tree) -> tuple[str, Record | No
 
 
 def _walk_folders(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the folder at ``path`` and all below it; a folder comes before what is in it."""
+    """Yield the folder at ``path`` and all below it, each folder before its content."""
     listed = _list_folder(tree, path)
     yield path, listed
     for name in listed["folders"]:
@@ -228,7 +228,7 @@ def _container_to_json(use: Use) -> dict[str, Any]:
 
 
 def _to_former_keys(gpu: GpuUse) -> dict[str, Any]:
-    """Return the keys of release 0.1, under its names."""
+    """Return the same values under the names of release 0.1."""
     its = gpu.compute
     estimate = its.estimated_percent if its else None
     return {

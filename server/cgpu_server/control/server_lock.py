@@ -1,4 +1,4 @@
-"""The lock by which one server at a time serves a state directory, and its sockets."""
+"""The lock by which one server at a time serves a state directory, and the server's sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 
 class ServerLock:
-    """The lock of the one server of ``state_dir``; clients connect to ``listeners``."""
+    """The lock of the only server of ``state_dir``. Clients connect to ``listeners``."""
 
     def __init__(self, state_dir: str, lock: int, listeners: list[socket.socket]) -> None:
         self.listeners = listeners
@@ -32,7 +32,7 @@ class ServerLock:
 
         Args:
             state_dir: the state directory, which exists.
-            replace: ask the other server to end.
+            replace: whether to ask the other server to end.
 
         Raises:
             CgpuError: the other server does not answer, or files cannot be made.
@@ -57,7 +57,7 @@ class ServerLock:
         )
 
     def is_held(self) -> bool:
-        """Whether the state directory still exists, with our lock in it."""
+        """Whether the state directory still exists and has our lock."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._lock))
         except OSError:
@@ -66,7 +66,7 @@ class ServerLock:
     def release(self) -> None:
         """Let another server take over.
 
-        Under the registry's lock, so nothing is admitted meanwhile.
+        The registry's lock is held meanwhile, so that nothing is admitted.
         """
         for listener in self.listeners:
             listener.close()
@@ -77,7 +77,7 @@ class ServerLock:
 
 
 def _ask_to_end(state_dir: str) -> bool:
-    """Ask the other server to end. True: it will, or just has; a busy one takes its time."""
+    """Ask the other server to end. True: it has just ended, or will; a busy one takes its time."""
     try:
         client.send_request(state_dir, {"request": "stop"})
     except client.AbsentError:
@@ -96,13 +96,13 @@ def _remove_sockets(state_dir: str) -> None:
 def _open_listeners(state_dir: str) -> list[socket.socket]:
     """Listen. All users may connect to root's server, which has a second socket for root alone.
 
-    We hold the lock, so sockets that exist were left by a killed server.
+    The caller holds the lock, so existing sockets were left by a killed server.
     """
     _remove_sockets(state_dir)
     if os.geteuid() != 0:
         return [_bind_socket(state_dir, server.SOCKET, 0o177)]
     os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
-    # the common one last: a client that finds it finds the other one, too
+    # the common one last, so that a client that finds it finds the other one too
     return [
         _bind_socket(state_dir, server.ROOT_SOCKET, 0o177),
         _bind_socket(state_dir, server.SOCKET, 0o111),

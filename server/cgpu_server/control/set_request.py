@@ -1,4 +1,4 @@
-"""The request ``set``: finds the target and then changes its values, under one lock."""
+"""The request ``set``: finds the target, then changes its values, both under one lock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
     """Change what ``request`` names, for the user who sees ``tree``.
 
     Raises:
-        CgpuError: it makes no sense or cannot be done; one sentence with the reason.
+        CgpuError: the request makes no sense or cannot be done; one sentence says why.
     """
     word, values = request.get("target"), request.get("values")
     if not isinstance(word, str) or not isinstance(values, dict) or not values:
@@ -66,7 +66,7 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
 def _resolve_target(
     word: str, values: dict[str, Any], gpus: Mapping[str, GpuShare | NodeGpu], tree: Tree
 ) -> Target:
-    """Return what is to be changed, or refuse if it does not have a setting in ``values``."""
+    """Return what is to be changed. Refuse a target that lacks one of the settings ``values``."""
     there = {uuid: gpu.index for uuid, gpu in gpus.items()}
     names = names_of(tree.records)
     could_be_container = "/" in word or target.match_containers(word, names)
@@ -85,7 +85,7 @@ def _resolve_target(
 
 
 def _check_keys(word: str, values: dict[str, Any], keys: Collection[str], hint: str = "") -> None:
-    """Refuse values that the target does not have."""
+    """Refuse settings that the target does not have."""
     if not values.keys() <= set(keys):
         raise CgpuError(f"set {printable(word)} {', '.join(values)}: {_EACH_HAS}", hint=hint)
 
@@ -96,7 +96,7 @@ def _check_owner(tree: Tree) -> None:
 
 
 def _check_names(values: dict[str, Any]) -> None:
-    """Refuse a name that nothing has."""
+    """Refuse a setting that neither GPUs nor containers have."""
     known = (*rules.RANGES, *CONTAINER_KEYS, *NODE_SETTINGS)
     for name in values:
         if name not in known:

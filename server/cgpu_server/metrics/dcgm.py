@@ -1,6 +1,6 @@
-"""Metrics under the names and labels of NVIDIA's exporter (DCGM), as some dashboards need.
+"""Metrics under the names and labels of NVIDIA's exporter (DCGM), which some dashboards need.
 
-As there, a GPU with containers has a sample for each of them, and any other GPU has one. A
+As there, a GPU with containers has a sample for each container, and any other GPU has one sample. A
 container's samples show what it holds and may hold, and its part of the GPU's time.
 """
 

@@ -1,6 +1,6 @@
 """Serves the metrics to Prometheus, in threads of their own that hold no lock of the server.
 
-A failure here is logged, and the server goes on without metrics.
+If this fails, the failure is logged, and the server works without metrics.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Collector:
             return self._pods
 
     def _count_refused(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
-        """The counts of refused requests, which only grow, even if a container lowers its own.
+        """Return the counts of refused requests, which only grow, even if containers lower them.
 
         A later container in a directory of the same name has another inode, and starts at zero.
         """
@@ -98,7 +98,7 @@ class Collector:
 
 
 class Exporter:
-    """Serves the metrics of a node, on the socket ``given`` or at the address of ``follow``."""
+    """Serves a node's metrics, on the socket ``given`` or at the address of ``follow``."""
 
     def __init__(
         self, state: ServerState, audit: Audit, given: socket.socket | None = None
@@ -113,7 +113,7 @@ class Exporter:
     def follow(self, address: str | None) -> None:
         """Serve at ``address`` from now on, such as ``127.0.0.1:9477``; None: nowhere.
 
-        Call it often: it tries again to get a port that another process has.
+        Call it often: if another process has the port, each call tries again.
         """
         if self._fixed or (address == self._address and self._server is not None):
             return
@@ -132,7 +132,7 @@ class Exporter:
                     )
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -155,7 +155,7 @@ def _open_listener(address: str) -> socket.socket:
     """Return a socket that listens at a literal address and port, such as ``[::1]:9477``.
 
     Raises:
-        ValueError, OverflowError: it is not one.
+        ValueError, OverflowError: ``address`` is not such an address.
         OSError: it cannot listen there.
     """
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""An HTTP server for metrics, with bounds on clients and on their time."""
+"""An HTTP server for metrics that limits how many clients there are, and their time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, listener: socket.socket, registry: Collector) -> None:
         # Skip TCPServer.__init__ (the service may not make network sockets) and
-        # HTTPServer.server_bind (it does a DNS lookup of the host's name).
+        # HTTPServer.server_bind (which looks up the host's name by DNS).
         BaseServer.__init__(self, ("", 0), _Handler.factory(registry))
         self.socket = listener
         self.server_name, self.server_port = "cgpud", 0
@@ -46,8 +46,8 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Serve the client in a thread of its own.
 
-        If there are too many clients, the oldest one of the address with the most is disconnected:
-        clients that send or read slowly must not keep others out.
+        If there are too many clients, the oldest client of the address that has the most is
+        disconnected: clients that send or read slowly must not keep others out.
         """
         self._clients[request] = str(client_address[0])
         if not self._room.acquire(blocking=False):

@@ -24,7 +24,7 @@ _LONGEST_LABEL = 200
 _GPU = ("gpu", "uuid")
 _CONTAINER = ("id", "namespace", "pod", "container")
 _SHARE = (*_CONTAINER, *_GPU)
-# The metrics of a container that has whole GPUs, and so neither ledger nor arbiter.
+# The metrics of a container that has whole GPUs, and therefore neither ledger nor arbiter.
 _OF_WHOLE = {
     "memory_limit_bytes",
     "memory_used_bytes",
@@ -37,12 +37,12 @@ class MetricsView(NamedTuple):
     """The figures that are exported.
 
     Attributes:
-        usage: the description of the node; without GPUs if the driver does not answer.
+        usage: the description of the node; it has no GPUs if the driver does not answer.
         is_readable: whether the driver answers.
         refused: requests for memory that did not fit, by directory and the GPU's number.
-        figures: of each arbitration, by UUID.
-        refresh_age: seconds since the server last read who is alive.
-        audit: its last snapshot.
+        figures: the counters of each arbitration, by UUID.
+        refresh_age: seconds since the server last read which containers live.
+        audit: the audit's last snapshot.
         busy_ns: how long each GPU was busy, by UUID.
         pods: the pods' containers, by the container's id.
         host: the node's name in its cluster, or its host name.
@@ -60,7 +60,7 @@ class MetricsView(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A row of the table; ``samples`` returns the labels' values with each value."""
+    """A row of the table. ``samples`` returns values, each with the values of its labels."""
 
     name: str
     labels: tuple[str, ...]
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """``counter`` if it only grows, as its name says; else ``gauge``."""
+        """Return ``counter`` if its name says that it only grows; else ``gauge``."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
@@ -79,7 +79,7 @@ def to_label(text: str) -> str:
 
 
 def pod_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
-    """Return namespace, pod and container; a container of no pod has its id as its name."""
+    """Return namespace, pod and container. If a container has no pod, its id is its name."""
     pod = view.pods.get(use.id)
     return tuple(
         map(to_label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id))
@@ -92,7 +92,7 @@ def _container_labels(view: MetricsView, use: Use) -> tuple[str, ...]:
 
 
 def _select_uses(view: MetricsView, name: str) -> Iterable[Use]:
-    """Return the containers whose metric ``name`` is known."""
+    """Return the containers for which the metric ``name`` is known."""
     return (use for use in view.usage.uses if use.kind != "exclusive" or name in _OF_WHOLE)
 
 

@@ -1,4 +1,4 @@
-"""Describes containers of pods that have whole GPUs, by what is known of them without a record."""
+"""Describes containers of pods that have whole GPUs, which have no records."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _WHOLE = 100.0  # percent
 def describe_whole_gpus(
     having: Mapping[str, Exclusive], node: Node | None, last: Snapshot
 ) -> dict[PodContainer, Use]:
-    """Return the containers with whole GPUs, if ``last`` has the driver's figures of these.
+    """Return the containers with whole GPUs, if ``last`` has the driver's figures of these GPUs.
 
-    Only the kubelet knows such containers, and does not report their ids: they are named by pod.
+    Only the kubelet knows such containers, and it does not report their ids. So they are named by
+    their pods.
 
     Args:
         having: the containers, by the GPU's UUID.

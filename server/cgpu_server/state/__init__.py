@@ -1,1 +1,1 @@
-"""The server's facts about containers and rules, and their arbitration."""
+"""The server's facts about containers and rules, and the arbitration between containers."""

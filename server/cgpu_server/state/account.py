@@ -22,9 +22,9 @@ class AccountKeeper:
         self._due = 0.0
 
     def update(self, driver_dir: str | None) -> None:
-        """Publish that there are shares of this driver's GPUs; None: there are none.
+        """Publish that containers have shares of this driver's GPUs; None: that none has.
 
-        Call this each second: a driver may be updated.
+        Call this each second, because a driver may be updated.
         """
         with contextlib.suppress(OSError):  # the driver is gone, or somebody else has the name
             name = accounts.format_socket_name(self._state_dir, driver_dir) if driver_dir else b""
@@ -39,7 +39,7 @@ class AccountKeeper:
             self._log_others(driver_dir)
 
     def _log_others(self, driver_dir: str) -> None:
-        """Log each other account once, as long as it exists."""
+        """Log each other account once while it exists."""
         found = {
             each.state_dir for each in accounts.find_other_accounts(self._state_dir, driver_dir)
         }

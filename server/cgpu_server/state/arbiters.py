@@ -1,7 +1,8 @@
-"""Reconciles the arbiters of all GPUs with the containers that run and the rules.
+"""Reconciles the arbiters of all GPUs with the running containers and the rules.
 
-The GPUs of one container take turns together, and so do groups that share a GPU. A container that
-an arbiter cannot take on, because it is ending or has ruined its ledger, is tried again each time.
+The GPUs of one container take turns together, and so do groups that share a GPU. If an arbiter
+cannot take a container on, because it is ending or has ruined its ledger, each later call tries
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cgpu_server.journal import log
 
 
 class _Tenant(NamedTuple):
-    """A container on one GPU; a later container of the same name has another ``inode``."""
+    """A container on one GPU. A later container of the same name has another ``inode``."""
 
     name: str
     inode: int
@@ -35,7 +36,7 @@ class _Terms(NamedTuple):
 
 
 class _Gpu:
-    """One GPU's arbitration, its rules, and the containers that it has taken on."""
+    """One GPU's arbitration, its rules, and the containers that the arbitration has taken on."""
 
     def __init__(self, arbitration: Arbitration, rules: Rules) -> None:
         self.arbitration = arbitration
@@ -50,7 +51,7 @@ class Arbiters:
     """The arbitrations of a node, by the GPU's UUID.
 
     Args:
-        start: makes an arbitration, from the rules of a GPU as keyword arguments.
+        start: makes an arbitration, with the rules of a GPU as keyword arguments.
         join: makes the given arbitrations take turns together, and with no other.
     """
 
@@ -65,7 +66,7 @@ class Arbiters:
         self._lock = threading.Lock()  # the metrics' thread reads figures
 
     def reconcile(self, records: Sequence[Record], rules: Mapping[str, Rules]) -> None:
-        """Arbitrate between these containers, by the rules of their GPUs, and no others."""
+        """Arbitrate between these containers only, by the rules of their GPUs."""
         wanted = _group_by_gpu(records)
         with self._lock:
             self._reconcile_all(wanted, rules)
@@ -96,7 +97,7 @@ class Arbiters:
             return {uuid: gpu.arbitration.read_figures() for uuid, gpu in self._gpus.items()}
 
     def close(self) -> None:
-        """End all arbitrations; from then on each container keeps to its own part of the time."""
+        """End all arbitrations. From then on, each container keeps to its own part of the time."""
         with self._lock:
             for gpu in self._gpus.values():
                 gpu.arbitration.close()
@@ -137,7 +138,7 @@ class Arbiters:
 
 @contextlib.contextmanager
 def _log_errors(*uuids: str) -> Iterator[None]:
-    """Log an error of these GPUs, and continue with others."""
+    """Log an error of these GPUs, and continue with the others."""
     try:
         yield
     except (OSError, cgpu_native.NativeError) as error:
@@ -186,7 +187,7 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
 
 
 def _read_foreign_release(directory: str) -> str | None:
-    """Return the release whose files we cannot read; None if they are ours, and ruined or gone."""
+    """Return the other release whose files these are; None if they are ours, or gone or ruined."""
     limits = cgpu_native.read_head(f"{directory}/limits")
     ledger = cgpu_native.read_head(f"{directory}/ledger")
     if limits is None or ledger is None:
@@ -197,7 +198,7 @@ def _read_foreign_release(directory: str) -> str | None:
 
 
 def _skip_foreign(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
-    """Log once that a container was made by another release."""
+    """Log once that another release made the container."""
     if tenant in gpu.foreign:
         return
     gpu.foreign.add(tenant)

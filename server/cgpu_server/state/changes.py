@@ -1,6 +1,6 @@
 """Changes that clients make, by the socket or by the control tree.
 
-A change is checked, written to disk and in force when these functions return.
+When these functions return, the change is checked, written to disk and in force.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds 
 
 
 def notes_on_default(state: ServerState) -> tuple[str, ...]:
-    """Return a sentence for each oddity of the node's default size on its GPUs."""
+    """Return a warning for each GPU that the node's default size does not suit."""
     size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
     node = state.find_node()
     gpus = node.gpus if node else ()
@@ -37,14 +37,14 @@ def set_container(
 ) -> tuple[list[Record], tuple[str, ...]]:
     """Change some of the ``CONTAINER_KEYS`` of ``entry``; its cap on ``uuid``, or on all its GPUs.
 
-    For ``ServerState.refresh``, which passes ``living``.
+    ``ServerState.refresh`` calls this, and passes ``living``.
 
     Returns:
-        The living containers, changed, and notes for the caller, one sentence each, which the log
-            has too.
+        The changed living containers, and warnings for the caller, one sentence each; the log has
+        them too.
 
     Raises:
-        CgpuError: it cannot be done; one sentence with the reason, and nothing was changed.
+        CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
     overcommit = state.config.overcommit
     new, notes = change_container(

@@ -1,4 +1,4 @@
-"""Logs containers with costly or large ledgers, and those that state a wrong size of the GPU."""
+"""Logs containers with costly or large ledgers, and those that state a wrong size of a GPU."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def log_misstated(container: str, notes: Iterable[str]) -> None:
 
 
 class ContainerWarnings:
-    """Logs containers with too many locks, each once, and again after a minute without them.
+    """Logs each container with too many locks once, and again after a minute without them.
 
-    Ledgers that have become larger are cut back to their format.
+    Ledgers that were made larger are cut back to the size of their format.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ContainerWarnings:
         self._seen: set[str] = set()
 
     def log(self, records: Iterable[Record]) -> None:
-        """Log what is wrong with containers, each finding once, and cut large ledgers."""
+        """Log each finding about a container once, and cut large ledgers."""
         records = tuple(records)
         for entry in records:
             if entry.directory not in self._seen:
@@ -63,7 +63,7 @@ class ContainerWarnings:
 def _cut_ledger(entry: Record) -> bool:
     """Cut the ledger if it is larger than its format, and return whether it was.
 
-    The format of another release is not known, so its ledgers are left alone.
+    The format of another release is unknown here, so ledgers of other releases are left alone.
     """
     try:
         head = cgpu_native.read_head(f"{entry.directory}/limits")

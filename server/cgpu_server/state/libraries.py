@@ -1,6 +1,6 @@
 """Keeps the libraries open that containers have, so that nobody can take a lease on them.
 
-Root in a container owns them, and a process that opens one under a lease waits for 45 s.
+Root in a container owns them, and a process that opens a library under a lease waits for 45 s.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class OpenLibraries:
         self._held: list[int] = []
 
     def update(self, driver_dir: str | None) -> None:
-        """Keep the libraries of this driver open from now on, and no others; None: none.
+        """Keep the libraries of this driver open from now on, and no others; None: keep none open.
 
-        Call this each second: a driver may be updated, and if somebody has taken a lease before,
-        the kernel breaks it only some time after this has tried to open the file.
+        Call this each second. A driver may be updated. And if somebody took a lease before, the
+        kernel breaks it only some time after this has tried to open the file.
         """
         before, self._held = self._held, []
         for soname in PROXIED if driver_dir else ():
             for find in (library, _find_sealed, f"{driver_dir}/{{}}".format):
-                # it may be under a lease, or be replaced or removed just now
+                # somebody may have a lease on it, or may just be replacing or removing it
                 with contextlib.suppress(OSError):
                     self._held.append(os.open(find(soname), _FLAGS))
         for fd in before:
@@ -39,5 +39,5 @@ class OpenLibraries:
 
 
 def _find_sealed(soname: str) -> str:
-    """Return the proxy in the overlay, which is another file to the kernel's leases."""
+    """Return the proxy in the overlay: a lease on the proxy itself does not cover that file."""
     return sealed.overlay_path(os.path.realpath(library(soname)), ROOT_STATE)

@@ -1,4 +1,4 @@
-"""The limits of containers, including those whose limits cannot be opened."""
+"""The limits of containers, even of those whose limits cannot be opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cgpu_node.shares.record import Record
 
 
 def limits_of(record: Record) -> Sequence[cgpu_native.LimitsGpu]:
-    """A container's limits; its record's if they cannot be opened, because of a lease on them."""
+    """Return a container's limits; those in its record if a lease prevents opening them."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus
     except BlockingIOError:
@@ -20,13 +20,13 @@ def limits_of(record: Record) -> Sequence[cgpu_native.LimitsGpu]:
 
 
 def is_measured(record: Record, number: int) -> bool:
-    """Whether an arbiter measures the time that the container has of this one of its GPUs."""
+    """Whether an arbiter measures the container's time on this one of its GPUs."""
     gpus = limits_of(record)
     return number < len(gpus) and bool(gpus[number].metered)
 
 
 def charge_outside(tenant: tuple[str, int], gpu: cgpu_native.LimitsGpu, outside_bytes: int) -> bool:
-    """Count these bytes as used; False if the limits cannot be written."""
+    """Count these bytes as used. False: the limits cannot be written."""
     if gpu.outside_bytes != outside_bytes:
         directory, number = tenant
         try:

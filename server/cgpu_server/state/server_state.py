@@ -25,25 +25,25 @@ from cgpu_node.shares.registry import Registry
 from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters
 
-# Two changes within one tick of the kernel's clock have the same time of change.
+# Two changes within one tick of the kernel's clock show the same time of change.
 _COARSE_NS = 50_000_000
 
 
 class ServerState:
-    """The facts about containers and rules in ``registry``, with which the arbiters are reconciled.
+    """The facts about containers and rules in ``registry``; arbiters are reconciled with them.
 
     Attributes:
-        registry: of the state directory.
-        arbiters: those of all GPUs.
+        registry: the registry of the state directory.
+        arbiters: the arbiters of all GPUs.
         driver_dir: the driver's directory, if it was named.
-        records: the containers and sessions that were alive.
+        records: the containers and sessions that lived at the last refresh.
         exclusive: the containers of pods that have whole GPUs, by the GPU's UUID. None of
             ``records`` is on these GPUs.
         config: the node's configuration.
         defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
-        inhabited_at: time.monotonic() of the last refresh that found a container, or that one had
-            come and gone; before that, of the start.
+        inhabited_at: time.monotonic() of the last refresh that found a container, or that a
+            container had come and gone; before that, of the start.
         refreshed: called after every refresh.
     """
 
@@ -65,8 +65,8 @@ class ServerState:
         """Read which containers live and which rules are in force, and reconcile the arbiters.
 
         Args:
-            change: called with the living containers, while nothing is admitted; ``records`` has
-                them then. It returns them as changed. If it refuses, the rest is done nevertheless.
+            change: called with the living containers, which ``records`` has then, while nothing is
+                admitted. It returns them as changed. Even if it refuses, all else is done.
 
         Raises:
             CgpuError: the state directory cannot be used, or ``change`` refuses.
@@ -103,7 +103,7 @@ class ServerState:
 
     def _find_exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
         found = exclusive.read(self.registry.state_dir)
-        # As far as they are kept: asking the driver may hang, and this is done each second.
+        # Only facts that are kept: the driver may hang when it is asked, and this runs each second.
         facts = (read_facts(f"{self.registry.state_dir}/node.json") if found else None) or {}
         ids = {
             id_: gpu["uuid"]
@@ -133,7 +133,7 @@ class ServerState:
         return None
 
     def known_node(self, *, refresh: bool = False) -> Node:
-        """The same, by the configuration in force: the file may be wrong now.
+        """Return the node's facts by the configuration in force, because the file may be wrong now.
 
         ``refresh``: ask the driver again, which may hang.
 
@@ -148,7 +148,7 @@ class ServerState:
         return self.gpus_of(self.find_node())
 
     def gpus_of(self, node: Node | None) -> list[GpuShare | NodeGpu]:
-        """Return these GPUs by facts that have been read."""
+        """Return the GPUs that have a UUID in the facts ``node``, and those of containers."""
         there = node.gpus if node else ()
         found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in there if gpu.uuid}
         for record in self.records:
@@ -157,7 +157,7 @@ class ServerState:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def own_driver(self) -> str | None:
-        """Return the folder of the driver in use, whether it answers or not; None: not found."""
+        """Return the folder of the driver in use, even if it does not answer; None: not found."""
         with contextlib.suppress(CgpuError):
             return os.path.realpath(driver_folder(self.driver_dir, self.config))
         return None
@@ -181,7 +181,7 @@ class ServerState:
         return True
 
     def _time_of_change(self) -> int | None:
-        """Return when the containers' folder changed; None if just now, which counts as one."""
+        """Return when the containers' folder changed; None: just now, which counts as a change."""
         try:
             changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
         except OSError:
@@ -189,7 +189,7 @@ class ServerState:
         return changed if time.time_ns() - changed > _COARSE_NS else None
 
     def _follow_configuration(self) -> None:
-        """Apply the configuration to each GPU if it has changed: asking the driver may hang."""
+        """Apply the configuration to each GPU if it changed, and only then: the driver may hang."""
         inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
         followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:
@@ -197,7 +197,7 @@ class ServerState:
             self.defaults = make_defaults(self.config, self.list_gpus() if self.config.gpu else ())
 
     def _read_configuration(self) -> None:
-        """Read the configuration if it is new; the previous one stays in force if it is wrong."""
+        """Read the configuration if it is new. If it is wrong, the previous one stays in force."""
         seen = identify_config(CONFIG_PATH)
         if seen != self._configured:
             is_first = self._configured == ()

@@ -26,7 +26,7 @@ _FOLDER, _READ_WRITE, _READ_ONLY = 0o755, 0o644, 0o444
 
 
 class Files:
-    """The operations that the FUSE library calls, by its names; errors are ``OSError``."""
+    """The operations that the FUSE library calls by these names. Their errors are ``OSError``."""
 
     use_ns = True
 
@@ -96,7 +96,7 @@ class Files:
         return len(data)
 
     def truncate(self, path: str, _: int, __: object = None) -> int:
-        """Do nothing: a shell empties a file before it writes to it."""
+        """Do nothing. A shell empties a file before it writes to it."""
         entry = self._find_node(path)
         if isinstance(entry, Folder) or entry.write is None:
             raise OSError(errno.EACCES, "can only be read")
@@ -134,11 +134,11 @@ class Files:
 
 
 class ControlTree:
-    """The tree of one server at ``path``, mounted and served by a thread.
+    """The tree of one server, mounted at ``path`` and served by a thread.
 
     Args:
-        tree: what to show.
-        path: a folder, or where one can be made.
+        tree: the tree to show.
+        path: a folder, or a path where one can be made.
         write: sets a value; the thread calls it.
     """
 
@@ -175,16 +175,16 @@ class ControlTree:
         self.start(device)
 
     def start(self, device: int | None = None) -> None:
-        """Serve the tree; ``device``: of a file system that is already mounted at the path."""
+        """Serve the tree. ``device``: that of a file system that is already mounted at the path."""
         self._thread = threading.Thread(
             target=self._run, args=(device,), name="cgpu-tree", daemon=True
         )
         self._thread.start()
 
     def join(self, seconds: float) -> None:
-        """After ``close``, wait until nobody has a file of the tree open, but not for longer.
+        """After ``close``: wait until nobody has a file of the tree open, at most for ``seconds``.
 
-        The kernel reports an aborted connection to programs whose requests have no answer.
+        Programs whose requests have no answer yet get the kernel's error for an aborted connection.
         """
         if self._thread:
             self._thread.join(seconds)

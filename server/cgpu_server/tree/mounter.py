@@ -1,7 +1,7 @@
 """Mounts the control tree for a server that runs as a confined service.
 
 Such a server has a mount namespace of its own and no right to mount. It opens the FUSE device and
-sends it to us; we run as root outside, and mount it where everybody sees it.
+sends it to this program, which runs as root outside, and mounts it where everybody sees it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mount_for_server(state_dir: str, path: str) -> None:
 
 
 def _send_request(end: socket.socket, request: str, fds: int = 0) -> list[int]:
-    """Send a request, and return the descriptors that come with the answer."""
+    """Send a request, and return the descriptors that came with the answer."""
     end.sendall(json.dumps({"request": request}).encode() + b"\n")
     line, found, _, _ = socket.recv_fds(end, _LONGEST_ANSWER, fds)
     answer = json.loads(line)

@@ -1,7 +1,7 @@
 """Mounts and unmounts the control tree, a FUSE file system.
 
-Root mounts it with mount(2), other users with fusermount3. Only the user who mounted it can look
-into it, so a hung server makes nobody else wait.
+Root mounts it with mount(2), other users with fusermount3. Only the user who mounted it can read
+it, so a hung server makes nobody else wait.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def open_device() -> int:
 
 
 def mount_tree(path: str, device: int | None = None) -> int:
-    """Mount a new file system at ``path``, after unmounting what a server left there.
+    """Mount a new file system at ``path``, after unmounting what an earlier server left there.
 
     Args:
-        path: a folder, or where one can be made.
+        path: a folder, or a path where one can be made.
         device: the connection that will serve it; None: open one.
 
     Returns:
         The connection that serves it.
 
     Raises:
-        CgpuError: it cannot be mounted; one sentence with the reason.
+        CgpuError: it cannot be mounted; one sentence says why.
     """
     try:
         _prepare_folder(path)
@@ -68,9 +68,9 @@ def _attach_device(device: int, path: str) -> None:
 
 
 def unmount_tree(path: str) -> None:
-    """Unmount our file systems at ``path``; reading a file of theirs that is still open fails.
+    """Unmount our file systems at ``path``. Reads of their files that are still open fail.
 
-    Nothing is read from them, because their server may have ended, or hang.
+    Nothing is read from these file systems, because their server may have ended, or hang.
     """
     for _ in filter(path.__eq__, _find_mounted()):
         if os.geteuid() == 0:
@@ -83,7 +83,7 @@ def unmount_tree(path: str) -> None:
 
 
 def _find_mounted() -> list[str]:
-    """The paths where a tree of ours is mounted; other users' need not be text."""
+    """Return the paths where a tree of ours is mounted. Other users' paths need not be text."""
     return [os.fsdecode(each.point) for each in list_mounts("/proc/self") if each.kind == KIND]
 
 

@@ -1,7 +1,7 @@
 """The nodes of the control tree, for the file system and for the socket.
 
 Names and formats are those of cGPU's ``/proc/cgpu_km``. Each kind of folder has a table of nodes,
-with a function that reads each node and one that writes it, if it can be written.
+with a function that reads each node, and one that writes it if it can be written.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ReadOnlyError(CgpuError):
 
 
 class Folder(NamedTuple):
-    """The folder of the node, of a GPU, or of a container on a GPU."""
+    """A folder: that of the node, of a GPU, or of a container on a GPU."""
 
     gpu: GpuShare | NodeGpu | None = None
     record: Record | None = None
 
 
 class TreeFile(NamedTuple):
-    """A file of the tree; ``write`` is None if it can only be read."""
+    """A file of the tree. ``write`` is None if the file can only be read."""
 
     read: Callable[[Tree, Folder], str]
     write: Callable[[Tree, Folder, str], object] | None = None
@@ -58,12 +58,13 @@ class Tree:
     """The tree of one server. Any thread may read it; only the server's thread may write.
 
     Args:
-        state: of the server.
+        state: the server's state.
         restart: replaces the server by one of the installed release.
-        uid: the user who sees it, with that user's sessions only; None: a user who may do all.
+        uid: the user who sees the tree, with that user's sessions only; None: a user who may do
+            all.
 
     Attributes:
-        state: of the server.
+        state: the server's state.
         restart: replaces the server by one of the installed release.
     """
 
@@ -78,12 +79,12 @@ class Tree:
 
     @property
     def is_for_all(self) -> bool:
-        """Whether the user may change what concerns others."""
+        """Whether the user may change what concerns other users."""
         return self._uid is None
 
     @property
     def records(self) -> list[Record]:
-        """The containers and sessions that the user sees."""
+        """Return the containers and sessions that the user sees."""
         everyone = self.state.records
         return [each for each in everyone if self.is_for_all or find_owner(each) == self._uid]
 
@@ -96,7 +97,7 @@ class Tree:
         return self._find_entry(_split_path(path))[1]
 
     def list_names(self, path: str) -> list[str]:
-        """Return the names in the folder at ``path``; folders come first.
+        """Return the names in the folder at ``path``, folders first.
 
         Raises:
             MissingError: there is no such folder.
@@ -118,12 +119,12 @@ class Tree:
         return f"{node.read(self, folder)}\n"
 
     def write(self, path: str, text: str) -> None:
-        """Write ``text`` to the file at ``path``; it is in force when this returns.
+        """Write ``text`` to the file at ``path``. It is in force when this returns.
 
         Raises:
             MissingError: there is no such file.
             ReadOnlyError: it can only be read.
-            CgpuError: the value is refused; one sentence with what is allowed.
+            CgpuError: the value is refused; one sentence says what is allowed.
         """
         folder, node = self._find_entry(_split_path(path))
         if isinstance(node, Folder):
@@ -153,7 +154,7 @@ class Tree:
         return folder, folder
 
     def _match_folder(self, folder: Folder, word: str) -> Folder | None:
-        """The folder in ``folder`` that ``word`` means, such as a container's by its name."""
+        """Return the folder in ``folder`` that ``word`` means, such as a container's name."""
         if folder.record is not None:
             return None
         if folder.gpu is None:
@@ -181,7 +182,7 @@ class Tree:
 
 
 def name_of(record: Record, beside: list[Record]) -> str:
-    """A container's folder: 12 characters of its id, or the whole id if others share these."""
+    """Return a container's folder: 12 characters of its id, or all if others share these."""
     short = record.id[:_ID_WIDTH]
     same = [other for other in beside if other.id.startswith(short)]
     return short if len(same) == 1 else record.id
@@ -203,7 +204,7 @@ def read_major(gpu: GpuShare | NodeGpu) -> int:
 
 
 def _read_use(folder: Folder) -> Use:
-    """Return the container's use of the folder's GPU alone."""
+    """Return the container's use of this GPU alone."""
     use, uuid = use_of(_require_record(folder)), _require_gpu(folder).uuid
     return use._replace(gpus=tuple(gpu for gpu in use.gpus if gpu.uuid == uuid))
 
@@ -228,7 +229,7 @@ def _require_record(folder: Folder) -> Record:
 
 
 def _parse_value(text: str) -> int | str:
-    """Return the number that was written; else the text, which the check then refuses."""
+    """Return the number that was written; if it is none, the text, which the check then refuses."""
     number = parse_integer(text, LARGEST_BYTES)
     return printable(text) if number is None else number
 
@@ -261,9 +262,9 @@ def _write_upgrade(tree: Tree, _: Folder, text: str) -> None:
 
 
 def read_releases(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the release that runs, the installed one, and the one to go back to.
+    """Return the running release, the installed one, and the one to go back to.
 
-    ``older`` counts the containers that were made by another release than the one that runs.
+    ``older`` counts the containers that another release than the running one made.
     """
     own = installation.own_environment()
     back = installation.find_installation(own).previous_environment if own else None

@@ -1,12 +1,12 @@
 /*
  * Work that may make the GPU wait for the program: host functions, values, semaphores.
  *
- * Work behind it in a stream may not end before the program does something more: makes another
- * launch, continues a thread, or releases a lock that a host function wants. So
- * native/gate/flight.c has to know of it. In place of a host function the driver gets one of ours,
- * which records that it runs, calls the program's, and records that it has returned. While it runs,
- * the GPU executes nothing of that stream. What a graph waits for, and what the GPU itself waits
- * for, cannot be seen: then the process is marked as one in which streams may wait.
+ * What is behind such work in a stream may not end before the program does something more: makes
+ * another launch, continues a thread, or releases a lock that a host function wants. So
+ * native/gate/flight.c has to know of it. In place of the program's host function the driver gets
+ * one of ours, which records that it runs, calls the program's, and records that it has returned.
+ * Meanwhile the GPU executes nothing of that stream. What a graph waits for, or the GPU itself,
+ * cannot be seen: then the process is marked as one in which streams may wait.
  */
 #include <linux/futex.h>
 
@@ -25,7 +25,7 @@ enum node_type {
 void
 cgpu_await_note(void)
 {
-    /* relaxed: it is set before the wait can have delayed anybody */
+    /* relaxed: it is set before the wait can delay anybody */
     __atomic_store_n(&cgpu_launch_state->awaits_host, 1, __ATOMIC_RELAXED);
 }
 
@@ -38,7 +38,7 @@ cgpu_await_note_node(const int *parameters)
     }
 }
 
-/* ---- running host functions: without the lock, which may be held while waiting for them ---- */
+/* ---- running host functions: without the lock, whose holder may be waiting for them ---- */
 
 static bool
 is_long(uint64_t since, uint64_t now)
@@ -59,7 +59,7 @@ end_call(struct cgpu_call *call)
 {
     const struct cgpu_gate_gpu *gpu = call->gpu;
     uint64_t since = call->since_ns;
-    /* seq_cst: a thread that still sees it run has read the clock before */
+    /* seq_cst: a thread that still sees the call running has read the clock before this store */
     __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
     bool was_long = is_long(since, cgpu_host_clock_now());
     /* release: the next user of the entry finds nothing of this call */
@@ -89,8 +89,8 @@ cgpu_await_run_callback(CUstream stream, CUresult status, void *data)
 }
 
 /*
- * Set streams apart whose host function runs for long. A stream in a host function uses none of the
- * GPU meanwhile, so it is not counted as stuck.
+ * Stall the streams whose host function runs for long. A stream in a host function uses none of the
+ * GPU meanwhile, so this does not count as a lack of progress.
  */
 bool
 cgpu_await_poll(struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -135,7 +135,7 @@ static struct cgpu_call *
 free_call(void)
 {
     for (uint32_t i = 0; i < CGPU_MAX_CALLS; i++) {
-        /* acquire: its last user is done with it */
+        /* acquire: its last user no longer uses it */
         if (__atomic_load_n(&cgpu_launch_state->calls[i].used, __ATOMIC_ACQUIRE) == 0) {
             cgpu_launch_state->call_bound =
                 i < cgpu_launch_state->call_bound ? cgpu_launch_state->call_bound : i + 1;
@@ -146,8 +146,8 @@ free_call(void)
 }
 
 /*
- * Give the driver OURS, with an entry of ours as its data, in place of the program's function.
- * Graphs keep the program's function, because it may ask for it. So each entry runs once.
+ * Give the driver OURS in place of the program's function, with an entry of ours as its data.
+ * Graphs keep the program's function, because the program may ask for it. So each entry runs once.
  */
 void
 cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data)

@@ -1,9 +1,9 @@
 /*
- * Batch slots: one per thread that launches, in a table that the monitor can look through.
+ * Batch slots: one per thread that launches, in a table that the monitor can read.
  *
- * A thread sets `inside` before it checks the gate and clears it after the launch, with plain
- * stores only. The barrier that makes this exact is on the monitor's side (membarrier), which looks
- * about as often as gates close.
+ * A thread sets `inside` before it checks the gate, and clears it after the launch, with plain
+ * stores only. The monitor's side has the barrier that makes this exact (membarrier). The monitor
+ * reads the slots only about as often as gates close.
  */
 #include <linux/membarrier.h>
 #include <sys/mman.h>
@@ -36,9 +36,9 @@ cgpu_launch_state_setup(void)
     if (pages == MAP_FAILED) {
         return;
     }
-    /* Most of it is never touched. */
+    /* Most pages are never touched. */
     madvise(pages, sizeof(struct cgpu_launch_state), MADV_NOHUGEPAGE);
-    /* Also keeps a fork from copying the pages that the GPU writes to. */
+    /* This also keeps a fork from copying the pages that the GPU writes to. */
     if (madvise(pages, sizeof(struct cgpu_launch_state), MADV_WIPEONFORK) == 0) {
         cgpu_launch_state = pages;
     }
@@ -50,7 +50,7 @@ cgpu_host_clock_now(void)
     return cgpu_clock_now() - (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
 }
 
-/* The lane's index in the table, plus 1, as links and streams store it. */
+/* The slot's index in the table, plus 1, as links and streams store it. */
 static uint16_t
 index_of(const struct cgpu_batch_slot *slot)
 {
@@ -79,7 +79,7 @@ cgpu_batch_slot_find(uint32_t tid)
 static void
 recall_slot(struct cgpu_batch_slot *slot)
 {
-    /* relaxed: ordered by the thread itself, or by the barrier in stop */
+    /* relaxed: the thread's own order holds, or that of the barrier in cgpu_batch_slot_stop */
     __atomic_store_n(&slot->free, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->word, 0, __ATOMIC_RELAXED);
 }
@@ -135,14 +135,14 @@ cgpu_batch_slot_cut(struct cgpu_stream *stream)
     for (uint32_t index = stream->slots; index != 0;) {
         const struct cgpu_batch_slot *slot = &cgpu_launch_state->slots[index - 1];
         /*
-         * relaxed: a thread that launches at this moment has launched before, because it takes part
+         * relaxed: its thread takes part in the batch, so a launch at this moment is not its first
          */
         stream->stale += __atomic_load_n(&slot->launches, __ATOMIC_RELAXED) != 0;
         stream->gpu->unmarked_slots--;
         index = slot->next;
     }
     stream->slots = 0;
-    /* relaxed: the monitor finds a thread that misses it, when it knows that all are out */
+    /* relaxed: a thread may miss it; the monitor finds its launch once all threads are out */
     __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
 }
 
@@ -151,7 +151,10 @@ cgpu_batch_slot_hand_over(struct cgpu_batch_slot *slot, uint64_t now)
 {
     struct cgpu_stream *stream = slot->stream;
     if (stream != NULL && slot->launches != 0) {
-        /* What was summed up before a cut may be before or behind the marker: mark once more. */
+        /*
+         * Launches that were summed up before a cut may be before the marker or behind it: mark
+         * them once more.
+         */
         bool current = slot->marks == stream->marks;
         cgpu_batch_add(stream, &(struct cgpu_unmarked){
                                    .work_ns = current ? slot->work_ns : 0,
@@ -194,7 +197,7 @@ cgpu_batch_slot_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
 {
     for (uint32_t index = stream->slots; index != 0;) {
         const struct cgpu_batch_slot *slot = &cgpu_launch_state->slots[index - 1];
-        /* relaxed: the thread may be launching at this moment; then the sum lacks one launch */
+        /* relaxed: if the thread is launching at this moment, the sum lacks one launch */
         uint64_t launches = __atomic_load_n(&slot->launches, __ATOMIC_RELAXED);
         if (launches != 0) {
             sum->mixed |= __atomic_load_n(&slot->mixed, __ATOMIC_RELAXED);
@@ -212,7 +215,7 @@ cgpu_batch_slot_end_batch(struct cgpu_stream *stream)
 {
     for (int i = 0; i < CGPU_THREAD_SLOTS; i++) {
         if (cgpu_batch_slots[i].stream ==
-            stream) { /* the caller is the lane's thread, and is not launching meanwhile */
+            stream) { /* the slot is the caller's own, and the caller is not launching meanwhile */
             clear_slot(&cgpu_batch_slots[i]);
         }
     }
@@ -225,7 +228,7 @@ is_any_inside(const struct cgpu_gate_gpu *gpu)
     bool inside = false;
     for (uint32_t i = 0; i < cgpu_launch_state->slot_bound && !inside; i++) {
         const struct cgpu_batch_slot *slot = &cgpu_launch_state->slots[i];
-        /* acquire: the driver has everything that was launched before it left */
+        /* acquire: the driver has everything that the thread launched before it left */
         inside = slot->gpu == gpu && __atomic_load_n(&slot->inside, __ATOMIC_ACQUIRE) != 0;
     }
     return inside;
@@ -236,8 +239,8 @@ cgpu_batch_slot_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     cgpu_batch_slot_recall(gpu);
     /*
-     * A thread that reads its slot after this sees the zero; one that read it before is seen
-     * inside.
+     * A thread that reads its slot after this sees that its word is 0. One that read it before is
+     * seen inside.
      */
     if (cgpu_launch_state->barrier) {
         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -248,7 +251,7 @@ cgpu_batch_slot_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
         nanosleep(&(struct timespec){.tv_nsec = CGPU_SLOT_PAUSE_NS}, NULL);
         inside = is_any_inside(gpu);
     }
-    /* the last first, as in the list of a batch */
+    /* from the last to the first, as in the list of a batch */
     for (uint32_t i = cgpu_launch_state->slot_bound; i-- > 0 && !inside;) {
         if (cgpu_launch_state->slots[i].gpu == gpu) {
             cgpu_batch_slot_hand_over(&cgpu_launch_state->slots[i], now);

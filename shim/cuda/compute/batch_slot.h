@@ -1,6 +1,6 @@
 /*
- * The slots of threads: what each has launched without the lock, and whether it is inside a launch.
- * All functions but `forget` are called under the lock.
+ * The slots of threads: what each thread has launched without the lock, and whether it is inside a
+ * launch. All functions but `forget` are called under the lock.
  */
 #ifndef CGPU_CUDA_BATCH_SLOT_H
 #define CGPU_CUDA_BATCH_SLOT_H
@@ -8,18 +8,18 @@
 #include "compute/launch_state.h"
 
 /*
- * The first slot of the thread TID, which has ended; or else a free one. NULL: CGPU_MAX_THREADS
+ * The first slot of the ended thread TID; if there is none, a free slot. NULL: CGPU_MAX_THREADS
  * threads have slots.
  */
 struct cgpu_batch_slot *cgpu_batch_slot_find(uint32_t tid);
 
 /*
- * Add what SLOT and its thread's other slots have summed up to their streams, and give the slots to
- * TID.
+ * Add what SLOT and the other slots of its thread have summed up to their streams. Then give the
+ * slots to TID.
  */
 void cgpu_batch_slot_reset(struct cgpu_batch_slot *slot, uint32_t tid, uint64_t now);
 
-/* Make the calling thread's next launch take the slow path, because its context changes. */
+/* The calling thread's context changes: make its next launch take the slow path. */
 void cgpu_batch_slot_forget(void);
 
 /* Let SLOT take part in the batch of STREAM from now on, beginning with a launch of KEY. */
@@ -29,7 +29,7 @@ void cgpu_batch_slot_join(struct cgpu_batch_slot *slot, struct cgpu_stream *stre
 /* Add what SLOT has summed up to its stream. */
 void cgpu_batch_slot_hand_over(struct cgpu_batch_slot *slot, uint64_t now);
 
-/* Cut the batch of STREAM: no slot takes part in the next one yet. */
+/* End the batch of STREAM. No slot takes part in the next one yet. */
 void cgpu_batch_slot_cut(struct cgpu_stream *stream);
 
 /* Make the next launch of each thread on GPU (NULL: on any) take the slow path. */

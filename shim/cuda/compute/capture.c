@@ -1,18 +1,19 @@
 /*
  * Streams that begin to capture.
  *
- * Earlier work of a stream continues while it captures, but no marker can be put into it then. So
- * that work gets a marker before the capture begins. The same holds for a stream that joins a
- * capture, by waiting for an event that was recorded in one. An event must not be queried about
- * that, because it would invalidate the capture. So every wait for an event marks while some stream
- * captures. Streams that are marked through the legacy stream are marked too, because a blocking
- * stream that captures makes the legacy stream unusable.
+ * Earlier work of a stream continues while the stream captures, but no marker can be put into it
+ * then. So that work gets a marker before the capture begins. The same holds for a stream that
+ * joins a capture, by waiting for an event that was recorded in one. The driver cannot be asked
+ * whether an event belongs to a capture: that would invalidate the capture. So while some stream
+ * captures, every stream that waits for an event gets a marker first. Streams that are marked
+ * through the legacy stream get theirs too, because a blocking stream that captures makes the
+ * legacy stream unusable.
  *
- * What a stream captures is not work. So a stream that may capture is queried at each launch until
- * it no longer does: nothing signals the end of a capture that it has joined.
+ * What a stream captures is not work. So a stream that may capture is asked about at each launch
+ * until it no longer does: nothing shows the end of a capture that it has joined.
  *
- * Assumed of the driver: cuStreamIsCapturing shows when a capture has ended. If it did not, the
- * stream would never be waited for again, and waits for events would go on marking.
+ * Assumed of the driver: cuStreamIsCapturing shows when a capture has ended. If it did not, nobody
+ * would ever wait for the stream again, and waits for events would always cost a marker.
  */
 #include <time.h>
 
@@ -22,9 +23,7 @@
 #include "compute/stream.h"
 #include "gate/flight.h"
 
-/*
- * Whether some stream may capture. relaxed: a thread that joins a capture knows that it has begun.
- */
+/* Whether some stream may capture. relaxed: a thread that joins a capture has seen it begin. */
 static bool
 may_join(void)
 {
@@ -45,8 +44,8 @@ update_captures(void)
 }
 
 /*
- * Mark the unmarked work of the streams that a capture in HANDLE concerns, even if a stream is
- * stalled: this adds at most one marker for each capture. False: no room yet.
+ * Mark the unmarked work of the streams that a capture in HANDLE affects, even of a stalled stream:
+ * that adds at most one marker per capture. False: there is no room yet.
  */
 static bool
 mark_streams(CUstream handle, uint64_t now)
@@ -77,8 +76,8 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
     CUstream meant = cgpu_stream_meant(stream, per_thread);
     bool done = joins && !may_join();
     /*
-     * before the lock is taken: a thread that asks for streams under the lock has asked, or sees
-     * this
+     * before the lock is taken: a thread that asks about streams under the lock either has asked
+     * already, or sees this
      */
     __atomic_add_fetch(&cgpu_launch_state->beginning, 1, __ATOMIC_SEQ_CST);
     while (!done) {
@@ -92,10 +91,7 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
     }
 }
 
-/*
- * The driver's call has returned: if the stream captures, let each launch into it take the slow
- * path.
- */
+/* After the driver's call: if the stream captures, make each launch into it take the slow path. */
 void
 cgpu_capture_note(CUstream stream, bool per_thread, bool joins)
 {

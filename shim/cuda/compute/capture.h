@@ -5,7 +5,7 @@
 #include "compute/launch_state.h"
 
 /*
- * Call prepare before, and note after, a driver call by which STREAM may begin a capture. JOINS: it
+ * A driver call may make STREAM capture: call prepare before it, and note after it. JOINS: the call
  * waits for an event, which may belong to a capture.
  */
 void cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins);

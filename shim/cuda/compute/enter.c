@@ -1,8 +1,8 @@
 /*
- * The slow path of a launch: taken about once per batch, when something has changed, or when the
- * thread has to wait.
+ * The slow path of a launch. It is taken about once per batch, when something has changed, or when
+ * the thread has to wait.
  *
- * Whether the thread may launch is decided under the lock (admit). If it has to wait, it waits
+ * `admit` decides under the lock whether the thread may launch. If the thread has to wait, it waits
  * without the lock, and then checks everything again.
  */
 #include <linux/futex.h>
@@ -49,7 +49,7 @@ _Static_assert((int)CGPU_LEDGER_WORKS == 512 && (int)CGPU_MAX_THREADS == 8192,
 #define TOO_MANY_PROCESSES                                                                         \
     "512 processes of the container launch already, counted for each GPU; end some"
 
-/* Make CGPU_BATCH_SLOTS the calling thread's own slot, if one is free. */
+/* Point cgpu_batch_slots at slots of the calling thread's own, if some are free. */
 static void
 take_slots(void)
 {
@@ -69,8 +69,8 @@ take_slots(void)
 }
 
 /*
- * The calling thread's slot for STREAM, or the one that it gives up for STREAM, in turn. NULL:
- * CGPU_MAX_THREADS threads have slots.
+ * The calling thread's slot for STREAM. If there is none, the slot that is next to be given up.
+ * NULL: CGPU_MAX_THREADS threads have slots.
  */
 static struct cgpu_batch_slot *
 slot_for(CUstream stream)
@@ -83,7 +83,7 @@ slot_for(CUstream stream)
     return cgpu_batch_slots->tid != 0 ? slot : NULL;
 }
 
-/* Claim this process's work on the GPU. False: there is no room for it. */
+/* Claim this process's work on the GPU in the ledger. False: there is no room for it. */
 static bool
 claim_work(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -107,7 +107,7 @@ set_gpu(struct cgpu_batch_slot *slot, struct cgpu_gate_gpu *gpu)
     slot->gate = (uintptr_t)gpu->gate - (uintptr_t)cgpu_gate_base;
 }
 
-/* Let the thread launch. Until it has left the launch, the monitor waits for it. */
+/* Let the thread launch. The monitor waits for it until it has left the launch. */
 static void
 let_in(struct launch *launch)
 {
@@ -166,7 +166,7 @@ admit(struct launch *launch)
 {
     enum verdict verdict = GO;
     if (cgpu_stream_is_capturing(launch->stream)) {
-        return verdict; /* what it was given does not run: it neither waits nor counts */
+        return verdict; /* what it captures does not run: it neither waits nor counts */
     }
     launch->word = cgpu_gate_word(launch->gpu);
     if (!cgpu_gate_is_open(launch->word) ||
@@ -190,7 +190,7 @@ wait_for_gate(struct launch *launch)
 {
     struct cgpu_ledger_work *work = launch->gpu->work;
     uint32_t slept = 0; /* the word under which it last slept */
-    /* seq_cst: if the arbiter does not see it, we see that the gate has opened */
+    /* seq_cst: if the arbiter does not see it, this thread sees that the gate has opened */
     __atomic_add_fetch(&work->waiting, 1, __ATOMIC_SEQ_CST);
     launch->gpu->ops->ring(launch->gpu);
     for (;;) {
@@ -221,7 +221,7 @@ wait_for_room(struct launch *launch)
     uint64_t ns = launch->until > now ? launch->until - now : 0;
     ns = launch->helped ? ns : cgpu_lesser(ns, CGPU_ENTER_ALONE_NS);
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    /* relaxed: only keeps the monitor from mistaking a thread that wakes late for an idle one */
+    /* relaxed: it only keeps the monitor from taking a thread that wakes up late for idle */
     __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
     if (launch->queues) {
         cgpu_futex_wait(&launch->gpu->sums->freed, FUTEX_WAIT, launch->freed, &left);
@@ -254,7 +254,7 @@ try_enter(struct launch *launch)
     return verdict;
 }
 
-/* Without the lock, and without HELD: what it protects must then be checked again. */
+/* Wait without the lock, and without HELD. Afterwards, what HELD protects must be checked again. */
 static void
 wait_unlocked(struct launch *launch, enum verdict verdict, pthread_mutex_t *held)
 {

@@ -4,7 +4,7 @@
 
 #include "compute/launch_state.h"
 
-/* The slow path of a launch, see launch.h. HELD: a lock that must not be held while waiting. */
+/* The slow path of a launch: see launch.h. HELD: a lock to release while the thread waits. */
 CUresult cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * What the program's own calls show about its work: a stream that it has synchronised is done, and
- * needs no marker; a stream or context that it destroys takes its handle with it. Entry points that
- * are hooked only for this are generated here, from hooks.def.
+ * What the program's own calls show about its work. A stream that the program has synchronised has
+ * ended and needs no marker. A stream or context that it destroys takes its handle with it. Entry
+ * points that are hooked only for this are generated here, from hooks.def.
  */
 #include "compute/follow.h"
 #include "compute/await.h"
@@ -19,7 +19,7 @@
 uint64_t
 cgpu_follow_begin(void)
 {
-    /* relaxed: only shows whether a check is worth while; this thread sees its own launches */
+    /* relaxed: it only shows whether a check is worth it; this thread sees its own launches */
     if (!cgpu_state_is_attached() ||
         __atomic_load_n(&cgpu_launch_state->counted, __ATOMIC_RELAXED) == 0) {
         return 0;
@@ -37,7 +37,7 @@ cgpu_follow_end(uint64_t begun)
     }
 }
 
-/* Work on GPU has ended. If that was everything, let the arbiter learn it soon. */
+/* Work on GPU has ended. If that was all, inform the arbiter soon. */
 static void
 report_ended(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -73,7 +73,7 @@ cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun)
     cgpu_launch_unlock();
 }
 
-/* Whether all of STREAM has ended; if so, it needs no marker. */
+/* Whether all work in STREAM has ended. If so, it needs no marker. */
 static bool
 has_ended(struct cgpu_stream *stream)
 {
@@ -91,8 +91,8 @@ has_ended(struct cgpu_stream *stream)
 }
 
 /*
- * Whether all work on GPU has ended. The driver is asked about each stream that may have work,
- * until one has.
+ * Whether all work on GPU has ended. Asks the driver about each stream that may have work, until
+ * one is still at work.
  */
 static bool
 all_have_ended(const struct cgpu_gate_gpu *gpu)
@@ -129,8 +129,8 @@ cgpu_follow_event(uint64_t begun)
 }
 
 /*
- * Note a stream that the driver has made. Uncounted work may be put into it, so it must be known
- * when the gate closes.
+ * Note a stream that the driver has made. Uncounted work may come into it, so it must be known when
+ * the gate closes.
  */
 static CUresult
 note_created(CUresult status, const CUstream *out)
@@ -206,8 +206,8 @@ cgpu_follow_context_gone(CUcontext context)
 }
 
 /*
- * The calling thread makes CONTEXT current: its next launch takes the slow path, if that is a
- * change.
+ * The calling thread makes CONTEXT current. If that is a change, its next launch takes the slow
+ * path.
  */
 static void
 change_context(CUcontext context)

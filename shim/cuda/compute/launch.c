@@ -2,9 +2,9 @@
  * The entry points that launch kernels, generated from hooks.def, and the hot path of all launches.
  *
  * Under a free gate, on one GPU, a launch is one load of the gate word, one comparison and a jump
- * into the driver. Under a metered gate, the thread sets `inside`, checks the gate, and adds what
- * the kernel takes to its batch. These are plain loads and stores; others write only the gate word
- * and the stream's `marks`.
+ * into the driver. Under a metered gate, the thread sets `inside`, checks the gate, and adds the
+ * kernel's time to its batch. These are plain loads and stores; of what the thread reads, others
+ * write only the gate word and the stream's `marks`.
  */
 #include "compute/launch.h"
 #include "compute/enter.h"
@@ -47,7 +47,7 @@ config_stream(const struct cgpu_launch_config *config)
     return config != NULL ? config->stream : NULL;
 }
 
-/* Whether the thread may launch into any stream, under the same free gate as last time. */
+/* Whether the thread may launch into any stream: its gate was free at its last launch, and is. */
 static inline bool
 is_free(const struct cgpu_batch_slot *first)
 {
@@ -55,7 +55,7 @@ is_free(const struct cgpu_batch_slot *first)
 }
 
 /*
- * Whether everything that the last slow launch found still holds. If so, SLOT is inside, and counts
+ * Whether all that the last slow launch found still holds. If so, SLOT is now inside, and counts
  * this launch.
  */
 static inline bool
@@ -115,7 +115,7 @@ cgpu_launch_end(void)
     }
 }
 
-/* One launch into each of several GPUs, which are entered one after the other. */
+/* One launch into each of several GPUs. The thread enters their gates one after the other. */
 CUresult
 cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int, unsigned int),
                  struct cgpu_launch_parameters *list, unsigned int count, unsigned int flags)
@@ -135,8 +135,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
     return status;
 }
 
-/* In two functions, so that the way through a free gate needs no stack frame: a jump, not a call.
- */
+/* Two functions, so that the path through a free gate needs no stack frame: a jump, not a call. */
 #if defined(__has_attribute) && __has_attribute(musttail) && __OPTIMIZE__
 #define JUMP __attribute__((musttail)) return
 #else

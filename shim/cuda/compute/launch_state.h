@@ -1,8 +1,8 @@
 /*
  * The state of launches: threads' batch slots, streams, work in flight, gates.
  *
- * It is one block of memory that a forked child sees as zeros. One lock covers all of it, taken
- * about once per batch and never by a launch on the hot path. The hot path reads and writes only
+ * It is one block of memory, which a forked child sees as zeros. One lock covers all of it. It is
+ * taken about once per batch, and never by a launch on the hot path, which reads and writes only
  * the thread's own slot and `marks` of its stream. Design: docs/design/gate.md.
  */
 #ifndef CGPU_CUDA_LAUNCH_STATE_H
@@ -31,16 +31,16 @@ enum {
 };
 
 /*
- * A thread's batch in one stream; the thread has four, see cgpu_batch_slot_of. The thread writes
- * it, with or without the lock. The monitor revokes `free` and `word`, and takes the sums when the
- * thread is known not to be inside. Only in the first of the four: free, tid, streams, context,
- * turn.
+ * A thread's batch in one stream. Each thread has four (see cgpu_batch_slot_of). The thread writes
+ * its slots, with or without the lock. The monitor revokes `free` and `word`, and takes the sums
+ * when the thread is known not to be inside. Only the first of the four has free, tid, streams,
+ * context and turn.
  */
 struct cgpu_batch_slot {
     uint64_t gate;   /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
-    uint32_t free;   /* free gate word under which it may launch into any stream; 0: none */
+    uint32_t free;   /* word of a free gate, to launch into any stream; 0: none */
     uint32_t word;   /* gate word under which it was let in for this stream; 0: none */
-    uint32_t inside; /* 1: between looking at the gate and the end of the launch */
+    uint32_t inside; /* 1: from the check of the gate to the end of the launch */
     uint16_t next;   /* among the slots of the batch: place + 1 */
     uint32_t marks;  /* of the stream when the batch began */
     uint32_t tid;    /* 0: free */
@@ -49,8 +49,8 @@ struct cgpu_batch_slot {
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
     CUstream streams[CGPU_THREAD_SLOTS];    /* of each slot; default ones by their fixed handles */
     CUcontext context;                      /* current when the thread was let in */
-    uint32_t turn;    /* the slot after that of the last slow launch, which is given up next */
-    uint32_t most_ns; /* the batch grows up to this before the next slow launch */
+    uint32_t turn;    /* which slot is given up next: the one after that of the last slow launch */
+    uint32_t most_ns; /* how much the batch may hold before the next slow launch */
 };
 
 _Static_assert(sizeof(struct cgpu_batch_slot) == 128, "two cache lines: neighbours do not disturb");
@@ -67,7 +67,7 @@ struct cgpu_context_entry {
 };
 
 /*
- * A host function in a stream: the driver gets a function of ours in its place, with this as data.
+ * A host function in a stream. The driver gets a function of ours in its place, with this as data.
  */
 struct cgpu_call {
     uint64_t since_ns; /* when it began to run; 0: not yet */
@@ -86,8 +86,8 @@ struct cgpu_launch_state {
     uint32_t monitor;    /* 1: there is a helper thread */
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
-    uint32_t counted; /* some launch was metered: synchronisation is worth a check */
-    uint32_t syncing; /* a thread is in a call that synchronises; with several, the last knows */
+    uint32_t counted;     /* 1: some launch was metered, so synchronisation is worth a check */
+    uint32_t syncing;     /* a thread synchronises; if several do, as the last one left it */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
     uint32_t captures;    /* some stream may capture: capture.c */
     uint32_t beginning;   /* threads that may be about to begin or join a capture */
@@ -111,7 +111,7 @@ _Static_assert(CGPU_MAX_STREAMS < UINT16_MAX, "streams are linked by 16 bits");
 _Static_assert(CGPU_MAX_BATCH_SLOTS < UINT16_MAX, "slots are linked by 16 bits");
 
 extern struct cgpu_launch_state
-    *cgpu_launch_state; /* NULL: could not be made, the process attaches to nothing */
+    *cgpu_launch_state; /* NULL: it could not be made, and the process cannot attach */
 extern const struct cgpu_gate_ops cgpu_gate_ops; /* for native/gate: gate_ops.c */
 extern const char *cgpu_gate_base; /* the limits page; never NULL, and its first word is not 0 */
 extern struct cgpu_batch_slot cgpu_no_batch_slots[CGPU_THREAD_SLOTS];
@@ -124,7 +124,7 @@ uint64_t cgpu_host_clock_now(void); /* CLOCK_MONOTONIC of the host, in ns */
 
 /*
  * A thread must not be cancelled while it holds the lock or counts as waiting: sleeps and driver
- * calls are cancellation points, and nobody would clean up after such a thread.
+ * calls are cancellation points, and nobody would clean up after the thread.
  */
 static inline int
 cgpu_cancel_disable(void)
@@ -175,8 +175,8 @@ cgpu_batch_slot_of(struct cgpu_batch_slot *first, CUstream stream)
 }
 
 /*
- * Count one more launch, of KEY, and set the sum of work to WORK_NS. relaxed: the monitor reads it
- * behind its barrier.
+ * Count one more launch, of KEY, and set the sum of work to WORK_NS. relaxed: the monitor has a
+ * barrier before it reads them.
  */
 static inline void
 cgpu_batch_slot_add(struct cgpu_batch_slot *slot, uint64_t key, uint64_t work_ns)
@@ -186,7 +186,9 @@ cgpu_batch_slot_add(struct cgpu_batch_slot *slot, uint64_t key, uint64_t work_ns
     __atomic_store_n(&slot->mixed, slot->mixed | (slot->key ^ key), __ATOMIC_RELAXED);
 }
 
-/* The gate word in force for a slot. acquire: a thread that is let in sees all that came before. */
+/*
+ * The gate word in force for a slot. acquire: a thread that is let in sees all that came before it.
+ */
 static inline uint32_t
 cgpu_batch_slot_gate(const struct cgpu_batch_slot *slot)
 {

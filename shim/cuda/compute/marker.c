@@ -2,10 +2,10 @@
  * Markers show that a batch has ended.
  *
  * A marker is a number that the GPU writes to a page of ours when it reaches that point of the
- * stream. Each context has a page of its own, registered with it: memory of the driver's, or of
- * another context, could be gone before the GPU writes to it. If the driver cannot write values,
- * events take the place of markers. Nothing of ours is put into a stream that captures. Everything
- * here is under the lock.
+ * stream. Each context has a page of its own, registered with it. Memory of the driver or of
+ * another context could be gone before the GPU writes to it. If the driver cannot write values,
+ * events take the place of markers. A stream that captures gets neither. Everything here is under
+ * the lock.
  */
 #include "compute/marker.h"
 #include "compute/launch_state.h"
@@ -13,7 +13,7 @@
 
 enum { REGISTER_DEVICEMAP = 2, EVENT_DISABLE_TIMING = 2, LOST_MOST = 3 };
 
-/* A visit to CONTEXT for driver calls of our own. It is made current if need be. */
+/* A visit to CONTEXT for driver calls of our own. CONTEXT is made current if it is not. */
 struct visit {
     bool pushed;
     int mode;
@@ -50,8 +50,8 @@ end_visit(const struct visit *visit)
 }
 
 /*
- * The stream to put STREAM's markers into. Only a thread itself can name its default stream, and
- * nobody can name a destroyed stream; the legacy stream waits for what is in both.
+ * The stream into which STREAM's markers are put. Only a thread itself can name its default stream,
+ * and nobody can name a destroyed stream; for these it is the legacy stream, which waits for both.
  */
 static CUstream
 handle_for(const struct cgpu_stream *stream)
@@ -79,7 +79,10 @@ cgpu_marker_is_by_legacy(const struct cgpu_stream *stream)
     return handle_for(stream) == CU_STREAM_LEGACY_DEFAULT;
 }
 
-/* Register the words of CONTEXT, which is current, and note their address on the GPU. */
+/*
+ * Register the words of CONTEXT, which is current, with the driver, and note their address on the
+ * GPU.
+ */
 static bool
 register_words(struct cgpu_context_entry *context)
 {
@@ -112,8 +115,8 @@ record_event(struct cgpu_stream *stream, uint32_t seq)
 }
 
 /*
- * Put marker SEQ into STREAM. Returns by which means. The first marker in a context shows what this
- * driver and device can do.
+ * Put marker SEQ into STREAM. Returns how. The first marker in a context shows what this driver and
+ * device can do.
  */
 static enum cgpu_marker_kind
 put_in_context(struct cgpu_context_entry *context, struct cgpu_stream *stream, uint32_t seq)
@@ -180,15 +183,15 @@ cgpu_marker_has_ended(const struct cgpu_context_entry *context, CUstream handle)
     if (!begin_visit(context, &visit)) {
         return false;
     }
-    /* querying a stream that captures, or that must wait for one, would invalidate the capture */
+    /*
+     * to query a stream that captures, or must wait for one that does, would invalidate the capture
+     */
     bool ended = !cgpu_captures(handle) && cgpu_real.cuStreamQuery(handle) != CUDA_ERROR_NOT_READY;
     end_visit(&visit);
     return ended;
 }
 
-/*
- * Whether FLIGHT's marker was lost. After several lost markers in a context, events are used there.
- */
+/* Whether FLIGHT's marker was lost. After several lost markers, its context uses events instead. */
 bool
 cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now)
 {

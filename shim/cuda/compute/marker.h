@@ -1,4 +1,4 @@
-/* Markers in the driver: placing them, seeing them passed. Under the lock. */
+/* Markers in the driver: putting them, seeing whether they have passed. All under the lock. */
 #ifndef CGPU_CUDA_MARKER_H
 #define CGPU_CUDA_MARKER_H
 

@@ -2,15 +2,15 @@
  * The monitor: a helper thread of each process that launches.
  *
  * It sleeps until a gate word changes. When a gate closes, it marks the work that nobody has marked
- * yet, and informs the arbiter when all of it has ended. While others wait, it reports when there
- * is nothing to do. If the arbiter gives no sign, it opens and closes a gate of the process's own,
- * by the clock.
+ * yet, and informs the arbiter when all of it has ended. While others wait, it reports when the
+ * process has nothing to do. If the arbiter gives no heartbeat, the monitor opens and closes a gate
+ * of the process's own, by the clock.
  *
- * If no thread can be created (a limit on processes, or the process exits), threads do this work
- * when they launch or synchronise. Nothing waits for the end of a launch, which may depend on what
- * the program does next. If the gate closes and no thread launches or synchronises, the arbiter
- * ends the turn after a while. The next thread that launches then waits and handles what was left
- * behind.
+ * If no thread can be created (a limit on processes, or the process exits), other threads do this
+ * work when they launch or synchronise. They do not wait for the end of a launch, which may depend
+ * on what the program does next. If no thread launches or synchronises after the gate has closed,
+ * the arbiter ends the turn after a while. The next thread that launches then waits and finishes
+ * that work.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -46,7 +46,8 @@ wake_waiters(const uint32_t *gate)
 }
 
 /*
- * Make GATE the gate of GPU from now on. Threads that wait at the other gate are woken to find out.
+ * Make GATE the gate of GPU from now on. Threads that wait at the old gate are woken, so that they
+ * see this.
  */
 static void
 put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
@@ -71,8 +72,8 @@ drive_gate(uint32_t *own, enum cgpu_gate state)
 }
 
 /*
- * The container's share while nobody arbitrates. Limits in which no share was ever written limit
- * memory only.
+ * The container's share while nobody arbitrates. If no share was ever written, only memory is
+ * limited.
  */
 static uint32_t
 share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
@@ -82,7 +83,7 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 }
 
 /*
- * Use the process's own gate if nobody arbitrates GPU NUMBER, else the arbiter's. Returns when to
+ * If nobody arbitrates GPU NUMBER, use the process's own gate, else the arbiter's. Returns when to
  * check again.
  */
 static uint64_t
@@ -110,8 +111,7 @@ select_gate(uint32_t number, uint64_t now)
 /* ---- the thread ---- */
 
 /*
- * Serve each GPU. *WATCH gets the gates in force; a gate that changes meanwhile is checked once
- * more.
+ * Serve each GPU. *WATCH gets the gates in force. If a gate changes meanwhile, check it once more.
  */
 static uint64_t
 serve_all(struct cgpu_watch *watch, uint64_t now)
@@ -156,9 +156,9 @@ run_monitor(void *unused)
     prctl(PR_SET_NAME, "cgpu-monitor");
     prctl(PR_SET_TIMERSLACK, 1);
     for (;;) {
-        /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
+        /* seq_cst, both: the exit sees the thread busy, or the thread sees the exit */
         __atomic_store_n(&cgpu_launch_state->busy, 1, __ATOMIC_SEQ_CST);
-        cgpu_launch_lock(); /* held by the creating thread as long as it needs this one */
+        cgpu_launch_lock(); /* the creating thread holds it while it still needs this one */
         bool closing = __atomic_load_n(&cgpu_launch_state->closing, __ATOMIC_SEQ_CST) != 0;
         uint64_t next = closing ? 0 : serve_all(&watch, cgpu_host_clock_now());
         cgpu_launch_unlock();
@@ -171,8 +171,8 @@ run_monitor(void *unused)
 }
 
 /*
- * Make the thread stop at exit. It is registered after the driver's handlers, so it is called
- * before them.
+ * Make the monitor stop at exit. This is registered after the driver's handlers, so it runs before
+ * them.
  */
 static void
 stop_monitor(void)
@@ -192,8 +192,8 @@ cgpu_monitor_setup(void)
 }
 
 /*
- * Let THREAD run on all processors of the process, and without a real-time class, whatever the
- * creating thread has. What the kernel or a filter does not grant stays as it is.
+ * Let THREAD run on all processors of the process, and in no real-time class, whatever the creating
+ * thread has. If the kernel or a filter refuses, it stays as it is.
  */
 static void
 use_all_processors(pthread_t thread)
@@ -231,7 +231,7 @@ ensure_monitor(uint64_t now)
         cgpu_launch_state->tried_ns = now;
         cgpu_launch_state->monitor = start_monitor();
         if (!cgpu_launch_state->monitor && first) {
-            /* let every synchronisation check */
+            /* let every synchronisation do the monitor's work */
             __atomic_store_n(&cgpu_launch_state->counted, 1, __ATOMIC_RELAXED);
             cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
                           "the GPU is given back late; is there a limit of processes?");
@@ -251,7 +251,7 @@ cgpu_monitor_attend(uint64_t now)
     return there;
 }
 
-/* Take on GPU NUMBER. The helper is woken, because it waits only at the gates that it knows. */
+/* Begin to serve GPU NUMBER. Wake the monitor, because it waits only at the gates that it knows. */
 void
 cgpu_monitor_add(uint32_t number, uint64_t now)
 {

@@ -8,8 +8,8 @@
 void cgpu_monitor_setup(void);
 
 /*
- * Under the lock, at a launch or synchronisation: create the helper thread if need be. True: there
- * is one. False: the calling thread has done the helper's work.
+ * Under the lock, at a launch or synchronisation: create the helper thread if there is none. True:
+ * there is one. False: there is none, and the calling thread has done its work.
  */
 bool cgpu_monitor_attend(uint64_t now);
 

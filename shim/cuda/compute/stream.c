@@ -17,7 +17,7 @@ bucket_of(CUstream handle)
     return &cgpu_launch_state->buckets[mixed >> 56];
 }
 
-/* The entry of HANDLE; for NULL, a free one. */
+/* The context entry of HANDLE; for NULL, a free one. */
 static struct cgpu_context_entry *
 entry_of(CUcontext handle)
 {
@@ -35,7 +35,7 @@ cgpu_stream_context(CUcontext context)
     return context != NULL ? entry_of(context) : NULL;
 }
 
-/* Default streams have the same handle in every context, and one of them in every thread. */
+/* Whether STREAM is a default stream. Its handle means another stream in each context or thread. */
 static bool
 is_default(CUstream stream)
 {
@@ -68,8 +68,8 @@ cgpu_stream_find(CUstream handle, CUcontext context)
 
 /*
  * Clear STREAM for its next use. `marks`, `issued` and `stale` are kept: slots may still read the
- * entry, and markers may be on their way. `gpu` is kept: code that handles a destroyed stream's
- * last marker still uses the entry. Events go with their context, if not before.
+ * entry, and markers may be on their way. `gpu` is kept for code that handles the last marker of a
+ * destroyed stream. Events go with their context at the latest.
  */
 static void
 reset_entry(struct cgpu_stream *stream)
@@ -215,7 +215,7 @@ context_of(CUstream stream, CUcontext current)
     return known ? context : NULL;
 }
 
-/* The GPU of CONTEXT, which is made current for the question if need be. */
+/* The GPU of CONTEXT, which is made current for the question if it is not. */
 static int32_t
 gpu_of(CUcontext context, CUcontext current)
 {
@@ -230,9 +230,7 @@ gpu_of(CUcontext context, CUcontext current)
     return known ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
-/*
- * Add CONTEXT, so that native/gate may look at streams of GPU from now on. NULL: the table is full.
- */
+/* Add CONTEXT. From now on native/gate may read streams of GPU. NULL: the table is full. */
 static struct cgpu_context_entry *
 add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
 {
@@ -240,13 +238,13 @@ add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
     if (entry != NULL) {
         *entry = (struct cgpu_context_entry){.handle = context, .gpu = gpu};
         cgpu_batch_slot_recall(NULL); /* it may be the first on its GPU */
-        /* Once: threads that wait at the gate read it without the lock. */
+        /* Only once: threads that wait at the gate read it without the lock. */
         if (gpu->ops == NULL) {
             gpu->ops = &cgpu_gate_ops;
             gpu->streams = cgpu_launch_state->streams;
             gpu->stream_bound = &cgpu_launch_state->stream_bound;
         }
-        /* what is launched under a free gate can be marked through it */
+        /* work that is launched under a free gate can be marked through the legacy stream */
         if (add_stream(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
             entry->handle = NULL;
             entry = NULL;
@@ -255,7 +253,7 @@ add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
     return entry;
 }
 
-/* The entry of HANDLE, which has none, in OUT; see cgpu_stream_ensure. */
+/* HANDLE has no entry: create it in OUT (see cgpu_stream_ensure). */
 static bool
 create_entry(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {

@@ -1,30 +1,28 @@
 /*
- * Copies and fills inside the GPU's memory, generated from transfers.def. They take the GPU's time
- * like kernels, so large ones pass the gate. Copies between host and device are limited by the bus,
- * and are let through.
+ * Copies and fills inside the GPU's memory, generated from transfers.def. They take GPU time like
+ * kernels, so large ones pass the gate. Copies between host and device do not: the bus limits them.
  *
- * An entry point whose name has "D" or "A" on both sides moves memory of the GPU. For one that
- * takes any address, the driver is asked where the memory is, but only for large copies. A batch
- * may have thousands of small copies: then it is asked only about those that make up a good part of
- * the batch.
+ * An entry point whose name has "D" or "A" on both sides moves memory of the GPU. If an entry point
+ * takes any address, the driver is asked where large copies are. A batch may have thousands of
+ * small copies: then the driver is asked only about those that make up a good part of the batch.
  */
 #include "compute/launch.h"
 #include "entry/copies.h"
 #include "entry/shim.h"
 #include "entry/thread.h"
 
-/* A smaller transfer takes some microseconds, and the way through the gate costs as much. */
+/* A smaller transfer takes some microseconds, and the path through the gate costs as much. */
 #define LARGE UINT64_C(0x100000)
 
-/* Until there is a measurement: 200 GB/s, the rate of the slowest data-centre GPUs. */
+/* Assumed until there is a measurement: 200 GB/s, the rate of the slowest data-centre GPUs. */
 enum { BYTES_PER_NS = 200 };
 
-enum { PART = 256 }; /* of a batch: copies that make up a smaller part of it are not asked about */
+enum { PART = 256 }; /* of a batch: the driver is not asked about smaller parts of it */
 
 enum transfer { FILL, COPY, DECOMPRESS, TRANSFERS };
 
 /*
- * Whether a side of TYPE is in a GPU's memory. A TYPE that is newer than cgpu is assumed to be. An
+ * Whether a side of TYPE is in a GPU's memory. If TYPE is newer than cgpu, the answer is yes. An
  * address that the driver does not know is the host's.
  */
 static bool
@@ -41,7 +39,7 @@ is_device(int type, CUdeviceptr address)
 /*
  * ---- how many bytes move in the GPU's memory, for transfers.def; 0: none, or few ----
  *
- * The driver refuses a copy whose bytes do not fit into 64 bits, behind the gate or not.
+ * A copy whose bytes do not fit into 64 bits may pass the gate: the driver refuses it.
  */
 
 static uint64_t
@@ -76,7 +74,7 @@ is_device_operand(const struct cgpu_copy_operand *operand)
            is_device(CU_MEMORY_UNIFIED, operand->side.address);
 }
 
-/* COUNT copies of PART bytes each, if GIVEN. Those that are INSIDE a GPU's memory count. */
+/* COUNT copies of PART bytes each, if GIVEN is not NULL. Those INSIDE a GPU's memory count. */
 #define BATCH(what, parameters, given, part, inside)                                               \
     static uint64_t bytes_##what parameters                                                        \
     {                                                                                              \

@@ -13,8 +13,8 @@ int cgpu_capture_mode_relax(void);
 void cgpu_capture_mode_restore(int mode);
 
 /*
- * Whether STREAM captures; true also if the driver does not answer, because then nothing can be put
- * into it.
+ * Whether STREAM captures. True also if the driver does not answer, because then nothing can be put
+ * into STREAM.
  */
 bool cgpu_captures(CUstream stream);
 

@@ -8,7 +8,7 @@
 enum { CU_MEMORY_HOST = 1, CU_MEMORY_UNIFIED = 4 };
 enum { CU_POINTER_MEMORY_TYPE = 2 };
 
-struct cgpu_copy_2d_v1 { /* not two equal halves: the second begins in the first's padding */
+struct cgpu_copy_2d_v1 { /* not two equal halves: the second begins in the padding of the first */
     unsigned int from_x, from_y;
     int from_type;
     void *from_host;

@@ -22,8 +22,8 @@ gpu_of_uuid(const struct cgpu_cuda_uuid *uuid)
 }
 
 /*
- * Find the GPU of DEVICE in the limits. They may name a MIG instance or its GPU: _v2 gives the
- * instance's own UUID, the other version the GPU's.
+ * Find the GPU of DEVICE in the limits, which may name a MIG instance or its GPU: the driver's
+ * function _v2 gives the instance's own UUID, the older one the GPU's.
  */
 static bool
 ask_gpu(CUdevice device, int32_t *gpu)
@@ -43,7 +43,8 @@ ask_gpu(CUdevice device, int32_t *gpu)
 }
 
 /*
- * The unit of memory on DEVICE: a block, unless the driver reports a larger one for mapped memory.
+ * The unit in which memory on DEVICE is charged: a block, or the driver's unit for mapped memory if
+ * that is larger.
  */
 static uint64_t
 ask_granularity(CUdevice device)

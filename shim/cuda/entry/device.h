@@ -11,13 +11,13 @@
 /* The GPU's number in the limits, or CGPU_NO_GPU. */
 int32_t cgpu_device_gpu(CUdevice device);
 
-/* A device that is GPU; cgpu_device_gpu was asked for it before. */
+/* A device of the driver that is GPU; cgpu_device_gpu must have been asked for it before. */
 CUdevice cgpu_device_of(int32_t gpu);
 
-/* The cap on GPU now; 0 for CGPU_NO_GPU. */
+/* The cap on GPU at this moment; 0 for CGPU_NO_GPU. */
 uint64_t cgpu_device_cap(int32_t gpu);
 
-/* The part of the cap that is left for the ledger. */
+/* The most that the ledger may add up to on GPU: the cap less what is held outside. */
 uint64_t cgpu_device_room(int32_t gpu);
 
 #endif

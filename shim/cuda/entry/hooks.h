@@ -6,12 +6,12 @@
 #include "entry/driver.h"
 
 /*
- * `protected`: the look-up table gets our own function, even if another library exports the name.
+ * `protected`: the look-up table gets our function, even if another library exports the same name.
  */
 #define CGPU_EXPORT      __attribute__((visibility("protected")))
 #define CGPU_EXPAND(...) __VA_ARGS__
 
-/* The driver's own functions. One that this driver lacks returns CUDA_ERROR_NOT_FOUND. */
+/* The driver's own functions. A function that the driver lacks returns CUDA_ERROR_NOT_FOUND. */
 struct cgpu_real {
 #define EXPORT(name, parameters) CUresult(*name) parameters;
 #define REAL                     EXPORT
@@ -24,16 +24,16 @@ extern struct cgpu_real cgpu_real;
 #define CGPU_REAL_HAS(entry) ((void *)cgpu_real.entry != (void *)cgpu_real_missing)
 CUresult cgpu_real_missing(void);
 
-/* The exports and, of HOOK rows, the bodies behind them. */
+/* The exports, and the bodies behind those of HOOK rows. */
 #define EXPORT(name, parameters) CGPU_EXPORT CUresult name parameters;
 #define HOOK(name, body, parameters, arguments)                                                    \
     EXPORT(name, parameters) CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
 #include "entry/hooks.def"
 
 /*
- * Defines an export. A call from inside a hook on the same thread (by the driver, or by our own
- * helpers) is part of what that hook accounts for, so it goes straight to the driver. For any other
- * call, the statements in `...` set `status`.
+ * Defines an export. A call that comes from inside a hook on the same thread, by the driver or by
+ * our own helpers, is part of what that hook charges. So it goes straight to the driver. For any
+ * other call, the statements in `...` set `status`.
  */
 #define CGPU_GUARDED(name, parameters, arguments, ...)                                             \
     CUresult name parameters                                                                       \

@@ -11,7 +11,7 @@
 enum { LINES_SIZE = 256, LINK_SIZE = 64 };
 
 /*
- * Whether the file gives the offsets of the process's own namespace. They are those of the
+ * Whether the file shows the offsets of the process's own namespace. It shows those of the
  * namespace for children, which is the same unless the process has created or joined another one.
  */
 static bool

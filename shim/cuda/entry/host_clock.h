@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /*
- * The ns by which this process's CLOCK_MONOTONIC is ahead of the host's; 0 if the kernel does not
- * report it (no /proc, a kernel without time namespaces).
+ * By how many ns this process's CLOCK_MONOTONIC is ahead of the host's; 0 if the kernel does not
+ * report it (no /proc, or no time namespaces).
  */
 int64_t cgpu_host_clock_ahead(void);
 

@@ -1,7 +1,7 @@
 """Write ``known_names.inc`` from ``../../driver_entry_points.csv``: all names, for C.
 
-``python shim/cuda/entry/known_names.py`` after a change of the table; a test tells when it
-was forgotten.
+Run ``python shim/cuda/entry/known_names.py`` after each change of the table; a test fails if it was
+forgotten.
 """
 # ruff: noqa: INP001 - a script beside the C files that it serves
 

@@ -2,9 +2,9 @@
  * Writes one line to standard error when something is refused, so that `docker logs` shows why.
  *
  * It uses write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio.
- * It writes at most one line per kind in five seconds. It writes none with CGPU_LOG=off, and none
- * if descriptor 2 is a different file than when the library was loaded: a program that has
- * redirected its errors looks the same as one that has opened a database under that number.
+ * It writes at most one line per kind in five seconds; none with CGPU_LOG=off; and none if
+ * descriptor 2 is a different file than when the library was loaded. A program that has redirected
+ * its errors looks the same as one that has opened a database under that number.
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>
@@ -39,8 +39,8 @@ cgpu_log_setup(void)
 }
 
 /*
- * Whether standard error is the file it was. A program that closes it may reuse the number for a
- * file of its own.
+ * Whether standard error is the same file as before. A program that closes it may open a file of
+ * its own under that number.
  */
 static bool
 is_still_there(void)
@@ -86,13 +86,11 @@ add_bytes(struct line *line, uint64_t bytes)
     add(line, " MiB)");
 }
 
-/*
- * Whether a line of KIND may be written at second NOW. Of several racing threads, exactly one may.
- */
+/* Whether a line of KIND may be written at second NOW. Of several threads at a time, one may. */
 static bool
 is_due(enum cgpu_log kind, int64_t now)
 {
-    /* relaxed: only the time itself is compared, no other data depends on it. */
+    /* relaxed: only the time itself is compared; no other data depends on it. */
     int64_t last = __atomic_load_n(&last_second[kind], __ATOMIC_RELAXED);
     if (last != 0 && now - last < INTERVAL_SECONDS) {
         return false;
@@ -115,8 +113,8 @@ begin(struct line *line, enum cgpu_log kind)
 }
 
 /*
- * Whether a line would be written at once. If not, it is dropped: a full pipe must not delay the
- * program.
+ * Whether standard error takes a line at once. If it does not, the line is dropped: a full pipe
+ * must not delay the program.
  */
 static bool
 has_room(void)
@@ -125,7 +123,7 @@ has_room(void)
     return poll(&out, 1, 0) == 1 && out.revents == POLLOUT;
 }
 
-/* Write LINE. A pipe without a reader must not kill the program with its signal. */
+/* Write LINE. If it is a pipe without a reader, its signal must not kill the program. */
 static void
 put(const struct line *line)
 {
@@ -158,8 +156,8 @@ keep_on_one_line(struct line *line)
 }
 
 /*
- * Write LINE. No cancellation meanwhile: writing is a point at which a thread may be cancelled, and
- * the caller may hold a lock.
+ * Write LINE, with thread cancellation off: a write is a cancellation point, and the caller may
+ * hold a lock.
  */
 static void
 end(struct line *line)

@@ -25,7 +25,9 @@ void cgpu_log_setup(void);
 /* "cgpu: out of memory on GPU <index>: cap ..., used ..., asked ..." */
 void cgpu_log_memory(int32_t gpu, uint64_t asked);
 
-/* "cgpu: the size stated for a GPU ... is not its own: of ... the cap is ...", if the host found so
+/*
+ * If the host has found a wrong size: "cgpu: the size stated for a GPU ... is not its own: of ...
+ * the cap is ...".
  */
 void cgpu_log_misstated(void);
 

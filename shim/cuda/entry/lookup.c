@@ -1,12 +1,12 @@
 /*
- * cuGetProcAddress and its versions: the driver's own answer, with a hooked function's address
- * swapped for our export.
+ * cuGetProcAddress and its versions: they return what the driver returns, but our export in place
+ * of a hooked function.
  *
- * Every address that it returns is that of an exported symbol. So comparing addresses gives the
- * right version, also for per-thread default streams, without knowing which name and version mean
- * which symbol. An address that belongs to no name in driver_entry_points.csv is an entry point of
- * a newer driver. If its family allocates or launches, it is not handed out, since nothing would
- * charge for it.
+ * Every address that the driver returns is that of an exported symbol. So a comparison of addresses
+ * finds the right version, also for per-thread default streams, and nothing needs to know which
+ * name and version mean which symbol. An address that belongs to no name in driver_entry_points.csv
+ * is an entry point of a newer driver. If its family allocates or launches, it is not handed out,
+ * because nothing would charge for it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,7 +16,10 @@
 
 enum { TABLE_SIZE = 2048 }; /* a power of two, at least twice the number of names */
 
-/* Open addressing by the driver's address; filled by the constructor, only read afterwards. */
+/*
+ * A hash table by the driver's address, with open addressing. The constructor fills it; after that
+ * it is only read.
+ */
 static struct {
     void *real;
     void *use;
@@ -27,7 +30,7 @@ static const char known_names[] =
 #include "entry/known_names.inc"
     ;
 
-/* An entry point whose name begins with one of these may take device memory or GPU time. */
+/* An entry point whose name begins with one of these words may take device memory or GPU time. */
 static const char *const families[] = {
     "cuArray",
     "cuCheckpoint",
@@ -60,7 +63,7 @@ static const char *const families[] = {
     "cuVDPAUCtx",
 };
 
-/* So may one whose name contains one of these, whatever its family. */
+/* An entry point of any family may do the same if its name contains one of these words. */
 static const char *const verbs[] = {"Alloc", "Import", "Launch"};
 
 static size_t
@@ -75,7 +78,7 @@ row_of(const void *real)
 }
 
 /*
- * Add an entry. The first one for an address stays, so hooks are added before the names that pass.
+ * Add an entry. The first one for an address stays, so hooks are added before names that just pass.
  */
 static void
 add(void *real, void *use)
@@ -124,7 +127,7 @@ cgpu_may_pass_unknown(void)
     return cgpu_limits != NULL && (cgpu_limits->flags & CGPU_LIMITS_PASS_UNKNOWN) != 0;
 }
 
-/* The address to return for the driver's ADDRESS, its answer to SYMBOL; NULL: none. */
+/* The address to return in place of ADDRESS, the driver's answer to SYMBOL; NULL: none. */
 static void *
 use_for(void *address, const char *symbol)
 {

@@ -1,8 +1,8 @@
 /*
  * The driver's own functions.
  *
- * All are resolved by the constructor (setup.c), before any hook can be called: dlopen and dlsym
- * may allocate, hooks may not. The real library is already loaded (DT_NEEDED), so RTLD_NOLOAD only
+ * The constructor (setup.c) finds them all before any hook can be called, because dlopen and dlsym
+ * may allocate, and hooks may not. The real library is already loaded (DT_NEEDED); RTLD_NOLOAD just
  * finds it.
  */
 #include <dlfcn.h>
@@ -14,8 +14,8 @@
 struct cgpu_real cgpu_real;
 
 /*
- * Replaces a missing function of any parameters: the caller cleans up arguments in every ABI that
- * CUDA runs on.
+ * Replaces a missing function, whatever its parameters: in every ABI that CUDA runs on, the caller
+ * cleans up arguments.
  */
 CUresult
 cgpu_real_missing(void)
@@ -41,8 +41,8 @@ resolve(void *library, const char *name, void **slot)
 }
 
 /*
- * Hide the exports that the driver lacks. Some programs go on without a name that does not exist,
- * but give up if a call to it fails.
+ * Hide the exports that the driver lacks. Some programs do without a name that does not exist, but
+ * give up if a call to it fails.
  */
 void
 cgpu_real_hide_missing(const void *library)

@@ -55,7 +55,7 @@
 #include "ledger/ledger.h"
 #include "limits.h"
 
-/* The kinds of holdings; the kind is part of a holding's key together with the handle. */
+/* The kinds of holdings. Kind and handle together are a holding's key. */
 enum cgpu_kind {
     CGPU_KIND_LINEAR = 1, /* extra: size of a small one, which its blocks are charged for; and:
                              CGPU_EXPORTED */
@@ -84,10 +84,10 @@ enum cgpu_kind {
     CGPU_KIND_FREED /* small linear memory freed in a stream, bytes: the next one, extra: size */
 };
 
-/* Other processes may have opened the linear memory. */
+/* In `extra` of LINEAR: other processes may have opened the memory. */
 #define CGPU_EXPORTED (UINT64_C(1) << 63)
 
-/* Bytes of a small allocation; 0: LINEAR is charged by itself. */
+/* The bytes of a small allocation; 0: LINEAR is not small, and is charged by itself. */
 static inline uint64_t
 cgpu_small_bytes(const struct cgpu_holding *linear)
 {

@@ -1,9 +1,9 @@
 /*
  * This process's part in the container: the limits, its ledger slot and its holdings.
  *
- * The limits are mapped when the library is loaded. The ledger is attached by cuInit, so that a
- * program that never uses CUDA takes no slot. Everything that a child must not inherit lies in
- * pages that fork wipes.
+ * The limits are mapped when the library is loaded. cuInit attaches the ledger, so that a program
+ * that never uses CUDA takes no slot. All that a child must not inherit is in pages that a fork
+ * wipes.
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,11 +32,11 @@ cgpu_state_setup(void)
 bool
 cgpu_state_is_attached(void)
 {
-    /* acquire: pairs with the release in attach(); what the flag promises is visible. */
+    /* acquire: pairs with the release in attach(): what was written before the flag is visible. */
     return cgpu_state != NULL && __atomic_load_n(&cgpu_state->attached, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* Under the lock: attach. 0 or a negative status; what was made before a failure is given back. */
+/* Under the lock: attach. Returns 0 or a negative status; on failure nothing is left attached. */
 static int
 attach(void)
 {
@@ -57,10 +57,10 @@ attach(void)
         cgpu_holdings_destroy(cgpu_state->holdings);
         return status;
     }
-    /* A forked child's only thread must not use what it remembers from its parent. */
+    /* In a forked child, the only thread must not use what it remembers from the parent. */
     cgpu_thread.context = NULL;
     cgpu_state->generation = 1;
-    /* relaxed: no thread compares times with the host's before this */
+    /* relaxed: no thread compares times with the host's before it is attached */
     __atomic_store_n(&cgpu_state->clock_ahead, cgpu_host_clock_ahead(), __ATOMIC_RELAXED);
     __atomic_store_n(&cgpu_state->attached, 1, __ATOMIC_RELEASE);
     cgpu_log_misstated();
@@ -100,8 +100,8 @@ cgpu_state_attach(void)
 }
 
 /*
- * Start the driver. The process attaches first: the driver may load tools into it that allocate
- * before the call returns.
+ * Start the driver. The process attaches first, because the driver may load tools into it that
+ * allocate before the call returns.
  */
 CUresult
 cgpu_start(CUresult (*real)(unsigned int), unsigned int flags)

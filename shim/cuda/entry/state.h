@@ -21,7 +21,7 @@ enum {
 /* State that reads as zeros in a forked child, where nothing is attached. */
 struct cgpu_state {
     pthread_mutex_t lock;     /* attaching, and filling `devices` */
-    pthread_mutex_t contexts; /* making and destroying contexts, which waits for their work */
+    pthread_mutex_t contexts; /* held to make and destroy contexts, which waits for their work */
     pthread_mutex_t growth;   /* what contexts grow by, except for their limits; only the locks
                                  of a charge are taken under it */
     uint32_t attached;        /* set last; 0: refuse */
@@ -33,7 +33,7 @@ struct cgpu_state {
     uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by number in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by number in the limits */
     int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else number + 1 */
-    uint64_t local_bytes; /* most local memory that a library's kernel needs per thread */
+    uint64_t local_bytes; /* the most local memory per thread that a library's kernel needs */
     struct cgpu_kinds kinds;
 };
 
@@ -44,8 +44,8 @@ extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
 void cgpu_state_setup(void);
 
 /*
- * Attach: take a ledger slot and set up holdings. For cuInit, also after fork. NOT_PERMITTED if
- * that fails.
+ * Attach: take a ledger slot and set up holdings. For cuInit, in a forked child too. NOT_PERMITTED:
+ * that failed.
  */
 CUresult cgpu_state_attach(void);
 

@@ -1,6 +1,6 @@
 /*
- * What one thread remembers: 32 bytes of initial-exec storage, which is scarce for libraries that
- * are loaded with dlopen.
+ * What one thread remembers. It has 32 bytes of initial-exec storage, which is scarce for libraries
+ * that are loaded with dlopen.
  */
 #ifndef CGPU_CUDA_THREAD_H
 #define CGPU_CUDA_THREAD_H

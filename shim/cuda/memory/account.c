@@ -4,8 +4,8 @@
 #include "ledger/sharing.h"
 
 /*
- * Forget HOLDING's small allocation, if it is one. Returns the bytes to release for blocks that are
- * empty now.
+ * If HOLDING is a small allocation, remove it from its blocks. Returns the bytes to release for
+ * blocks that are empty now.
  */
 static uint64_t
 forget_small(const struct cgpu_holding *holding)
@@ -59,7 +59,7 @@ cgpu_account_whole(int32_t gpu, uint64_t bytes)
     return bytes;
 }
 
-/* Bytes of HOLDING that others may have opened. */
+/* The bytes of HOLDING that other processes may have opened. */
 static uint64_t
 exported_of(const struct cgpu_holding *holding)
 {
@@ -95,9 +95,9 @@ cgpu_account_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out
 }
 
 /*
- * Record HANDLE, which the driver has just given out, so nothing else can have it. If there is an
- * entry for it already, that memory was freed in a way that we did not see (or its context is just
- * being destroyed). Then the old charge is given back.
+ * Record HANDLE, which the driver has just given out, so that nothing else can have it. If there is
+ * an entry for it already, that memory was freed in a way that the hooks did not see, or its
+ * context is just being destroyed. Then the old charge is given back.
  */
 CUresult
 cgpu_account_hold(const struct cgpu_holding *holding)
@@ -138,8 +138,8 @@ void
 cgpu_account_restore(const struct cgpu_holding *holding)
 {
     /*
-     * There was room for it a moment ago. If there is none now, the charge stays: too much rather
-     * than too little.
+     * There was room for it a moment ago. If there is none now, the charge remains: too high rather
+     * than too low.
      */
     (void)cgpu_holdings_insert(cgpu_state->holdings, holding);
 }
@@ -159,7 +159,7 @@ struct owned {
     uint64_t charged, exported, opened;
 };
 
-/* Add what is released with HOLDING to the sums by GPU in ARGUMENT. */
+/* Add what is released together with HOLDING to the sums by GPU in ARGUMENT. */
 static void
 add_up(const struct cgpu_holding *holding, void *argument)
 {
@@ -175,7 +175,7 @@ add_up(const struct cgpu_holding *holding, void *argument)
     }
 }
 
-/* Give back all that OWNER has. Thousands of holdings become one release in the ledger. */
+/* Give back all that OWNER has. For thousands of holdings, the ledger is changed once. */
 void
 cgpu_account_give_back_owned(uint64_t owner)
 {

@@ -4,19 +4,19 @@
 
 #include "entry/shim.h"
 
-/* Charge BYTES. OUT_OF_MEMORY if they do not fit: nothing is logged, and nothing reclaimed. */
+/* Charge BYTES. OUT_OF_MEMORY: they do not fit; nothing is logged, and nothing reclaimed. */
 CUresult cgpu_account_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
 
-/* Charge what the driver has taken and cannot be made to give back, over the cap if need be. */
+/* Charge what the driver has taken and does not give back, over the cap if it does not fit. */
 void cgpu_account_force(int32_t gpu, uint64_t bytes);
 void cgpu_account_release(int32_t gpu, uint64_t bytes);
 
-/* BYTES rounded up to whole units in which the driver takes memory of GPU. */
+/* BYTES rounded up to the units in which the driver takes memory of GPU. */
 uint64_t cgpu_account_whole(int32_t gpu, uint64_t bytes);
 
 /*
- * Keep a holding that is charged. If that fails its charge is given back, and the caller frees it.
- * A stale one under its key is given back.
+ * Keep HOLDING, which is charged. If that fails, its charge is given back, and the caller frees its
+ * memory. A stale holding under the same key is given back first.
  */
 CUresult cgpu_account_hold(const struct cgpu_holding *holding);
 
@@ -29,15 +29,16 @@ void cgpu_account_restore(const struct cgpu_holding *holding);
 uint64_t cgpu_account_left(uint64_t bound, enum cgpu_kind kind, uint64_t handle);
 
 /*
- * Remove CHARGED bytes with HOLDING, which was exported. False: it was not, and nothing was done.
+ * Remove HOLDING, which was exported, with CHARGED bytes. False: it was not exported, and nothing
+ * was done.
  */
 bool cgpu_account_end_export(const struct cgpu_holding *holding, uint64_t charged);
 
 /*
- * Freeing: the holding is removed before the real call, because the driver may give the handle to
- * another thread as soon as it is free. The charge is removed after the call, because the memory
- * must be free before anyone relies on it. TAKEN (NULL: nothing was held) is given back or
- * restored, depending on STATUS, the driver's answer, which is returned.
+ * End a free. The caller has removed the holding before the driver's call, because the driver may
+ * give the handle to another thread as soon as it is free. Its charge is removed now, because the
+ * memory must be free before anyone relies on it. STATUS is the driver's answer, which is returned:
+ * on success TAKEN (NULL: nothing was held) is given back, otherwise it is restored.
  */
 CUresult cgpu_account_end_free(const struct cgpu_holding *taken, CUresult status);
 

@@ -3,8 +3,8 @@
  *
  * The driver chooses the layout of an array. To learn its size, a second array with deferred
  * mapping is made, which has the same layout but no memory. For drivers that cannot do that, an
- * upper estimate is charged. Sparse and deferred arrays take nothing; what is mapped into them
- * later was charged when it was created.
+ * upper estimate is charged. Sparse and deferred arrays take nothing; memory that is mapped into
+ * them later was charged when it was created.
  */
 #include "entry/shim.h"
 #include "memory/account.h"
@@ -16,7 +16,7 @@ enum { FIRST_PACKED = 0x91, LAST_PACKED = 0xcb, LARGEST_TEXEL = 16 };
 
 /*
  * Bytes of one channel of a CUarray_format. Block-compressed and planar formats take at most four.
- * A format that is newer than cgpu is assumed to take as many as a texel has.
+ * For a format newer than cgpu, this is the size of the largest texel.
  */
 static uint64_t
 channel_bytes(int format)
@@ -84,7 +84,7 @@ takes_memory(const struct cgpu_array3d_descriptor *asked)
     return (asked->flags & (CU_ARRAY3D_SPARSE | CU_ARRAY3D_DEFERRED_MAPPING)) == 0;
 }
 
-/* Bytes that the driver reports for an array like ASKED. */
+/* The bytes of an array like ASKED, as the driver reports them. */
 static uint64_t
 size_of_array(const struct cgpu_array3d_descriptor *asked)
 {
@@ -209,7 +209,8 @@ cgpu_array_create_3d_v1(CUresult (*real)(CUarray *, const struct cgpu_array3d_de
 }
 
 /*
- * Destroy ARRAY. As with linear memory, its holding goes before the real call, its charge after it.
+ * Destroy ARRAY. As with linear memory, its holding is removed before the real call, its charge
+ * after it.
  */
 CUresult
 cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)

@@ -1,7 +1,7 @@
 /*
- * Linear memory passed to cuMemFreeAsync. The driver takes it back when the stream is next
- * synchronised. Until then it stays charged, and a small allocation keeps its place in its block.
- * Memory from a pool goes back to the pool, whose reserve is what is charged (pool.c).
+ * Linear memory that was passed to cuMemFreeAsync. The driver takes it back when its stream is next
+ * synchronised. Until then it stays charged, and a small allocation keeps its units in its block.
+ * Memory from a pool goes back to the pool, whose whole reserve is charged (pool.c).
  */
 #define _GNU_SOURCE /* syscall */
 #include "memory/async_free.h"
@@ -28,7 +28,8 @@ is_empty(const struct cgpu_async_freed *freed)
 }
 
 /*
- * The thread whose default stream STREAM is; 0: no thread's. Each thread has another such stream.
+ * The calling thread if STREAM is the per-thread default stream, which is another one for each
+ * thread; else 0.
  */
 static uint32_t
 thread_of(CUstream stream)
@@ -42,10 +43,7 @@ is_default(CUstream stream)
     return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
 }
 
-/*
- * The context that synchronises STREAM, too, when it is synchronised. It need not be the current
- * one.
- */
+/* The context whose synchronisation also synchronises STREAM. It need not be the current one. */
 static CUcontext
 context_of(CUstream stream)
 {
@@ -56,7 +54,7 @@ context_of(CUstream stream)
     return context;
 }
 
-/* Whether FREED was freed in STREAM. CONTEXT and THREAD distinguish default streams. */
+/* Whether FREED is for STREAM. CONTEXT and THREAD distinguish default streams. */
 static bool
 is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, uint32_t thread)
 {
@@ -66,7 +64,7 @@ is_in(const struct cgpu_async_freed *freed, CUstream stream, CUcontext context, 
 
 /*
  * The entry for memory freed in STREAM that is charged like HOLDING. If the table is full, an entry
- * of the same context, owner and GPU stands for several streams from then on. NULL: there is none.
+ * of the same context, owner and GPU is used for several streams from then on. NULL: there is none.
  */
 static struct cgpu_async_freed *
 entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
@@ -143,15 +141,15 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
     /*
-     * If not, it stays charged for good, and small memory keeps its units: too much rather than too
-     * little.
+     * If that failed, it stays charged for good, and small memory keeps its units: too much rather
+     * than too little.
      */
     pthread_mutex_unlock(&kinds()->pools);
 }
 
 /*
  * Under the lock of pools: give back what was freed in STREAM or in CONTEXT, one of which was
- * synchronised, or in the context GONE, which was destroyed.
+ * synchronised, or in GONE, a context that was destroyed.
  */
 static void
 collect(CUstream stream, CUcontext context, CUcontext gone)
@@ -194,8 +192,8 @@ cgpu_async_free_context_gone(CUcontext context)
 }
 
 /*
- * Whether all work in STREAM is done; then synchronise it. Under the lock of pools, so that STREAM
- * is not destroyed meanwhile. A stream that captures is left alone.
+ * Whether all work in STREAM has ended. If so, synchronise STREAM. Call this under the lock of
+ * pools, so that nobody destroys STREAM meanwhile. A stream that captures is left alone.
  */
 static bool
 is_done(CUstream stream)
@@ -216,8 +214,8 @@ is_freed_in(CUstream stream)
 }
 
 /*
- * STREAM is gone before its work was done, and nobody can synchronise it any more: give its memory
- * back with its context.
+ * STREAM was destroyed before its work ended, so nobody can synchronise it any more: give its
+ * memory back when its context is synchronised.
  */
 static void
 leave(CUstream stream)
@@ -248,7 +246,7 @@ cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
     return status;
 }
 
-/* Threads' own default streams are left out: no other thread can query them. */
+/* Leaves out threads' own default streams, which other threads cannot query. */
 void
 cgpu_async_free_finish(int32_t gpu)
 {
@@ -269,7 +267,7 @@ cgpu_async_free_finish(int32_t gpu)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-/* Memory from a pool: this process's own, or another one's. */
+/* Free memory from a pool: this process's own pool, or another process's. */
 static CUresult
 free_pooled(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
 {

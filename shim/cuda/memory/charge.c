@@ -1,9 +1,9 @@
 /*
  * Charges. Before this process is refused, it gives back what is charged but no longer held, or
- * held only for reuse.
+ * kept only for reuse.
  *
- * Each step takes one kind's lock and drops it again. Nothing that is in use is given back: the
- * driver itself releases only idle reserves.
+ * Each step takes one kind's lock and releases it again. Nothing in use is given back: the driver
+ * releases only idle reserves.
  */
 #include "memory/charge.h"
 #include "entry/shim.h"

@@ -4,34 +4,39 @@
 
 #include "entry/shim.h"
 
-/* Charge BYTES. OUT_OF_MEMORY and a log line if they do not fit, after reclaiming what is idle. */
+/*
+ * Charge BYTES. If they do not fit, reclaim idle memory and try again. OUT_OF_MEMORY: they still do
+ * not fit; a line is logged.
+ */
 CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
 
-/* Charge BYTES for a program's request of ASKED bytes, which a refusal names. */
+/* Charge BYTES for a program's request of ASKED bytes. A refusal names ASKED. */
 CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged);
 
-/* The bytes that did not fit; 0: all did. */
+/* The bytes that did not fit, and where; 0: all did. */
 struct cgpu_lack {
     int32_t gpu;
     uint64_t bytes;
 };
 
 /*
- * A request on GPU was refused: give back what is charged and no longer held, and what is only kept
- * for reuse. True if there is room for BYTES now (another thread may have made it). Called with no
- * kind's lock held.
+ * After a refusal on GPU: give back what is charged and no longer held, and what is only kept for
+ * reuse. True: there is room for BYTES now, perhaps made by another thread. The caller holds no
+ * kind's lock.
  */
 bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
 
-/* Before an import is tried again: reclaim, and also give back what dead processes have shared. */
+/* Before an import is tried again: reclaim, and give back what dead processes have shared. */
 void cgpu_reclaim_shared(const struct cgpu_lack *lack);
 
-/* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
+/*
+ * Give back what is charged and no longer held. For a kind that has nothing, this costs one load.
+ */
 void cgpu_reclaim_collect(void);
 
 /*
- * Give back what is charged and no longer held, after a context is gone: the last context of a GPU
- * takes the reserves of its pools and graphs with it.
+ * After a context is gone: give back what is charged and no longer held. With the last context of a
+ * GPU, the reserves of its pools and graphs are gone too.
  */
 void cgpu_reclaim_context_gone(void);
 

@@ -5,15 +5,15 @@
 #include "entry/shim.h"
 
 /*
- * Whether a context on DEVICE can be charged. If its GPU is not in the limits, this returns the
- * driver's error where there is no such device.
+ * Whether a context on DEVICE can be charged. If DEVICE is not a GPU of the limits, returns the
+ * driver's error for a device that does not exist.
  */
 CUresult cgpu_context_check(CUdevice device, int32_t gpu);
 
 /* Charge what a context costs on GPU. */
 CUresult cgpu_context_charge(int32_t gpu, uint64_t *charged);
 
-/* Keep CONTEXT with its charge; on failure the charge is released. */
+/* Keep CONTEXT with its charge. On failure the charge is released. */
 CUresult cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged);
 
 #endif

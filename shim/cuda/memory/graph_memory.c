@@ -1,9 +1,9 @@
 /*
  * Memory of graph nodes. What each device has reserved for this process's graphs is charged.
  *
- * It is taken when an executable graph is first uploaded or launched, is kept for the next graph,
- * and goes back only when the device is trimmed. The account follows the driver's figure; all
- * changes, and every trim, happen under the lock of graphs.
+ * The driver takes it when an executable graph is first uploaded or launched, keeps it for the next
+ * graph, and gives it back only when the device is trimmed. The account follows the driver's
+ * figure. All changes, and every trim, happen under the lock of graphs.
  */
 #include "memory/graph_memory.h"
 #include "entry/shim.h"
@@ -29,7 +29,7 @@ cgpu_graph_memory_follow(void)
     __atomic_store_n(&kinds()->graph_memory, 1, __ATOMIC_RELAXED);
 }
 
-/* Bytes reserved on GPU; if the driver does not answer, the bytes that are charged. */
+/* Bytes reserved on GPU. If the driver does not answer, the bytes that are charged. */
 static uint64_t
 ask(int32_t gpu)
 {
@@ -41,8 +41,8 @@ ask(int32_t gpu)
 }
 
 /*
- * Under the lock of graphs: lower the account to RESERVED, if that is less. What was trimmed, by
- * whatever thread, may have been some graph's upload.
+ * Under the lock of graphs: lower the account to RESERVED if that is less. In this case some thread
+ * has trimmed the device, and graphs may have lost their uploads.
  */
 static void
 shrink(int32_t gpu, uint64_t reserved)
@@ -83,7 +83,7 @@ cgpu_graph_memory_force(void)
     }
 }
 
-/* Under the lock of graphs: release what no running graph uses. */
+/* Under the lock of graphs: make the driver release what no running graph uses. */
 static void
 trim(int32_t gpu)
 {
@@ -93,8 +93,8 @@ trim(int32_t gpu)
 }
 
 /*
- * Charge what GPU has reserved. If it does not fit, it is released at once, even before room is
- * made.
+ * Charge what GPU has reserved. If it does not fit, release what no graph uses at once, even before
+ * room is made.
  */
 static CUresult
 charge(int32_t gpu, struct cgpu_graph_lack *lack)

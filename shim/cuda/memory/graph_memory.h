@@ -5,8 +5,8 @@
 #include "entry/shim.h"
 
 /*
- * The executable graph whose nodes the holding NODES records is destroyed: the driver keeps what
- * they took for further graphs.
+ * An executable graph is destroyed: forget its nodes, which the holding NODES records. The driver
+ * keeps their memory for further graphs.
  */
 void cgpu_graph_forget_nodes(const struct cgpu_holding *nodes);
 
@@ -17,7 +17,7 @@ void cgpu_graph_memory_follow(void);
 
 /*
  * Charge what is reserved for graphs now. If that does not fit on a GPU, release what no running
- * graph uses. OUT_OF_MEMORY: the GPU, and by how much it did not fit.
+ * graph uses. OUT_OF_MEMORY: LACK has the GPU, and by how much it did not fit.
  */
 struct cgpu_graph_lack {
     int32_t gpu;
@@ -25,7 +25,7 @@ struct cgpu_graph_lack {
 };
 CUresult cgpu_graph_memory_charge(struct cgpu_graph_lack *lack);
 
-/* Charge what is reserved for graphs now, over the cap if need be. */
+/* Charge what is reserved for graphs now, over the cap if it does not fit. */
 void cgpu_graph_memory_force(void);
 
 /* Release the graph memory of GPU that no running graph uses, then measure. */

@@ -2,9 +2,9 @@
  * What a context grows by after its creation: stack and local memory, printf buffer, device heap,
  * and what the device runtime and blocks keep.
  *
- * The driver takes some of it lazily, at some launch, when it would be too late to refuse. So it is
- * charged by a formula when the program asks for it. Only what exceeds the defaults is charged: the
- * measured cost of a context includes those.
+ * The driver takes some of it late, at some launch, when it would be too late to refuse. So it is
+ * charged by a formula when the program asks for it. Only what exceeds the defaults is charged,
+ * because the measured cost of a context includes those.
  *
  * Assumed, where no document gives a figure: a pending launch of the device runtime takes no more
  * than twice its largest parameters (4 KiB). A level of synchronisation takes for each thread no
@@ -25,7 +25,10 @@ enum {
     MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE
 };
 
-/* The number of what PER_PROCESSOR counts that fits on GPU at a time. */
+/*
+ * How many threads, blocks or the like fit on GPU at a time: PER_PROCESSOR is the attribute that
+ * counts them.
+ */
 static uint64_t
 resident(int32_t gpu, int per_processor)
 {
@@ -62,8 +65,8 @@ unit_bytes(int32_t gpu, int what)
 }
 
 /*
- * Whether the charge may be lowered with the limit. The driver refuses to make heap and printf
- * buffer smaller once there are any; what it does with the rest is not documented, so that stays
+ * Whether the charge may be lowered when the limit is. The driver refuses to make heap and printf
+ * buffer smaller once they exist. What it does with the rest is not documented, so the rest stays
  * charged.
  */
 static bool
@@ -73,8 +76,8 @@ goes_when_lowered(int what)
 }
 
 /*
- * CONTEXT's LIMIT, whichever context is current; 0, which is the safe side, if the driver does not
- * report it.
+ * CONTEXT's LIMIT, even if another context is current. If the driver does not report it: 0, which
+ * never charges too little.
  */
 static size_t
 ask_limit(uint64_t context, int limit)
@@ -89,8 +92,8 @@ ask_limit(uint64_t context, int limit)
 }
 
 /*
- * Load the account of one growth of one context. It grows from the default of LIMIT; negative: from
- * 0.
+ * Load the account of one growth of one context. It grows from the default of LIMIT; if LIMIT is
+ * negative, from 0.
  */
 static void
 load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, int limit)
@@ -119,7 +122,7 @@ bytes_beyond(const struct cgpu_holding *growth, int what, uint64_t value)
                : cgpu_account_whole(gpu, bytes);
 }
 
-/* Store the account with BYTES, which were charged for it. */
+/* Store the account. BYTES were charged for it. */
 static CUresult
 store(struct cgpu_holding *growth, uint64_t bytes)
 {
@@ -131,9 +134,9 @@ store(struct cgpu_holding *growth, uint64_t bytes)
 }
 
 /*
- * `extra` of NODES: how many nodes there are, and in the upper half the most that there were. A
- * graph that is being made may still be refused. So its nodes count for the most only once it is
- * made, which a call with 0 confirms.
+ * `extra` of NODES is the number of nodes and, in the upper half, the most nodes that existed at
+ * once. A graph that is being made may still be refused, so its nodes raise that maximum only when
+ * a call with 0 confirms the graph.
  */
 uint64_t
 cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes)
@@ -234,8 +237,8 @@ grow_local(const struct cgpu_target *target, uint64_t bytes)
 }
 
 /*
- * Not under the lock of contexts: while a context is destroyed, a host function of it may wait for
- * the thread that asks for a function here.
+ * This takes a lock of its own, not the lock of contexts. A thread that destroys a context holds
+ * the latter, and a host function of that context may wait for the thread that calls this.
  */
 CUresult
 cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes)
@@ -264,7 +267,7 @@ grow_everywhere(uint64_t bytes)
 CUresult
 cgpu_growth_local_memory_everywhere(uint64_t bytes)
 {
-    /* relaxed: a thread that reads an old value looks again under the lock */
+    /* relaxed: a thread that reads an old value checks again under the lock */
     if (bytes <= __atomic_load_n(&cgpu_state->local_bytes, __ATOMIC_RELAXED)) {
         return CUDA_SUCCESS;
     }

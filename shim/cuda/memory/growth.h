@@ -5,7 +5,7 @@
 #include "entry/shim.h"
 #include "memory/target.h"
 
-/* The growths of a context: a limit that the program sets, or one of the others. */
+/* The growths of a context: a limit that the program sets, or one of those below. */
 enum cgpu_growth {
     CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
     CGPU_GROWTH_NODES = 11,   /* takes nothing by itself; extra: nodes of executable graphs */
@@ -13,7 +13,7 @@ enum cgpu_growth {
     CGPU_GROWTH_GRAPHS = 13,  /* what executable graphs took; the driver keeps it for others */
     CGPU_GROWTH_GREEN = 14,   /* what green contexts took; the driver keeps it for others */
     CGPU_GROWTH_LOCAL = 15,   /* local memory of functions beyond the stack limit's default */
-    CGPU_GROWTH_HEAP = 16     /* the default heap, from the first launch that calls malloc on */
+    CGPU_GROWTH_HEAP = 16     /* the default heap, from the first launch that may call malloc */
 };
 
 /* The handle of the account of one growth of CONTEXT. Contexts are aligned, so handles differ. */
@@ -24,42 +24,44 @@ cgpu_growth_handle(uint64_t context, int what)
 }
 
 /*
- * Charge what TARGET's local memory buffer will grow by: a function that needs BYTES of local
- * memory per thread can be launched there from now on. Does nothing if it is charged already.
+ * A function that needs BYTES of local memory per thread may be launched in TARGET from now on:
+ * charge what TARGET's local memory buffer will grow by, unless it is charged already.
  */
 CUresult cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes);
 
 /*
- * Charge this in every context, for a kernel that can be launched in all, also in those that come
- * later.
+ * Do the same in every context, also in those that come later, for a kernel that can be launched in
+ * all.
  */
 CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
 
 /*
- * Charge the heap of TARGET, where code that calls malloc may be launched, unless it is charged
- * already.
+ * Code that calls malloc may be launched in TARGET: charge its heap, unless it is charged already.
  */
 CUresult cgpu_growth_heap(const struct cgpu_target *target, uint64_t *charged);
 bool cgpu_growth_has_heap(uint64_t context);
 
-/* Record BYTES, which were charged for WHAT of TARGET, until its context goes. */
+/* Record BYTES, which were charged for WHAT of TARGET, until the context goes. */
 CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);
 
 /*
- * Add NODES (negative: remove them; 0: those that were added last are there to stay) to the nodes
- * of TARGET's executable graphs. Returns how many bytes may still be charged: NODE_BYTES times the
- * most nodes that ever existed at once, less what was charged.
+ * Add NODES to the nodes of TARGET's executable graphs; negative: remove them; 0: confirm those
+ * that were added last. Returns how many bytes may still be charged: NODE_BYTES times the most
+ * nodes that ever existed at once, less what was charged.
  */
 uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes);
 
 /*
- * Under the lock of contexts, as two threads may set limits of one context: charge what LIMIT takes
- * at VALUE, and set it.
+ * Charge what LIMIT takes at VALUE, and set it. Call this under the lock of contexts, because two
+ * threads may set limits of one context.
  */
 CUresult cgpu_growth_limit(CUresult (*real)(int, size_t), int limit, size_t value,
                            const struct cgpu_target *target);
 
-/* Charge CONTEXT, which is new on GPU, for such kernels. _locked: under the lock of contexts. */
+/*
+ * Charge CONTEXT, which is new on GPU, for kernels that can be launched in every context. _locked:
+ * the caller holds the lock of contexts.
+ */
 CUresult cgpu_growth_of_context(uint64_t context, int32_t gpu);
 CUresult cgpu_growth_of_context_locked(uint64_t context, int32_t gpu);
 

@@ -1,4 +1,4 @@
-/* The kinds of memory, in the order in which they are asked. */
+/* The kinds of memory, in the order in which they give memory back. */
 #include "memory/kinds_table.h"
 #include "memory/async_free.h"
 #include "memory/graph_memory.h"

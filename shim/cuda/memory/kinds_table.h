@@ -1,6 +1,6 @@
 /*
- * What each kind of memory does before a request is refused. A new kind is a file of its own and a
- * row in kinds_table.c.
+ * What each kind of memory does before a request is refused. A new kind is a file and a row in
+ * kinds_table.c.
  */
 #ifndef CGPU_CUDA_KINDS_TABLE_H
 #define CGPU_CUDA_KINDS_TABLE_H
@@ -9,7 +9,7 @@
 
 /*
  * A kind of memory, and the functions that get memory of it back. Each takes the kind's lock and
- * drops it again. NULL instead of a function: this kind has nothing to do.
+ * releases it again. NULL in place of a function: this kind has nothing to do there.
  */
 struct cgpu_memory_kind {
     const char *name;            /* NULL: the table ends */

@@ -1,12 +1,12 @@
 /*
- * Linear and pitched memory. Requests of more than 1 MiB are charged whole blocks of 2 MiB; smaller
+ * Linear and pitched memory. A request of more than 1 MiB is charged whole blocks of 2 MiB. Smaller
  * ones are charged the blocks that they share (small.c).
  *
  * Assumed of drivers: a larger allocation begins at a block boundary, and has its blocks to itself.
  * It is charged the blocks that its addresses touch, wherever it begins.
  *
- * The v1 entry points have 32-bit pointers and sizes but take the same memory. One version can free
- * what the other allocated, so the key is the address.
+ * The v1 entry points have 32-bit pointers and sizes, but take the same memory. One version can
+ * free what the other allocated, so the key is the address.
  */
 #include "entry/shim.h"
 #include "memory/account.h"
@@ -51,7 +51,9 @@ fail(struct allocation *made, CUresult status)
     return status;
 }
 
-/* Change the charge to what the allocation takes: the driver chooses pitch and address. */
+/*
+ * Change the charge to what the allocation really takes: the driver chooses its pitch and address.
+ */
 static CUresult
 fit(struct cgpu_pending *pending, CUdeviceptr address, uint64_t bytes)
 {
@@ -79,8 +81,8 @@ keep_large(struct allocation *made, CUdeviceptr address, uint64_t bytes)
 }
 
 /*
- * Keep a small allocation. It is recorded first: if the address belonged to memory that was freed
- * unseen, that memory is removed from its block.
+ * Keep a small allocation. It is recorded first: if its address belonged to memory that was freed
+ * unseen, that memory is then removed from its block.
  */
 static CUresult
 keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
@@ -146,7 +148,7 @@ cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdevicep
     return finish(&made, status, status == CUDA_SUCCESS ? *dptr : 0, size);
 }
 
-/* Bytes of WIDTH x HEIGHT; if they overflow, more than any cap. */
+/* Bytes of WIDTH x HEIGHT. If that overflows, more than any cap. */
 static uint64_t
 area(uint64_t width, uint64_t height)
 {
@@ -162,8 +164,8 @@ pitched(uint64_t width, uint64_t height)
 }
 
 /*
- * Allocate with a pitch. An incomplete call goes on without an address, so that no driver can
- * allocate for it.
+ * Allocate with a pitch. If the program left out an output, the driver is called without an
+ * address, so that it cannot allocate.
  */
 CUresult
 cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int),
@@ -202,7 +204,7 @@ cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, un
                                   : finish(&made, status, *dptr, area(*pitch, height));
 }
 
-/* Take the holding of memory that is about to be freed. NULL: it has none. */
+/* Take the holding of memory that is about to be freed. NULL: it has no holding. */
 static struct cgpu_holding *
 leave(CUdeviceptr address, struct cgpu_holding *holding)
 {
@@ -216,8 +218,8 @@ leave(CUdeviceptr address, struct cgpu_holding *holding)
 }
 
 /*
- * End a free. Processes that have opened the memory are charged first, so that somebody always
- * pays.
+ * End a free. Processes that have opened the memory are charged first, so that somebody pays at
+ * every moment.
  */
 static CUresult
 end_free(const struct cgpu_holding *holding, CUresult status)
@@ -231,7 +233,9 @@ end_free(const struct cgpu_holding *holding, CUresult status)
     return status;
 }
 
-/* Memory of another process's pool is given back as it is freed here. */
+/*
+ * Free linear memory. If it is of another process's pool, give back what this process pays for it.
+ */
 CUresult
 cgpu_linear_free(CUresult (*real)(CUdeviceptr), CUdeviceptr dptr)
 {

@@ -11,15 +11,18 @@ struct cgpu_pending {
 };
 
 /*
- * begin: charge the current context's GPU for BYTES; _whole: rounded up to whole units; resize:
- * change the pending charge to BYTES in all.
+ * begin: charge BYTES to the current context's GPU. begin_whole: BYTES rounded up to whole units.
+ * resize: change the pending charge to BYTES in total.
  */
 CUresult cgpu_pending_begin(struct cgpu_pending *pending, uint64_t bytes);
 CUresult cgpu_pending_begin_whole(struct cgpu_pending *pending, uint64_t bytes);
 CUresult cgpu_pending_resize(struct cgpu_pending *pending, uint64_t bytes);
 void cgpu_pending_cancel(struct cgpu_pending *pending);
 
-/* Keep the charge under KIND and HANDLE. If that fails it is cancelled: the caller frees HANDLE. */
+/*
+ * Keep the charge under KIND and HANDLE. If that fails, it is cancelled, and the caller frees
+ * HANDLE.
+ */
 CUresult cgpu_pending_commit(const struct cgpu_pending *pending, enum cgpu_kind kind,
                              uint64_t handle, uint64_t extra);
 

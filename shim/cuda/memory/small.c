@@ -2,8 +2,8 @@
  * Small linear memory, charged by the blocks of 2 MiB that it lies in (native/holdings/blocks.h).
  *
  * A call that will find a hole is charged nothing. Any other call is charged a block beforehand,
- * which is given back if the driver took none. At the cap all blocks are searched for a hole before
- * anything is refused, because a smaller GPU would serve the request from one.
+ * which is given back if the driver took none. At the cap, all blocks are searched for a hole
+ * before anything is refused, because a smaller GPU would serve the request from a hole.
  */
 #include "memory/small.h"
 #include "entry/shim.h"
@@ -11,7 +11,10 @@
 #include "memory/charge.h"
 #include "memory/target.h"
 
-/* Two blocks: what the addresses touch is counted, even if no driver is known to straddle. */
+/*
+ * At most two blocks: all blocks that the addresses touch count, although no driver is known to use
+ * two.
+ */
 _Static_assert((int)CGPU_BLOCK_SMALL <= (int)CGPU_BLOCK_BYTES, "at most two blocks");
 
 static CUresult
@@ -69,7 +72,7 @@ pay(const struct cgpu_small *small, uint64_t need, uint64_t asked)
 
 /*
  * Free an allocation that does not fit. If another allocation has come into the new block
- * meanwhile, the block stays, and is charged over the cap.
+ * meanwhile, the block remains, and is charged over the cap.
  */
 static void
 undo(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes, uint64_t need)

@@ -11,20 +11,21 @@ struct cgpu_small {
 };
 
 /*
- * Charge BYTES before the driver is asked for them. LOW: by an entry point with pointers of 32
- * bits.
+ * Charge BYTES before the driver is asked for them. LOW: the entry point has pointers of 32 bits.
  */
 CUresult cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target,
                           uint64_t bytes, bool low);
 void cgpu_small_cancel(const struct cgpu_small *small);
 
 /*
- * Charge what the driver took to put BYTES at ADDRESS. If that does not fit, they are freed again.
+ * The driver has put BYTES at ADDRESS: charge what it took for that. If that does not fit, BYTES
+ * are freed again.
  */
 CUresult cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes);
 
 /*
- * Before HOLDING's memory is freed: leave. After the free: stay if it failed, gone if it succeeded.
+ * leave: before HOLDING's memory is freed. After that, stay if the free failed, gone if it
+ * succeeded.
  */
 void cgpu_small_leave(const struct cgpu_holding *holding);
 void cgpu_small_stay(const struct cgpu_holding *holding);

@@ -1,8 +1,8 @@
 /*
  * The payer of an allocation: from the calling thread's current context to a GPU of the limits.
  *
- * The driver is asked for the current context at every call: that is cheap, and contexts change in
- * ways that are not hooked. The thread remembers what belongs to that context.
+ * The driver is asked for the current context at every call, because contexts change in ways that
+ * are not hooked, and the question is cheap. The thread remembers what belongs to that context.
  */
 #include "memory/target.h"
 #include "entry/shim.h"
@@ -14,12 +14,12 @@
 void
 cgpu_target_forget(void)
 {
-    /* release: a thread that sees the new number also sees the holdings as they are now. */
+    /* release: a thread that sees the new number also sees the holdings as they are now */
     __atomic_add_fetch(&cgpu_state->generation, 1, __ATOMIC_RELEASE);
 }
 
 /*
- * The owner of what CONTEXT allocates; a context that was made past the hooks is charged now.
+ * Find the owner of what CONTEXT allocates. A context that was made past the hooks is charged now.
  * A green context's memory belongs to the primary context of its GPU.
  */
 static CUresult

@@ -9,10 +9,13 @@ struct cgpu_target {
     uint64_t owner; /* context that takes the memory along when it goes */
 };
 
-/* GPU and owner for what the current context allocates. Charges a context seen the first time. */
+/*
+ * The GPU and the owner of what the current context allocates. A context seen for the first time is
+ * charged.
+ */
 CUresult cgpu_target_current(struct cgpu_target *target);
 
-/* GPU of the current context, whether it can be charged or not. */
+/* The GPU of the current context, even if it cannot be charged. */
 CUresult cgpu_target_current_gpu(int32_t *gpu);
 
 /* Make void what threads remember about contexts. */

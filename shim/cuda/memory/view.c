@@ -1,11 +1,13 @@
-/* What the container is shown: its cap as the GPU's memory, its own use, nothing uncapped. */
+/* What the container is shown: its cap as the GPU's memory, and its own use. */
 #include "entry/shim.h"
 #include "memory/charge.h"
 #include "memory/location.h"
 #include "memory/pools/pool.h"
 #include "memory/target.h"
 
-/* The cap and what is left of it, in whole pieces: 0 if ledger and bypass exceed the cap. */
+/*
+ * The cap, and what is left of it, in whole pieces. 0 is left if ledger and bypass exceed the cap.
+ */
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
@@ -25,7 +27,7 @@ narrow(uint64_t bytes)
 }
 
 /*
- * Show the memory. A program may leave out either output. If it leaves out both, the driver
+ * Show the memory. A program may leave out one of the outputs. If it leaves out both, the driver
  * answers.
  */
 CUresult
@@ -115,7 +117,7 @@ cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attr
     }
 }
 
-/* The cap on what POOL may be shown to hold. Pools in host memory have none. */
+/* The most that POOL may be shown to hold: the cap. A pool in host memory has no limit. */
 static uint64_t
 most_of(CUmemoryPool pool)
 {
@@ -129,8 +131,8 @@ most_of(CUmemoryPool pool)
 }
 
 /*
- * Show an attribute of POOL. The maximum of an imported pool may be all that the GPU has; 0 means
- * none.
+ * Show an attribute of POOL. An imported pool may have all memory of the GPU as its maximum; 0: no
+ * maximum is set.
  */
 CUresult
 cgpu_view_pool(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool pool, int attribute,

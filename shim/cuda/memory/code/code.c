@@ -2,14 +2,14 @@
  * What loading code takes.
  *
  * The driver does not report it, and takes it in units of its own choice. So the GPU's free memory
- * is compared before and after. What this container was charged meanwhile is subtracted. Other
- * containers allocate and free at the same time, so the difference counts at most as much as the
- * image can need (image.c), and at least as much as the variables that it declares.
+ * is compared before and after, less what this container was charged meanwhile. Other containers
+ * allocate and free at the same time, so the difference counts at most as much as the image can
+ * need (image.c), and at least as much as the variables that it declares.
  *
- * Several threads can load at once, and no lock is held while the driver compiles. The loads share
- * one point of comparison, which the first of them sets. A load that ends is charged what is
- * missing since then, up to its own bound, and moves the point to the present. The rest stays
- * missing for the others, up to what they can need.
+ * Several threads can load at once, and no lock is held while the driver compiles. All loads in
+ * progress share one point of comparison, which the first of them sets. A load that ends is charged
+ * what is missing since that point, up to its own bound, and moves the point to the present. What
+ * remains missing is for the other loads, up to what they can need.
  */
 #include "memory/code/code.h"
 #include "entry/shim.h"
@@ -19,8 +19,8 @@
 #include "memory/target.h"
 
 /*
- * What the driver takes at most in a context for printf, assert and malloc, by `make gpu-check`: 62
- * to 138 MiB on an H200. A context that was charged LIBRARY_IS_THERE has it.
+ * The most that the driver adds to a context for printf, assert and malloc, its *library*: by `make
+ * gpu-check` 62 to 138 MiB on an H200. A context that was charged LIBRARY_IS_THERE has it.
  */
 enum { LIBRARY_BYTES = 160 << 20, LIBRARY_IS_THERE = 16 << 20 };
 enum { ANY = 1, MALLOC = 2 };
@@ -46,7 +46,7 @@ look(int32_t gpu)
 }
 
 /*
- * Memory that has gone since WATCH was set and is not charged; 0 if the driver does not report it.
+ * Memory that is gone since WATCH was set and is not charged; 0 if the driver reports no figures.
  */
 static uint64_t
 missing(const struct cgpu_code_watch *watch, const struct look *now)
@@ -73,7 +73,7 @@ cgpu_code_calls(const struct cgpu_image *image)
 {
     uint32_t calls = (image->calls ? ANY : 0) | (image->heap ? MALLOC : 0);
     if (calls != 0 && cgpu_state_is_attached()) {
-        /* relaxed: it only raises what is allowed */
+        /* relaxed: it only raises what may be charged */
         __atomic_fetch_or(&cgpu_state->kinds.calls, calls, __ATOMIC_RELAXED);
     }
 }
@@ -107,7 +107,9 @@ cgpu_code_lacks_library(void)
            (library_bytes(target.owner) < LIBRARY_IS_THERE || lacks_heap(target.owner));
 }
 
-/* Begin to measure a load. BRINGS: which of ANY and MALLOC may come with it. */
+/*
+ * Begin to measure a load. BRINGS: ANY and MALLOC, if the driver may add its library or a heap now.
+ */
 static CUresult
 begin(struct cgpu_code *code, uint64_t bound, uint32_t brings)
 {
@@ -190,8 +192,8 @@ least_of(const struct cgpu_code *code)
 
 /*
  * The part of TOTAL that the driver added. Its first part comes whole, and the image's own part is
- * small in comparison. What the driver added must not be given back with the image, because the
- * driver keeps it.
+ * small in comparison. The driver keeps what it added, so that must not be given back with the
+ * image.
  */
 static uint64_t
 library_part(const struct cgpu_code *code, uint64_t total)
@@ -222,7 +224,9 @@ end(struct cgpu_code *code)
     return cgpu_account_charge(code->gpu, code->taken, &charged);
 }
 
-/* If there was no room, reclaim and charge again. Not under the lock: reclaiming takes time. */
+/*
+ * If there was no room, reclaim and charge again. Do this without the lock: reclaiming takes time.
+ */
 static CUresult
 insist(const struct cgpu_code *code, CUresult status)
 {
@@ -263,7 +267,7 @@ keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    /* If another thread makes or frees the holding meanwhile, the program itself has a race. */
+    /* If another thread adds or frees the holding meanwhile, the program itself has a race. */
     if (cgpu_account_find(kind, handle, &holding)) {
         holding.bytes += bytes;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {

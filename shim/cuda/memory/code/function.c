@@ -1,14 +1,15 @@
 /*
- * Functions. The driver may load their code only when a program asks for them, or even later, at
- * their first launch.
+ * Functions. The driver may load their code only when a program asks for them, or even at their
+ * first launch.
  *
- * At a launch it is too late to refuse, and a check would take too long. So when a function is
- * first asked for, it is loaded at once (cuFuncLoad, if the driver has it), and charged together
- * with the local memory that its launches need. The runtime library asks for a function just before
- * it launches it, so little is loaded without use. The result is remembered until code is unloaded
- * or a context comes or goes, because the function's address may then belong to another one.
+ * At a launch it is too late to refuse, and a check would take too long. So when a program first
+ * asks for a function, the function is loaded at once (cuFuncLoad, if the driver has it), and
+ * charged together with the local memory that its launches need. The runtime library asks for a
+ * function just before it launches it, so little is loaded in vain. The result is remembered until
+ * code is unloaded or a context comes or goes, because the function's address may then belong to
+ * another one.
  *
- * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
+ * Assumed of the driver: with lazy loading, code is taken when its function is asked for, loaded or
  * launched, and a function's need of local memory is known without a launch.
  */
 #include "memory/code/function.h"
@@ -24,13 +25,13 @@
 #define FNV_PRIME UINT64_C(0x100000001b3)
 
 /*
- * The time stamp of a function's record, with the function in its other half. The record is void
- * once the address may belong to something else.
+ * The time stamp of a function's record; the record's other half identifies the function. A record
+ * with an older stamp is void, because the address may belong to something else.
  */
 static uint64_t
 mark(void)
 {
-    /* acquire: what was removed before is gone */
+    /* acquire: what was removed before the count rose is gone */
     uint32_t unloads = __atomic_load_n(&cgpu_state->kinds.unloads, __ATOMIC_ACQUIRE);
     uint32_t contexts = __atomic_load_n(&cgpu_state->generation, __ATOMIC_ACQUIRE);
     return (uint64_t)(unloads + contexts * UINT32_C(0x9e3779b1)) << 32;
@@ -64,7 +65,7 @@ is_seen(CUfunction function, const struct cgpu_function_origin *origin)
            holding.extra == origin->serial;
 }
 
-/* Note that a function was checked. If this fails, it is checked again the next time. */
+/* Note that a function was checked. If that fails, the function is checked again the next time. */
 static void
 note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *code)
 {
@@ -78,7 +79,7 @@ note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *cod
     (void)cgpu_account_hold(&holding);
 }
 
-/* Load FUNCTION, whatever streams capture: the program did not ask for this call. */
+/* Load FUNCTION even while streams capture: the program did not ask for this call. */
 static void
 load(CUfunction function)
 {
@@ -128,7 +129,8 @@ cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origi
 }
 
 /*
- * Find where MODULE's functions run and who pays: the module's own context, whichever is current.
+ * Find where MODULE's functions run and who pays for them: the module's own context, even if
+ * another one is current.
  */
 static uint64_t
 find_origin(CUmodule module, struct cgpu_function_origin *origin)
@@ -171,7 +173,8 @@ hash(const char *name)
 }
 
 /*
- * Clear *FUNCTION unless STATUS is success, so that a program that ignores STATUS cannot launch it.
+ * Unless STATUS is success, clear *FUNCTION, so that a program that ignores STATUS cannot launch
+ * it.
  */
 static CUresult
 hand_out(CUresult status, CUfunction *function)
@@ -212,7 +215,7 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
     return hand_out(cgpu_function_look(*function, &origin, &code, key), function);
 }
 
-/* List a module's functions. They are not loaded: few of them may be launched. */
+/* List a module's functions. None is loaded, because few of them may be launched. */
 CUresult
 cgpu_function_enumerate(CUresult (*real)(CUfunction *, unsigned int, CUmodule),
                         CUfunction *functions, unsigned int count, CUmodule module)

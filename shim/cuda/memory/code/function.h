@@ -5,7 +5,7 @@
 #include "entry/shim.h"
 #include "memory/code/code.h"
 
-/* Whether KEY was checked, and no code was unloaded and no context destroyed since. */
+/* Whether KEY was checked, and since then no code was unloaded and no context came or went. */
 bool cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready);
 
 /* Whether READY was found for FUNCTION. */
@@ -21,8 +21,8 @@ struct cgpu_function_origin {
 };
 
 /*
- * Load FUNCTION, which was handed out since cgpu_code_begin; end the load, and charge the
- * function's code and local memory. Then KEY is ready.
+ * FUNCTION was handed out since cgpu_code_begin: load it, end the load, and charge the function's
+ * code and local memory. Then KEY is ready.
  */
 CUresult cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origin,
                             struct cgpu_code *code, uint64_t key);

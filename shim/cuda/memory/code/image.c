@@ -2,15 +2,15 @@
  * Inspects code before it is loaded: how large it can get, and whether it declares managed
  * variables.
  *
- * The program passes images without a length. Only their own headers tell where they end, and the
- * driver trusts those too. Every offset is checked against what the enclosing header states. What
- * is not understood is skipped, such as compressed members of fat binaries, and those of a kind
- * that is newer than cgpu; their managed variables are refused when their address is asked for.
+ * The program passes images without a length. Only their own headers show where they end, and the
+ * driver trusts those too. Every offset is checked against what the enclosing header states.
+ * Unknown parts are skipped, such as compressed members of fat binaries and members newer than
+ * cgpu; their managed variables are refused when a program asks for their address.
  *
- * A cubin states what is to be allocated; PTX does so less exactly (ptx.c). The driver loads one of
- * the members of a fat binary. So the largest size counts, and the smallest total of declared
- * variables among the members that can be read. `make gpu-check` compares what modules take with
- * these bounds.
+ * A cubin states what is to be allocated; PTX does so less exactly (ptx.c). Of a fat binary the
+ * driver loads one member. So the largest size counts, and the smallest total of declared variables
+ * among the members that can be read. `make gpu-check` compares what modules take with these
+ * bounds.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ enum {
     FAT_KIND_ELF = 2,
     SYMBOL_MANAGED = 0x04, /* st_other of CUDA symbols */
     MAX_TEXT = 256 << 20,
-    PACKED_GROWTH = 8 /* if a compressed member does not state its unpacked size */
+    PACKED_GROWTH = 8 /* how much a compressed member grows that does not state its size */
 };
 #define FAT_MAGIC      0xba55ed50u
 #define FAT_COMPRESSED 0xf000u /* one bit per method */
@@ -58,7 +58,8 @@ struct fat_member {
 #define MEMBER_BYTES offsetof(struct fat_member, zero)
 
 /*
- * The section with the names of the symbols in TABLE; of size 0 if there is none. LIMIT as below.
+ * The section with the names of the symbols in TABLE; its size is 0 if there is none. LIMIT: see
+ * scan_elf.
  */
 static Elf64_Shdr
 names_of(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
@@ -100,7 +101,7 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, const Elf64_Shdr
     }
 }
 
-/* Whether SECTION holds variables in global memory. LIMIT as below. */
+/* Whether SECTION holds variables in global memory. LIMIT: see scan_elf. */
 static bool
 has_variables(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
               const Elf64_Shdr *section)
@@ -116,7 +117,7 @@ has_variables(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header
            memcmp(elf + names.sh_offset + section->sh_name, name, sizeof(name) - 1) == 0;
 }
 
-/* Scan a cubin of at most LIMIT bytes: it states what is to be allocated. */
+/* Scan a cubin of at most LIMIT bytes, which states what is to be allocated. */
 static void
 scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
 {
@@ -146,7 +147,7 @@ scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
     cgpu_image_add(image, header.e_shoff + sections);
 }
 
-/* Scan a member. The largest member counts, as only one of them is loaded. */
+/* Scan a member. The largest one counts, because only one of them is loaded. */
 static void
 scan_member(const unsigned char *body, const struct fat_member *member, struct cgpu_image *image)
 {
@@ -206,7 +207,9 @@ scan_fat(const unsigned char *fat, uint64_t limit, struct cgpu_image *image)
     }
 }
 
-/* The first four bytes. Text that is shorter ends with a NUL, which no known number contains. */
+/*
+ * The first four bytes as a number. Shorter text ends with a NUL, which no known number contains.
+ */
 static uint32_t
 magic_of(const unsigned char *data, uint64_t limit)
 {
@@ -217,7 +220,7 @@ magic_of(const unsigned char *data, uint64_t limit)
     return magic;
 }
 
-/* Scan DATA of LIMIT bytes, or of as many as its headers state. */
+/* Scan DATA of at most LIMIT bytes, or of as many as its headers state. */
 static void
 scan_any(const void *data, uint64_t limit, struct cgpu_image *image)
 {
@@ -260,8 +263,8 @@ read_whole(int fd, void *data, size_t size)
 }
 
 /*
- * Scan a copy of the file. If the file itself were mapped and truncated, reading it would end the
- * program.
+ * Scan a copy of the file: if the file itself were mapped and somebody truncated it, reading it
+ * would kill the program.
  */
 static void
 scan_copy(int fd, size_t size, struct cgpu_image *image)

@@ -4,19 +4,19 @@
 
 #include "entry/shim.h"
 
-/* More than any GPU has: the limit of sums. */
+/* The limit of sums: more than any GPU has. */
 #define CGPU_IMAGE_MOST (UINT64_C(1) << 43)
 
-/* The bound of an image that cannot be read. */
+/* The bound that is assumed for an image that cannot be read. */
 enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
 
 struct cgpu_image {
     uint64_t bytes;     /* the most that loading may take */
-    uint64_t variables; /* in global memory, as far as it states their sizes; 0: it states none */
-    bool hidden;        /* it has parts that cannot be read, which may hold more variables */
+    uint64_t variables; /* in global memory, as far as the image states their sizes */
+    bool hidden;        /* some parts cannot be read, and may hold more variables */
     bool read;          /* of a fat binary: some member could be read */
     bool managed;       /* a managed variable is declared */
-    bool calls;         /* it may call what the driver adds: printf, assert, malloc */
+    bool calls;         /* it may call what needs the driver's library: printf, assert, malloc */
     bool heap;          /* it calls malloc */
 };
 
@@ -44,7 +44,7 @@ cgpu_image_add_variables(struct cgpu_image *image, uint64_t bytes)
     image->variables = sum.bytes;
 }
 
-/* Look through the code at DATA, whose bounds only its own headers tell. */
+/* Scan the code at DATA. Only its own headers show where it ends. */
 void cgpu_image_scan(const void *data, struct cgpu_image *image);
 
 /* Scan the code in the file at PATH. */

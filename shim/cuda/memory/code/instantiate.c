@@ -1,13 +1,13 @@
 /*
- * Executable graphs are made: what they take, and which of them allocate memory.
+ * How executable graphs are made: what they take, and which of them allocate memory.
  *
- * The driver takes memory for the nodes when a graph is instantiated. That is measured as a load of
- * code is (code.c). The driver keeps it for further graphs when this one is destroyed, so it is
- * charged until the context goes. The charge is at most NODE_BYTES times the most nodes that
- * existed at once, so what others allocate during many instantiations does not accumulate.
+ * The driver takes memory for the nodes when a graph is instantiated. That is measured like a load
+ * of code (code.c). When the graph is destroyed, the driver keeps this memory for further graphs,
+ * so it stays charged until the context goes. The charge is at most NODE_BYTES times the most nodes
+ * that existed at once, so what others allocate during many instantiations does not add up.
  *
- * Graphs that allocate memory are recognised by their nodes; how graphs are built is not tracked.
- * What becomes of them is in graph.c.
+ * Graphs that allocate memory are recognised by their nodes; how graphs are built is not followed.
+ * graph.c launches them.
  */
 #include <sys/mman.h>
 
@@ -20,8 +20,8 @@
 #include "memory/target.h"
 
 /*
- * What an executable graph takes at most, by `make gpu-check`: on an H200 115 KiB for each
- * node that waits for no other, and 3 KiB for each node of a chain.
+ * The most that an executable graph takes, by `make gpu-check`: on an H200 115 KiB for each node
+ * that waits for no other, and 3 KiB for each node of a chain.
  */
 enum { NODE_BYTES = 128 << 10, CHAINED_BYTES = 4 << 10, NODES_UNSEEN = 1024 };
 enum { MAX_DEPTH = 16, LAST_OF_WORK = 2 /* node types: kernels, copies, fills */ };
@@ -33,12 +33,12 @@ kinds(void)
 }
 
 /*
- * What is known of a graph and the graphs in it. BRANCHES: all nodes but those that follow exactly
- * one other node, which nothing else follows.
+ * What is known of a graph and the graphs in it. BRANCHES: the nodes outside chains. They do not
+ * follow exactly one node, or several nodes follow them.
  *
- * The graphs of conditional nodes cannot be read, and of nodes that are newer than cgpu nothing
- * can. So both are assumed to allocate, and to have many nodes. There may be many of the newer
- * ones, and each takes little, so their nodes are not assumed to be branches.
+ * Nothing can be read of nodes that are newer than cgpu, nor of the graphs in conditional nodes. So
+ * both are assumed to allocate, and to have many nodes. There may be many newer ones, and each
+ * takes little, so their nodes do not count as branches.
  */
 struct content {
     uint64_t nodes, branches; /* kernels, copies and fills */
@@ -57,7 +57,7 @@ is_in_a_chain(CUgraphNode node)
            before == 1 && after <= 1;
 }
 
-/* Count a node whose content cannot be read, on the safe side. */
+/* Count a node whose content cannot be read: rather too much than too little. */
 static void
 count_unseen(uint64_t nodes, uint64_t branches, struct content *content)
 {
@@ -121,8 +121,8 @@ count(CUgraph graph, unsigned int depth, struct content *content)
 }
 
 /*
- * Begin to charge graph memory, with what graphs took before one of this process was known to
- * allocate.
+ * Begin to charge graph memory. This includes what graphs took before the first graph that
+ * allocates was known.
  */
 static CUresult
 begin_to_follow(void)
@@ -155,15 +155,15 @@ follow(CUgraphExec exec)
     }
     if (status == CUDA_SUCCESS) {
         /*
-         * release: pairs with the load of a thread that launches EXEC, which it got from this
-         * thread
+         * release: pairs with the acquire of a thread that launches EXEC, which this thread gave to
+         * it
          */
         __atomic_add_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELEASE);
     }
     return status;
 }
 
-/* An instantiation: the driver takes memory for the nodes, and keeps it for further graphs. */
+/* One instantiation. The driver takes memory for the nodes, and keeps it for further graphs. */
 struct instantiation {
     struct content content;
     struct cgpu_target target; /* the current context, which pays */
@@ -178,7 +178,7 @@ forget(const struct instantiation *made)
     cgpu_growth_graphs(&made->target, -(int64_t)made->content.nodes, NODE_BYTES);
 }
 
-/* Refuse what would not fit before it is made: the driver could not give back what it took. */
+/* Refuse a graph that would not fit before it is made: the driver would keep what it took. */
 static CUresult
 see_room(const struct instantiation *made, uint64_t bound)
 {
@@ -214,8 +214,7 @@ begin(struct instantiation *made, CUgraph graph)
     return status;
 }
 
-/* Record how many nodes EXEC has. If there is no room for that, they count until the context goes.
- */
+/* Record how many nodes EXEC has. If that cannot be recorded, they count until the context goes. */
 static void
 note_nodes(const struct instantiation *made, CUgraphExec exec)
 {
@@ -230,7 +229,7 @@ note_nodes(const struct instantiation *made, CUgraphExec exec)
     cgpu_growth_graphs(&made->target, 0, NODE_BYTES);
 }
 
-/* Charge and record what was made, or forget it. STATUS is the driver's answer. */
+/* Charge and record the graph, or forget it. STATUS is the driver's answer. */
 static CUresult
 end(struct instantiation *made, CUresult status, const CUgraphExec *exec)
 {

@@ -1,13 +1,13 @@
 /*
- * Kernels of libraries. Their handles can be launched in every context of the process, without
- * asking for a function: the runtime library does so since CUDA 12, and asks for a handle just
- * before it launches it.
+ * Kernels of libraries. A kernel's handle can be launched in every context of the process, and
+ * nobody has to ask for a function: the runtime library does this since CUDA 12, and asks for a
+ * handle just before it launches it.
  *
- * The launch takes the kernel's code and local memory and the library's variables, but it is too
- * hot for a check. So when the handle is given out, the local memory is charged in every context
- * and in those that come later (growth.c), and the variables in the current one (library.c). Code
- * is measured when a function is asked for. If none is, the code is small, and is left to the
- * audit.
+ * The launch takes the kernel's code, its local memory and the library's variables, but a launch
+ * must not be slowed down by a check. So when the handle is given out, the local memory is charged
+ * in every context, and in those that come later (growth.c), and the variables in the current
+ * context (library.c). Code is measured when a program asks for a function. If none does, the code
+ * is small, and is left to the audit.
  *
  * Assumed of the driver: cuKernelGetAttribute takes no device memory, and a kernel needs as much
  * local memory on the process's other GPUs as on the current one.
@@ -27,8 +27,8 @@ local_bytes(CUkernel kernel, CUdevice device)
 }
 
 /*
- * The local memory of KERNEL on the current device. If no device is current, on the one of the
- * container's that needs most.
+ * The local memory of KERNEL on the current device. If no device is current, the most that it needs
+ * on any device of the container.
  */
 static uint64_t
 most_local_bytes(CUkernel kernel)
@@ -47,7 +47,7 @@ most_local_bytes(CUkernel kernel)
     return most;
 }
 
-/* Get a kernel's function in the current context, which loads the library there. */
+/* Get a kernel's function in the current context. This loads the library there. */
 static CUresult
 load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel,
           uint64_t key)
@@ -78,8 +78,8 @@ load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
 }
 
 /*
- * Load KERNEL when it is handed out, until the driver's code and memory for printf, assert and
- * malloc are there. The launch would take them without a charge, and they are not small.
+ * Load KERNEL when its handle is given out, if the driver's library for printf, assert and malloc
+ * is not there yet. A launch would take that library without a charge, and it is not small.
  */
 static CUresult
 load_at_once(CUkernel kernel)

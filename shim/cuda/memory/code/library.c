@@ -2,7 +2,7 @@
  * Records of loaded modules and libraries, until they are unloaded.
  *
  * Any use of a library in a context may load it there. What that takes is recorded by library and
- * context, and charged at most what the image can need.
+ * context. The charge is at most what the image can need.
  */
 #include "memory/code/library.h"
 #include "entry/shim.h"
@@ -70,7 +70,7 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     return status;
 }
 
-/* Bytes of LIBRARY's variables that are not charged yet in the current context. */
+/* Bytes of LIBRARY's variables that the current context is not charged for yet. */
 static uint64_t
 uncharged_variables(const void *library)
 {
@@ -120,7 +120,9 @@ cgpu_library_of(const void *part)
     return known ? (const void *)(uintptr_t)holding.extra : NULL;
 }
 
-/* Note that code was unloaded. Handles may be reused, so what was known of them is void. */
+/*
+ * Note that code was unloaded. The driver may reuse its handles, so what was known of them is void.
+ */
 static CUresult
 unloaded(CUresult status)
 {

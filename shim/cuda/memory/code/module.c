@@ -1,10 +1,10 @@
 /*
  * Loading modules and libraries.
  *
- * A module is loaded in the current context and charged to it, with its functions that are loaded
- * later (function.c). A library is loaded in each context that uses it, when it is first used there
- * (library.c, kernel.c). Managed variables are refused before anything is loaded if the image shows
- * them, otherwise when their address is asked for.
+ * A module is loaded in the current context, which pays for it and for its functions that are
+ * loaded later (function.c). A library is loaded in each context when it is first used there
+ * (library.c, kernel.c). If an image shows managed variables, it is refused before anything is
+ * loaded; otherwise such a variable is refused when a program asks for its address.
  */
 #include "memory/code/module.h"
 #include "entry/shim.h"
@@ -14,7 +14,7 @@
 #include "memory/code/image.h"
 #include "memory/code/library.h"
 
-/* One load. It can be done again. */
+/* One load, which can be repeated. */
 struct load {
     const char *name;
     CUresult (*run)(const struct load *load);
@@ -68,7 +68,8 @@ bound_of(const struct cgpu_image *image)
 }
 
 /*
- * The least that the image's variables take. Smaller ones may lie in a block that exists already.
+ * The least that the image's variables take. Small ones count as 0: they may fit into a block that
+ * exists.
  */
 static uint64_t
 least_of(const struct cgpu_image *image)
@@ -76,7 +77,7 @@ least_of(const struct cgpu_image *image)
     return image->variables > CGPU_BLOCK_SMALL ? image->variables : 0;
 }
 
-/* Run LOAD; undo it if what it took does not fit. */
+/* Run LOAD. If what it took does not fit, undo it. */
 static CUresult
 load_charged(const struct load *load, struct cgpu_code *code)
 {
@@ -100,9 +101,9 @@ load_charged(const struct load *load, struct cgpu_code *code)
 }
 
 /*
- * More is missing than the image's bound, and parts of the image cannot be read. Either they hold
- * variables, or another container has allocated. Load again: what is missing both times is charged.
- * What the driver adds is missing the first time only.
+ * More memory is missing than the image's bound, and parts of the image cannot be read. Either they
+ * hold variables, or another container has allocated. Load again: what is missing both times is
+ * charged. What the driver adds is missing the first time only.
  */
 static CUresult
 load_again(const struct load *load, struct cgpu_code *code)
@@ -225,8 +226,8 @@ note_image(const struct load *load)
 }
 
 /*
- * Run LOAD, and charge what the library takes in the current context, if any. Most of it comes
- * later.
+ * Run LOAD, and charge what the library takes in the current context, if there is one. It takes
+ * most of its memory later.
  */
 static CUresult
 load_library_here(const struct load *load)

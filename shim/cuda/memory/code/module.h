@@ -5,8 +5,8 @@
 #include "entry/shim.h"
 
 /*
- * The driver takes memory for code and for variables in blocks of 2 MiB. An image may begin one of
- * each beyond what it needs. `make gpu-check` compares this with what a driver takes.
+ * The driver takes memory for code and for variables in blocks of 2 MiB. So an image may begin one
+ * block of each kind beyond what it needs. `make gpu-check` compares this with what a driver takes.
  */
 enum { CGPU_CODE_SLACK = 4 << 20 };
 

@@ -2,7 +2,7 @@
  * Reads PTX before it is loaded: how large it can get, and whether it declares managed variables.
  *
  * Variables are declared with their sizes. Code grows when it is compiled: an instruction of the
- * GPU has 16 bytes; one of PTX has about as many letters, and often becomes several.
+ * GPU has 16 bytes; one of PTX has about as many letters, and often becomes several of the GPU's.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 enum {
     MAX_ATTRIBUTE = 256,
     MAX_DECLARATION = 4096,
-    DELETE = 0x7f /* no PTX has this byte; code of another kind begins with it */
+    DELETE = 0x7f /* not in any PTX; other code begins with this byte */
 };
 
 static bool
@@ -29,7 +29,7 @@ is_word(char c)
            c == '.' || c == '%';
 }
 
-/* The number at *TEXT, 0 if there is none; moves *TEXT behind it. */
+/* The number at *TEXT, or 0 if there is none. *TEXT moves to its end. */
 static uint64_t
 number(const char **text, const char *end)
 {
@@ -61,7 +61,10 @@ skip_blanks(const char *text, const char *end)
     return text;
 }
 
-/* The factor of an element's size in one part of its type: ".b8", ".v4"; 1 if there is none. */
+/*
+ * By how much one part of a type, such as ".b8" or ".v4", multiplies an element's size; 1: not at
+ * all.
+ */
 static uint64_t
 type_factor(const char *text, const char *end)
 {
@@ -77,7 +80,7 @@ type_factor(const char *text, const char *end)
     return text[1] == 'v' || value < 8 ? value : value / 8;
 }
 
-/* Read "[N]" at TEXT: multiply *BYTES by N. An N that is not a plain number may be anything. */
+/* Read "[N]" at TEXT: multiply *BYTES by N. If N is not a plain number, the size is unknown. */
 static const char *
 multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *image)
 {
@@ -87,7 +90,7 @@ multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *
     at += at < end && *at == 'U';
     at = skip_blanks(at, end);
     if (at < end && *at == ']') {
-        /* []: as long as the text of its values */
+        /* [] has as many elements as the text gives values */
         *bytes = cgpu_image_product(*bytes, at == digits ? 1 : value);
         return at + 1;
     }
@@ -95,7 +98,10 @@ multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *
     return end;
 }
 
-/* Whether another name of the same declaration, not a parameter, follows the comma at TEXT. */
+/*
+ * Whether the comma at TEXT is followed by another name of the same declaration, not by a
+ * parameter.
+ */
 static bool
 goes_on(const char *text, const char *end)
 {
@@ -135,8 +141,8 @@ skip_sign(const char *text, const char *end, uint64_t *bytes, struct cgpu_image 
 
 /*
  * Read a declaration at TEXT, behind ".global" or ".const", up to its values or the end of the
- * statement. Operands of instructions and parameters are read as well, which adds a few bytes for
- * each.
+ * statement. Operands of instructions and parameters are read like declarations; each adds a few
+ * bytes.
  */
 static void
 scan_declaration(const char *text, const char *end, struct cgpu_image *image)
@@ -163,7 +169,7 @@ scan_declaration(const char *text, const char *end, struct cgpu_image *image)
 }
 
 /*
- * Whether the text up to the closing bracket at or after TEXT contains ".managed". END is not read.
+ * Whether ".managed" occurs between TEXT and the closing bracket at or after it. END is not read.
  */
 static bool
 declares_managed(const char *text, const char *end)
@@ -187,8 +193,8 @@ begins(const char *text, const char *end, const char *word, size_t length)
 }
 
 /*
- * Add the variable that is declared at TEXT. As a part of an instruction (ld.global), it declares
- * none.
+ * Add the variable that is declared at TEXT. Not IS_VARIABLE: the word is part of an instruction
+ * (ld.global), which declares none.
  */
 static void
 scan_global(const char *text, const char *end, bool is_variable, struct cgpu_image *image)
@@ -203,8 +209,8 @@ scan_global(const char *text, const char *end, bool is_variable, struct cgpu_ima
 }
 
 /*
- * Whether a function is declared at TEXT. Memory that is declared elsewhere, such as the launch's
- * shared memory, is none.
+ * Whether a function is declared at TEXT. Other declarations, such as the launch's shared memory,
+ * do not count.
  */
 static bool
 is_function(const char *text, const char *end)
@@ -220,7 +226,7 @@ is_function(const char *text, const char *end)
 }
 
 /*
- * Whether malloc is declared at TEXT, with its result before the name and its parameters after it.
+ * Whether malloc is declared at TEXT: the result is before its name, the parameters are after it.
  */
 static bool
 declares_malloc(const char *text, const char *end)

@@ -1,6 +1,6 @@
 /*
- * Variables of modules and libraries: their addresses are given out, unless they are managed.
- * Asking for a variable of a library may load the library.
+ * Variables of modules and libraries. Their addresses are given out unless they are managed. When a
+ * program asks for a variable of a library, the driver may load the library.
  */
 #include "entry/shim.h"
 #include "memory/code/code.h"
@@ -16,7 +16,9 @@ is_managed(CUdeviceptr address)
            managed != 0;
 }
 
-/* Give ADDRESS, from the driver, to the program at DPTR (or NULL), unless it is managed. */
+/*
+ * Give ADDRESS, which the driver returned, to the program at DPTR (or NULL), unless it is managed.
+ */
 static CUresult
 hand_out(CUdeviceptr address, CUdeviceptr *dptr, const char *name)
 {

@@ -1,6 +1,6 @@
 /*
- * Descriptors of physical memory that this process has exported. No call shows when one is closed,
- * so they are checked: the same number must still be the same file.
+ * Descriptors of physical memory that this process has exported. No call shows when one is closed.
+ * So they are checked: does the same number still lead to the same file?
  */
 #include <sys/stat.h>
 
@@ -69,7 +69,7 @@ cgpu_descriptor_forget(int fd)
     return 0;
 }
 
-/* An entry that is free, or whose allocation is gone; NULL: none. */
+/* A free entry, or one whose allocation is gone; NULL: there is none. */
 static struct cgpu_export *
 free_entry(void)
 {
@@ -84,8 +84,8 @@ free_entry(void)
 }
 
 /*
- * Record that FD keeps ALLOCATION alive. If there is no room for that, the charge is given back
- * with the last handle.
+ * Record that FD keeps ALLOCATION alive. If the table is full, the charge is given back with the
+ * last handle.
  */
 void
 cgpu_descriptor_remember(int fd, uint64_t allocation)

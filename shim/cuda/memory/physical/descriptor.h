@@ -9,18 +9,18 @@
 bool cgpu_descriptor_is_open(uint64_t allocation);
 
 /*
- * Record that FD keeps ALLOCATION alive. If there is no room for that, the charge is given back
- * with the last handle.
+ * Record that FD keeps ALLOCATION alive. If the table is full, the charge is given back with the
+ * last handle.
  */
 void cgpu_descriptor_remember(int fd, uint64_t allocation);
 
 /*
- * Forget an older descriptor with the number FD, which was just made, so that one is closed.
- * Returns its allocation; 0: there is none.
+ * FD was just made, so an older descriptor with this number is closed: forget that one. Returns its
+ * allocation; 0: there is none.
  */
 uint64_t cgpu_descriptor_forget(int fd);
 
-/* The allocation that descriptor FD was made from in this process; 0: none. */
+/* The allocation from which this process made the descriptor FD; 0: none. */
 uint64_t cgpu_descriptor_allocation(int fd);
 
 #endif

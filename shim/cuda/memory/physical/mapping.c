@@ -1,9 +1,8 @@
 /*
- * Where physical memory is mapped: a sorted array, so that any address and any span can be looked
- * up.
+ * Where physical memory is mapped: a sorted array, in which any address and any span can be found.
  *
- * Its memory is mapped apart from the program's heap. A forked child's array is empty, like all
- * state.
+ * Its memory comes from mmap, not from the program's heap. In a forked child the array is empty,
+ * like all state.
  */
 #define _GNU_SOURCE /* mremap */
 #include <string.h>

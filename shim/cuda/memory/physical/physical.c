@@ -1,13 +1,13 @@
 /*
- * Physical memory (cuMemCreate): charged when it is made, given back with the last of its handles,
- * mappings, array mappings and open exported descriptors.
+ * Physical memory (cuMemCreate). It is charged when it is made, and given back with the last of its
+ * handles, mappings, array mappings and open exported descriptors.
  *
- * Each allocation has a serial of our own, because its handle's number may be given out again while
- * a mapping keeps the memory alive. The lock of physical memory is held around every driver call
- * that adds or removes a reference, so our records change in the driver's order. cuMemCreate
- * itself, which may take long, runs without the lock: nobody else knows its handle yet. Memory on
- * the host costs nothing. Imported memory is paid for by the process that made it; sharing.h
- * describes who pays when that process has released it. Its size is not known before it is mapped.
+ * Each allocation has a serial of our own, because the driver may reuse its handle's number while a
+ * mapping keeps the memory alive. The lock of physical memory is held around every driver call that
+ * adds or removes a reference, so our records change in the driver's order. cuMemCreate itself may
+ * take long, and runs without the lock: nobody else knows its handle yet. Memory on the host costs
+ * nothing. The process that made imported memory pays for it; sharing.h says who pays after that
+ * process has released it. The size of imported memory is unknown before it is mapped.
  */
 #include "memory/physical/physical.h"
 #include "entry/shim.h"
@@ -132,7 +132,7 @@ cgpu_physical_alias(uint64_t handle, uint64_t allocation)
     return true;
 }
 
-/* Record an allocation with its first handle; on failure the charge is given back. */
+/* Record an allocation with its first handle. On failure the charge is given back. */
 static CUresult
 keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
 {
@@ -276,7 +276,7 @@ cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
     return status;
 }
 
-/* Charge what is new when imported memory is mapped up to END: what was not mapped before. */
+/* Imported memory is mapped up to END: charge the part that was not mapped before. */
 static bool
 import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {

@@ -1,8 +1,8 @@
 /*
  * Physical memory mapped into sparse arrays.
  *
- * The tiles that a handle's memory is mapped to are not tracked: memory that was ever mapped into
- * an array stays charged at least as long as the array exists.
+ * Which tiles the memory is mapped to is not recorded. Memory that was ever mapped into an array
+ * stays charged at least as long as the array exists.
  */
 #include "entry/shim.h"
 #include "memory/physical/physical.h"
@@ -14,8 +14,8 @@ kinds(void)
 }
 
 /*
- * Record that ALLOCATION was mapped into ARRAY, under the lock of physical memory. A known pair
- * counts once.
+ * Record that ALLOCATION was mapped into ARRAY, under the lock of physical memory. Each pair counts
+ * once.
  */
 static void
 pair(uint64_t array, uint64_t allocation)
@@ -54,9 +54,7 @@ void
 cgpu_physical_array_gone(uint64_t array)
 {
     struct cgpu_holding holding;
-    /*
-     * relaxed: the program's own order puts a mapping into an array before the array's destruction.
-     */
+    /* relaxed: the program itself makes sure that an array is mapped before it is destroyed. */
     if (!cgpu_state_is_attached() ||
         __atomic_load_n(&kinds()->array_mappings, __ATOMIC_RELAXED) == 0) {
         return;

@@ -1,15 +1,15 @@
 /*
  * Exported and imported memory.
  *
- * The process that made physical memory pays for it once, as long as it holds it in any way,
- * including an open descriptor made by exporting. We are not informed when a descriptor is closed.
- * So descriptors are checked when the other references are gone, at later calls and before a
- * refusal: the same number must still be the same file. Importing such a descriptor in this process
- * is one more reference; any other import is another process's memory.
+ * The process that made physical memory pays for it once, as long as it refers to it in any way. An
+ * open descriptor, made by exporting, is such a reference, and nothing shows when it is closed. So
+ * once the other references are gone, descriptors are checked at later calls and before a refusal:
+ * the same number must still lead to the same file. A process that imports its own descriptor gets
+ * one more reference. Any other import is another process's memory.
  *
  * Linear memory is exported by its IPC handle. The driver keeps it while anybody has opened it,
- * also when its maker has freed it or ended; sharing.h says who pays then. So it is with memory of
- * pools, which pool_share.c exports and imports.
+ * even after its maker has freed it or ended; sharing.h says who pays then. The same holds for
+ * memory of pools, which pool_share.c exports and imports.
  */
 #include "memory/physical/share.h"
 #include "entry/copies.h"
@@ -34,7 +34,9 @@ is_held(uint64_t allocation)
     return cgpu_account_find(CGPU_KIND_PHYSICAL, allocation, &holding);
 }
 
-/* Record that FD keeps ALLOCATION alive. An older descriptor of that number is closed. */
+/*
+ * Record that FD keeps ALLOCATION alive. An older descriptor with the same number is closed by now.
+ */
 static void
 remember(int fd, uint64_t allocation)
 {
@@ -66,7 +68,7 @@ cgpu_share_export(CUresult (*real)(void *, CUmemGenericAllocationHandle, int, ui
 }
 
 /*
- * Record HANDLE, which was imported through a descriptor of ALLOCATION; 0: of another process's
+ * Record HANDLE, which was imported through a descriptor of ALLOCATION; 0: it is another process's
  * memory.
  */
 static CUresult
@@ -90,7 +92,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     }
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(handle, shared, type);
-    /* others may come from other machines */
+    /* handles of other types may come from other machines */
     if (status == CUDA_SUCCESS && handle != NULL && type == CU_HANDLE_POSIX_FD) {
         status = imported(*handle, cgpu_descriptor_allocation((int)(intptr_t)shared));
         if (status != CUDA_SUCCESS) {
@@ -103,7 +105,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
 
 /* ---- linear memory by its IPC handle ---- */
 
-/* Record that others may open the memory at ADDRESS from now on. It counts once. */
+/* Record that others may open the memory at ADDRESS from now on. Repeated exports count once. */
 static void
 note_export(CUdeviceptr address)
 {
@@ -138,7 +140,7 @@ cgpu_share_get_handle(CUresult (*real)(struct cgpu_ipc_handle *, CUdeviceptr),
     return status;
 }
 
-/* Under the lock: count one more opening of ADDRESS, if it is open already. */
+/* Under the lock: if ADDRESS is open already, count one more opening. */
 static bool
 open_again(CUdeviceptr address)
 {
@@ -151,7 +153,9 @@ open_again(CUdeviceptr address)
     return true;
 }
 
-/* Record what was charged. Another thread may have opened it meanwhile, and paid as well. */
+/*
+ * Record what was charged. Another thread may have opened the memory meanwhile, and paid as well.
+ */
 static CUresult
 keep_opened(const struct cgpu_holding *opened)
 {
@@ -165,7 +169,9 @@ keep_opened(const struct cgpu_holding *opened)
     return kept || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Charge opened memory. Of small memory its own size counts, not the block that it lies in. */
+/*
+ * Charge opened memory. Small memory counts with its own size, not with the block that it lies in.
+ */
 static CUresult
 import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
 {
@@ -186,7 +192,8 @@ import_opened(struct cgpu_holding *opened, bool once, struct cgpu_lack *lack)
 }
 
 /*
- * Whether ADDRESS is on the host. For memory of a pool there, the driver may name a device as well.
+ * Whether ADDRESS is on the host. For memory of a pool on the host, the driver may also name a
+ * device.
  */
 static bool
 is_on_host(CUdeviceptr address)
@@ -198,7 +205,7 @@ is_on_host(CUdeviceptr address)
 }
 
 /*
- * Record and charge the opening of ADDRESS. Memory whose device the driver does not report is on
+ * Record and charge that ADDRESS was opened. If the driver does not report its device, it is on
  * none of our GPUs.
  */
 CUresult
@@ -265,7 +272,7 @@ cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned
     return status;
 }
 
-/* Count one closing of ADDRESS. OPENED's extra is how often it still is open. */
+/* Count one closing of ADDRESS. OPENED's extra is how often ADDRESS is still open. */
 bool
 cgpu_share_leave(CUdeviceptr address, struct cgpu_holding *opened)
 {
@@ -304,8 +311,8 @@ cgpu_share_left(struct cgpu_holding *opened, CUresult status)
 }
 
 /*
- * Close ADDRESS. Its record goes first, as with freeing: other memory may be opened at the address
- * as soon as it is closed.
+ * Close ADDRESS. As with a free, its record is removed first: other memory may be opened at the
+ * address as soon as it is closed.
  */
 CUresult
 cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)

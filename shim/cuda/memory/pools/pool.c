@@ -1,16 +1,16 @@
 /*
  * Memory pools. What a pool has reserved is charged, whether it is used or not.
  *
- * The driver reports what is reserved, and the account follows that. Before an allocation the
- * growth that it must cause is charged, after it what the driver really reserved (pool_alloc.c).
- * Only allocations make a pool grow, and all of them hold the lock of pools. A pool shrinks at
- * synchronisation, when it is trimmed, and when it is destroyed. Until we measure that, the account
- * is too high, never too low.
+ * The driver reports what is reserved, and the account follows that. Before an allocation, the
+ * growth that it must cause is charged; after it, what the driver really reserved (pool_alloc.c).
+ * Only allocations make a pool grow, and all of them hold the lock of pools. A pool shrinks when it
+ * is trimmed or destroyed, and at synchronisation. Until that is measured, the account is too high,
+ * never too low.
  *
- * A pool that is destroyed while its memory is in use, or freed in a stream that has not got there,
- * lives on until all is free, but the driver no longer answers for it. So its real destruction is
- * delayed until it is empty: it is "doomed", keeps nothing in reserve, and is refused to the
- * program.
+ * When a pool is destroyed while its memory is in use, or freed in a stream that has not reached
+ * the free, the pool remains until all of it is free, but the driver no longer reports on it. So
+ * its real destruction is delayed until it is empty. Meanwhile it is "doomed": it keeps nothing in
+ * reserve, and the program cannot use it.
  */
 #include "memory/pools/pool.h"
 #include "entry/shim.h"
@@ -72,12 +72,12 @@ cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags)
     return pool;
 }
 
-/* Let sync.c know whether a synchronisation can make POOL smaller. */
+/* Let sync.c know that a synchronisation may make POOL smaller. */
 static void
 note(const struct cgpu_pool *pool)
 {
     if (pool->charged > pool->threshold || (pool->flags & CGPU_POOL_DOOMED) != 0) {
-        /* relaxed: a thread that misses it measures at the next synchronisation. */
+        /* relaxed: a thread that misses it measures at the next synchronisation */
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
 }
@@ -91,9 +91,10 @@ cgpu_pool_trim_idle(CUmemoryPool pool)
 }
 
 /*
- * Whether destroying POOL would release all of it. Memory freed in a stream is not used, but
- * reserved until the stream has got there and is synchronised. A pool that can be exported keeps
- * all of it reserved, so here it only shows that nothing is used.
+ * Whether destroying POOL would release all of it. Memory that was freed in a stream is not used,
+ * but it is reserved until the stream has reached the free and is synchronised. A pool that can be
+ * exported keeps all of its memory reserved, so for such a pool this only shows that nothing is
+ * used.
  */
 static bool
 is_empty(const struct cgpu_pool *pool)
@@ -104,7 +105,7 @@ is_empty(const struct cgpu_pool *pool)
             cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT, 1) == 0);
 }
 
-/* Destroy a doomed pool that is empty now. */
+/* If the pool is doomed and empty now, destroy it. Returns whether it is destroyed. */
 static bool
 bury(const struct cgpu_pool *pool)
 {
@@ -127,8 +128,8 @@ cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes)
 }
 
 /*
- * Lower POOL's account to RESERVED. Processes that have imported the released part pay for it from
- * now on.
+ * Lower POOL's account to RESERVED. Processes that have imported from the released part pay for it
+ * from now on.
  */
 static void
 shrink_to(struct cgpu_pool *pool, uint64_t reserved)
@@ -251,7 +252,7 @@ cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_propert
 }
 
 /*
- * Make the default pool current before POOL, if it is current, is destroyed, as the driver would.
+ * If POOL is current, make the default pool current before POOL is destroyed, as the driver would.
  */
 static void
 replace_current(const struct cgpu_pool *pool)
@@ -275,7 +276,7 @@ doom(struct cgpu_pool *pool)
     cgpu_pool_measure(pool);
 }
 
-/* Under the lock of pools: destroy the pool, or doom it until it is empty. */
+/* Under the lock of pools: destroy the pool if it is empty, otherwise doom it. */
 static CUresult
 destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
 {

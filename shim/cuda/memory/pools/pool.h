@@ -4,14 +4,16 @@
 
 #include "entry/shim.h"
 
-/* Under the lock of pools. NULL from find: not seen before; from add: no free entry. */
+/*
+ * Under the lock of pools. NULL from find: the pool is not known yet; from add: no entry is free.
+ */
 struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
 struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
 
 /* Record that BYTES more were charged for POOL. */
 void cgpu_pool_grown(struct cgpu_pool *pool, uint64_t bytes);
 
-/* Whether memory that is freed may be of another process's pool. */
+/* Whether memory that is freed may belong to another process's pool. */
 static inline bool
 cgpu_pool_imports(void)
 {
@@ -24,8 +26,8 @@ cgpu_pool_imports(void)
 bool cgpu_pool_is_reported(void);
 
 /*
- * Ask the driver for an attribute of POOL. UNKNOWN if it does not answer, as after an error that
- * ends the context. Under the lock of pools, if the attribute may change.
+ * Ask the driver for an attribute of POOL. Returns UNKNOWN if it does not answer, as after an error
+ * that ends the context. Under the lock of pools if the attribute may change.
  */
 uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown);
 
@@ -33,14 +35,17 @@ uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute, uint64_t unknown);
 void cgpu_pool_measure(struct cgpu_pool *pool);
 void cgpu_pool_measure_all(void);
 
-/* Under no lock: measure the pools if some may be smaller; if a context is gone. */
+/*
+ * Under no lock. _collect: measure the pools if some may be smaller. _context_gone: the same after
+ * a context is gone.
+ */
 void cgpu_pool_collect(void);
 void cgpu_pool_context_gone(void);
 
-/* Release what pools on GPU only keep for reuse, then measure. */
+/* Release what pools on GPU keep only for reuse, then measure. */
 void cgpu_pool_trim(int32_t gpu);
 
-/* Trim POOL to what is used, whatever streams capture. */
+/* Trim POOL to what is used, even while streams capture. */
 void cgpu_pool_trim_idle(CUmemoryPool pool);
 
 #endif

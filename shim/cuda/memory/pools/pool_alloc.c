@@ -1,11 +1,11 @@
 /*
  * Allocating from a pool.
  *
- * The lock of pools is held from reading the driver's figures before the call to reading them after
- * it, so that this allocation caused all growth of the pool. Two windows remain, both on the safe
- * side or closed at once. Another thread's free may make the predicted growth unnecessary; then it
- * is released after the call. The driver may reserve more than predicted; then that is charged too,
- * or the allocation is undone and refused.
+ * The lock of pools is held from the time when the driver's figures are read before the call until
+ * they are read after it. So this allocation caused all growth of the pool. The prediction may be
+ * wrong in two ways. Another thread's free may make the predicted growth unnecessary; then the
+ * charge is released after the call. The driver may reserve more than predicted; then that is
+ * charged too, or the allocation is undone and refused.
  */
 #include <time.h>
 
@@ -23,13 +23,13 @@ struct request {
     size_t size;
     CUmemoryPool pool; /* NULL: the current one of the stream's device */
     CUstream stream;   /* as the program gave it, for the real function */
-    CUstream asked;    /* the stream, with NULL replaced, for questions of our own */
+    CUstream asked;    /* the stream, with NULL replaced: for our own driver calls */
     CUresult (*real)(CUdeviceptr *, size_t, CUstream);
     CUresult (*real_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
     int32_t gpu;
     bool refused; /* by us, not by the driver */
     CUmemoryPool
-        grown; /* the pool that keeps memory of the refused call until the stream gets there */
+        grown; /* the pool that keeps memory of a refused call until the stream reaches its free */
 };
 
 static CUresult
@@ -40,7 +40,7 @@ call(const struct request *request)
                : request->real_from(request->dptr, request->size, request->pool, request->stream);
 }
 
-/* Whether STREAM captures. If so, the call makes a graph node and allocates nothing. */
+/* Whether STREAM captures. If so, the call makes a graph node, and allocates nothing. */
 static bool
 is_captured(CUstream stream)
 {
@@ -72,7 +72,7 @@ device_of(CUstream stream, CUdevice *device)
     return status;
 }
 
-/* Bytes that the pool must grow by at least for SIZE more, in the driver's units. */
+/* How much the pool must grow at least for SIZE more bytes, in the driver's units. */
 static uint64_t
 predict(uint64_t reserved, uint64_t used, uint64_t size)
 {
@@ -105,8 +105,8 @@ catch_up(struct cgpu_pool *pool)
 
 /*
  * The pool grew by more than is allowed: free the memory again, and charge what stays reserved
- * nevertheless. The driver releases that when the stream has reached it and is synchronised. Nobody
- * waits for this under the lock: see give_up.
+ * nevertheless. The driver releases that once the stream has reached the free and is synchronised.
+ * Nobody waits for this under the lock: see give_up.
  */
 static void
 undo(struct request *request, struct cgpu_pool *pool)
@@ -122,10 +122,10 @@ undo(struct request *request, struct cgpu_pool *pool)
 }
 
 /*
- * After a refused call: wait until the stream reaches what the call left in the pool, which is then
- * released. If the stream waits for this very thread, it gets there only after the call, so the
- * wait is short. After it the memory stays charged, over the cap if need be, until the program
- * synchronises or is refused again.
+ * After a refused call: wait until the stream reaches the free of what the call left in the pool;
+ * then that is released. The wait is short, because the stream may be waiting for this very thread,
+ * and so for the end of the call. After the wait the memory stays charged, over the cap if it does
+ * not fit, until the program synchronises or is refused again.
  */
 static void
 give_up(const struct request *request)
@@ -153,7 +153,7 @@ give_up(const struct request *request)
 
 /*
  * After the call: bring POOL's account to what is reserved now. The driver reserves large pieces if
- * it can; the part of one that it does not need must not cause a refusal.
+ * it can; the part of a piece that it does not need must not cause a refusal.
  */
 static CUresult
 follow(struct request *request, struct cgpu_pool *pool, CUresult status)
@@ -191,9 +191,7 @@ allocate(struct request *request, struct cgpu_pool *pool)
     return follow(request, pool, call(request));
 }
 
-/*
- * The device of a pool that was not made by cuMemPoolCreate: it is the default pool of some device.
- */
+/* The device of a pool that cuMemPoolCreate did not make: it is the default pool of some device. */
 static CUdevice
 device_of_pool(CUmemoryPool handle, CUdevice device)
 {
@@ -251,7 +249,7 @@ allocate_somehow(struct request *request)
     return status;
 }
 
-/* The version stays the same while the library is loaded, in forked children as well. */
+/* The version does not change while the library is loaded, nor in forked children. */
 bool
 cgpu_pool_is_reported(void)
 {
@@ -281,7 +279,7 @@ begin(struct request *request)
     return is_captured(request->asked) ? call(request) : allocate_somehow(request);
 }
 
-/* The stream that a program means: in a _ptsz entry point NULL is the thread's own. */
+/* The stream that a program means by STREAM: in a _ptsz entry point, NULL is the thread's own. */
 static CUstream
 fill_in(CUstream stream, bool per_thread)
 {

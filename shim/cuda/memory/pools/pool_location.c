@@ -4,8 +4,8 @@
 #include "memory/pools/pool.h"
 
 /*
- * Record POOL. A device's own pool becomes known when something is allocated from it, but the pool
- * of a locality domain may be another one: only this call shows whose it is.
+ * Record POOL. A device's own pool becomes known when something is allocated from it. But the pool
+ * of a locality domain may be another one, and only this call shows whose it is.
  */
 static void
 keep(CUmemoryPool pool, const struct cgpu_mem_location *location)

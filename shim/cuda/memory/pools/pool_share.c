@@ -1,6 +1,7 @@
 /*
- * Pools that processes share. What a pool has reserved counts as exported from when its descriptor
- * is exported (sharing.h). Other processes import its allocations one by one.
+ * Pools that processes share. From the moment when a pool's descriptor is exported, all that the
+ * pool has reserved counts as exported (sharing.h). Other processes import its allocations one by
+ * one.
  */
 #include "entry/shim.h"
 #include "ledger/sharing.h"
@@ -33,7 +34,10 @@ cgpu_pool_export(CUresult (*real)(void *, CUmemoryPool, int, uint64_t), void *ou
     return status;
 }
 
-/* Import a pool. It is not charged; the allocations that this process imports from it are. */
+/*
+ * Import a pool. The pool costs nothing; the allocations that this process imports from it are
+ * charged.
+ */
 CUresult
 cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
                  void *handle, int type, uint64_t flags)
@@ -77,7 +81,7 @@ import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *), CUdevicept
     return status;
 }
 
-/* Import an allocation. Its owner is no context: pools do not go with contexts. */
+/* Import an allocation. No context owns it, because pools do not go with contexts. */
 CUresult
 cgpu_pool_import_pointer(CUresult (*real)(CUdeviceptr *, CUmemoryPool, void *),
                          CUdeviceptr *address, CUmemoryPool pool, void *shared)

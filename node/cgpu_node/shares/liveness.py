@@ -1,4 +1,4 @@
-"""Finds out whether a container or session is alive, without any message from it."""
+"""Finds out whether a container, session or claim is alive, without any message from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sys import byteorder
 import cgpu_native
 from cgpu_env.errors import refuse_exhausted
 from cgpu_node.shares.mountinfo import origin_of, read_mounts
-from cgpu_node.shares.record import guest_of
+from cgpu_node.shares.record import OUTLIVING, guest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _has_memory(folder: str) -> bool:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the owner lives or, of a session, a process that it left behind.
+    """Whether the owner lives or, of a session or claim, a process that it left behind.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -88,14 +88,14 @@ def is_alive(record: Record) -> bool:
 def find_ended(records: Iterable[Record]) -> set[str]:
     """The directories of the ``records`` of which nothing lives, by one pass over all processes.
 
-    A session counts as alive if the processes' mounts are too many to read, or the ledgers' locks
-    too many to ask about.
+    A session or claim counts as alive if the processes' mounts are too many to read, or the
+    ledgers' locks too many to ask about.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
     """
     ownerless = [record for record in records if not is_owned(record)]
-    sessions = [record.directory for record in ownerless if record.kind == "session"]
+    sessions = [record.directory for record in ownerless if record.kind in OUTLIVING]
     dead = {record.directory for record in ownerless} - find_inhabited(sessions)
     # begin with another session at each pass, so that all get time
     first = time.monotonic_ns() % max(len(sessions), 1)

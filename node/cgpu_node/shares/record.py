@@ -1,4 +1,4 @@
-"""The host's record of one container or session: its owner, and what it was promised."""
+"""The host's record of a container, session or claim: its owner, and what it was promised."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Literal
 
-    Kind = Literal["container", "session"]
+    Kind = Literal["container", "session", "claim"]
 
 VERSION = 1
+CLAIM: Literal["claim"] = "claim"
+OUTLIVING = ("session", CLAIM)  # kinds that live on in processes which their owner has left
 _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
 # Files of their own, because release 0.1.0 treats a record with an unknown field as damaged.
@@ -38,7 +40,7 @@ class Owner(NamedTuple):
         pid: a process of the host; 0: none.
         start_time: of that process (``liveness.start_time``), because pids are reused.
         runtime_dir: the low-level runtime's directory for a container, which exists as long as
-            that.
+            that; of a claim, its CDI file.
     """
 
     pid: int
@@ -54,17 +56,18 @@ class SessionUser(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One container or session; ``gpus`` in the order of its visible list.
+    """One container or session, or a claim that containers share; ``gpus`` as these see them.
 
     Attributes:
-        id: the container's.
-        kind: which of the two it is.
+        id: the container's; of a claim, its UID.
+        kind: which of these it is.
         owner: who keeps it alive.
         gpus: what it was promised.
         weight: compute weight.
         high_priority: whether it goes first.
         policy: of its first GPU, for people.
-        command: its program and arguments, for people; see ``shorten_command``.
+        command: its program and arguments, for people; see ``shorten_command``. Of a claim, its
+            namespace and name.
         directory: where the record lies.
         version: of the file; another one is another release's, and is not to be written.
     """

@@ -18,6 +18,7 @@ static const struct {
     {"poststop", cgpu_stage_poststop},
     {"prestart", cgpu_stage_prestart},
     {"precreate", cgpu_stage_precreate},
+    {"claim", cgpu_stage_claim},
     {"mount", cgpu_stage_mount},
 };
 

@@ -11,7 +11,10 @@ int cgpu_stage_prestart(int argc, char **argv);
 /* precreate: podman's; the configuration comes on stdin and goes, changed, to stdout. */
 int cgpu_stage_precreate(int argc, char **argv);
 
-/* mount: make the mounts of a plan in a container; started by the Python side of prestart. */
+/* claim --claim UID: give a container that exists what its claim has; its state comes on stdin. */
+int cgpu_stage_claim(int argc, char **argv);
+
+/* mount: make the mounts of a plan in a container; started by the Python side of the two above. */
 int cgpu_stage_mount(int argc, char **argv);
 
 #endif

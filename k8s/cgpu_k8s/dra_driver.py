@@ -1,0 +1,127 @@
+"""``python -m cgpu_k8s.dra_driver``: the DRA driver of the node that it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_env.commandline import Parser
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver import program
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cgpu_k8s.dra.prepare import ClaimPreparer
+
+NAME = "cgpu-dra-driver"
+report = program.make_reporter(NAME, {"failed", "not_registered", "refused"})
+REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
+CDI = Path("/var/run/cdi")
+HOOK = "/usr/local/bin/cgpu-hook"
+_AGAIN = 5.0  # seconds
+
+
+def build_parser() -> Parser:
+    """The command line."""
+    parser = program.build_base_parser(
+        NAME, "Offer this node's GPUs to claims, and prepare claims for their pods."
+    )
+    parser.add_argument(
+        "--node",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME") or socket.gethostname(),
+        help="this node; by default NODE_NAME, else the host's name",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("weighted", "fixed"),
+        default="weighted",
+        help="whether claims get at least what they claim of a GPU's time, by default, or exactly",
+    )
+    for option, path, what in (
+        ("--registry", REGISTRY, "the kubelet's folder in which drivers register"),
+        ("--plugins", PLUGINS, "the kubelet's folder of drivers"),
+        ("--cdi", CDI, "the engine's folder of CDI files that do not outlive a boot"),
+    ):
+        parser.add_argument(
+            option, metavar="DIR", type=Path, default=path, help=f"{what}; {path} by default"
+        )
+    parser.add_argument(
+        "--hook",
+        metavar="FILE",
+        default=HOOK,
+        help=f"cgpu-hook, where the engine finds it; {HOOK} by default",
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
+    parser.add_argument("--driver-dir", metavar="DIR", help="directory of the driver's libraries")
+    return parser
+
+
+def main() -> NoReturn:
+    """Work until stopped."""
+    program.run(NAME, build_parser, serve)
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Publish and prepare until cancelled."""
+    from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
+    from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
+    from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
+    from cgpu_k8s.dra.cdi import HookPlace  # noqa: PLC0415
+    from cgpu_k8s.dra.claims import POLICIES  # noqa: PLC0415
+    from cgpu_k8s.dra.gpus import GpuFacts  # noqa: PLC0415
+    from cgpu_k8s.dra.prepare import ClaimPlace, ClaimPreparer  # noqa: PLC0415
+    from cgpu_k8s.dra.publisher import SlicePublisher  # noqa: PLC0415
+    from cgpu_k8s.kubelet.dra_plugin import DraPlugin  # noqa: PLC0415
+    from cgpu_k8s.kubelet.registration import DriverSockets, Registration  # noqa: PLC0415
+    from cgpu_k8s.names import DRIVER  # noqa: PLC0415
+    from cgpu_k8s.node.driver import Driver  # noqa: PLC0415 (not for --help)
+    from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
+    from cgpu_node.paths import open_state  # noqa: PLC0415
+    from cgpu_node.settings.config import load_config  # noqa: PLC0415
+
+    def find_folder() -> str:
+        return driver_folder(given.driver_dir, load_config())
+
+    cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
+    hook = HookPlace(given.hook, state, given.driver_dir or "")
+    driver = Driver(find_folder)
+    try:
+        async with open_client(cluster) as client:
+            place = ClaimPlace(
+                given.node, given.cdi, hook, given.driver_dir, POLICIES[given.policy]
+            )
+            preparer = ClaimPreparer(place, client)
+            sockets = DriverSockets(given.registry, given.plugins, DRIVER)
+            registration = Registration(sockets, DraPlugin(preparer, report), report)
+            facts = GpuFacts(driver, find_folder)
+            publisher = SlicePublisher(client, given.node, facts.observe, report)
+            report("serves", {"node": given.node})
+            await run_together(registration.run(), publisher.run(), _recover(preparer))
+    finally:
+        driver.close()
+
+
+async def _recover(preparer: ClaimPreparer) -> None:
+    """Give back what claims had that went while no driver ran."""
+    failure = ""
+    while True:
+        try:
+            gone = await preparer.recover()
+        except (CgpuError, OSError) as error:
+            if str(error) != failure:
+                failure = str(error)
+                report("failed", {"error": f"which claims are gone is not known: {failure}"})
+            await asyncio.sleep(_AGAIN)
+            continue
+        if gone:
+            report("gave_back", {"claims": ",".join(gone)})
+        return
+
+
+if __name__ == "__main__":
+    main()

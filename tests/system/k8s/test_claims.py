@@ -1,0 +1,199 @@
+"""Pods that claim GPUs, on a real kubelet with containerd, cgpu's DRA driver and simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab.cluster.dra_node import DraNode, claim, claiming, consumed, device_class, dra_node
+from lab.containers.enclosure import wait_until
+from lab.kubernetes import scheduler
+from lab.kubernetes.control_plane import control_plane, controllers
+from lab.kubernetes.kubectl import PATIENCE, Kubectl
+from lab.kubernetes.programs import Release, newer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
+
+_OUT_OF_MEMORY = 2
+# Allocates so many MiB each, or all that is free; "hold" keeps them.
+_TAKE = """
+import ctypes, json, signal, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device) == 0
+found = []
+for word in sys.argv[1:]:
+    if word == "hold":
+        continue
+    assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+    size = free.value >> 21 << 21 if word == "all" else int(word) << 20
+    found.append(cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)))
+print(json.dumps({"total": total.value, "statuses": found}), flush=True)
+if sys.argv[-1] == "hold":
+    signal.pause()
+"""
+
+
+class Claiming(Kubectl):
+    """kubectl on the cluster of a node whose GPUs are claimed."""
+
+    node: DraNode
+
+
+@pytest.fixture(scope="module", name="claiming_cluster")
+def _claiming_cluster(
+    tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
+) -> Iterator[Claiming]:
+    """A control plane, the cluster's own scheduler, and a node with two V100."""
+    with (
+        control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
+        controllers(plane, "resourceclaim-controller"),
+        scheduler.of_the_cluster(plane),
+        dra_node(plane, debian_root) as node,
+    ):
+        kubectl = Claiming(node)
+        kubectl.create(device_class())
+        yield kubectl
+
+
+@pytest.fixture(name="kubectl")
+def _kubectl(claiming_cluster: Claiming) -> Iterator[Claiming]:
+    """kubectl, when the node offers its GPUs; pods and claims are deleted afterwards."""
+    kubectl = claiming_cluster
+    kubectl.node.wait_until(
+        lambda: len(kubectl.node.devices()) == 2, "both GPUs are offered", "driver", "kubelet"
+    )
+    yield kubectl
+    kubectl.clear()
+    kubectl("delete", "resourceclaims", "--all", "--wait=true", "--timeout=60s")
+
+
+def test_dra_2_what_is_claimed_is_the_cap_and_the_next_byte_is_refused(kubectl: Claiming) -> None:
+    kubectl.create(claim("part", memory="2500Mi", cores="33"), claiming("one", "part"))
+    [pod] = kubectl.running("one")
+    assert [*kubectl.seen(pod).values()] == [2500]
+    found = take(kubectl, pod, "main", "all", "1")
+    assert found["total"] == 2500 << 20
+    assert found["statuses"] == [0, _OUT_OF_MEMORY]
+    [share] = kubectl.node.shares()
+    assert (share["kind"], share["name"]) == ("claim", "default/part")
+    assert (share["weight"], share["policy"]) == (7, 6)  # 33 is rounded up to 35
+    [amounts] = consumed(kubectl.get("resourceclaim", "part"))
+    assert amounts == {"memory": "2500Mi", "cores": "35", "slots": "1"}
+
+
+def test_dra_1_pods_of_different_sizes_share_a_gpu_beside_one_that_has_all_of_another(
+    kubectl: Claiming,
+) -> None:
+    kubectl.create(claim("small", memory="2500Mi"), claiming("one", "small"))
+    kubectl.running("one")
+    kubectl.create(claim("large", memory="6Gi", cores="60"), claiming("two", "large"))
+    kubectl.running("two")
+    kubectl.create(claim("whole"), claiming("three", "whole"))
+    one, two, three = kubectl.running("one", "two", "three")
+    seen = [kubectl.seen(pod) for pod in (one, two, three)]
+    assert [[*each.values()] for each in seen] == [[2500], [6144], [16160]]
+    assert seen[0].keys() == seen[1].keys()
+    assert seen[0].keys().isdisjoint(seen[2])
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [1, 1, 12]
+
+
+def test_dra_2_containers_and_pods_with_one_claim_share_one_cap(kubectl: Claiming) -> None:
+    kubectl.create(
+        claim("common", memory="2500Mi"),
+        claiming("one", "common", "main", "side"),
+        claiming("two", "common"),
+    )
+    one, two = kubectl.running("one", "two")
+    assert len(kubectl.node.shares()) == 1
+    with holding(kubectl, one, "main", "2000"):
+        for pod, container in ((one, "side"), (two, "main")):
+            assert [*kubectl.seen(pod, container).values()] == [2500]
+            found = take(kubectl, pod, container, "600", "100")
+            assert found["statuses"] == [_OUT_OF_MEMORY, 0]
+    assert take(kubectl, two, "main", "2200")["statuses"] == [0]
+
+
+def test_dra_5_a_pod_that_does_not_fit_waits_and_is_told_why(kubectl: Claiming) -> None:
+    kubectl.create(claim("a"), claiming("one", "a"), claim("b"), claiming("two", "b"))
+    kubectl.running("one", "two")
+    kubectl.create(claim("c", memory="1Gi"), claiming("three", "c"))
+    kubectl.create(claim("d", memory="17Gi"), claiming("four", "d"))
+    for name in ("three", "four"):
+        events = f"--field-selector=involvedObject.name={name},reason=FailedScheduling"
+        wait_until(lambda at=events: kubectl.get("events", at)["items"], "it waits", PATIENCE)
+        [event, *_] = kubectl.get("events", events)["items"]
+        assert "cannot allocate all claims" in event["message"]
+    kubectl("delete", "pod", "one", "--grace-period=1")
+    kubectl("delete", "resourceclaim", "a")
+    [three] = kubectl.running("three")
+    assert [*kubectl.seen(three).values()] == [1024]
+
+
+def test_dra_4_deleted_pods_leave_no_file_and_no_share(kubectl: Claiming) -> None:
+    kubectl.create(claim("a", memory="1Gi"), claiming("one", "a"))
+    kubectl.running("one")
+    node = kubectl.node
+    [name] = node.cdi_files()
+    uid = kubectl.get("resourceclaim", "a")["metadata"]["uid"]
+    assert (name, node.containers()) == (f"gpu.cgpu-claim_{uid}.json", [uid])
+    kubectl("delete", "pod", "one", "--grace-period=1")
+    wait_until(lambda: not node.cdi_files() and not node.containers(), "all is gone", PATIENCE)
+
+
+def test_dra_5_a_claim_of_what_docker_or_cgpu_run_has_is_not_prepared(kubectl: Claiming) -> None:
+    """The scheduler does not know of them: the node's registry does."""
+    node = kubectl.node
+    with node.session("--gpus", "0", "--mem", "15GiB"):
+        kubectl.create(claim("taken", memory="2Gi"), claiming("refused", "taken"))
+        events = "--field-selector=involvedObject.name=refused,type=Warning"
+        wait_until(lambda: kubectl.get("events", events)["items"], "it is refused", PATIENCE)
+        [event, *_] = kubectl.get("events", events)["items"]
+        sentence = "cgpu: claim default/taken: memory: 2048 MiB asked on GPU 0, where 800 of 16160"
+        assert sentence in event["message"]
+        assert node.cdi_files() == []
+    kubectl.running("refused")
+
+
+def test_a_container_without_a_claim_has_no_gpu_and_no_hook(kubectl: Claiming) -> None:
+    item = claiming("one", "a", "main", "side")
+    del item["spec"]["containers"][1]["resources"]
+    kubectl.create(claim("a", memory="1Gi"), item)
+    [pod] = kubectl.running("one")
+    assert [*kubectl.seen(pod).values()] == [1024]
+    assert kubectl.execute(pod, "side", "ls", "/dev").split().count("cgpu") == 0
+    specification = kubectl.node.specification(pod, "side")
+    assert not specification.get("hooks")
+
+
+def take(kubectl: Claiming, pod: Any, container: str, *sizes: str) -> Any:
+    """What comes of allocations of so many MiB in a container, or of ``all`` that is free."""
+    printed = kubectl.execute(pod, container, "python3", "-c", _TAKE, *sizes)
+    [line] = [each for each in printed.splitlines() if each.startswith("{")]
+    return json.loads(line)  # beside what cgpu says of a refusal
+
+
+@contextmanager
+def holding(kubectl: Claiming, pod: Any, container: str, size: str) -> Iterator[None]:
+    """A program in a container that holds so many MiB until the end of the block."""
+    node = kubectl.node
+    words = ("python3", "-uc", _TAKE, size, "hold")
+    process = node.installed.enclosure.start(
+        *node.executing(pod, container, *words, called="holder"), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["statuses"] == [0]
+    yield
+    kubectl.execute(pod, container, "sh", "-c", "kill $(pidof python3)")
+    process.wait(60)

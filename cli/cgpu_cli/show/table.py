@@ -96,7 +96,7 @@ def _format_compute(compute: Compute | None) -> str:
 
 def format_title(use: Use) -> str:
     """Return the name that people use; for a session, its command line without folders."""
-    if use.kind == "container":
+    if use.kind != "session":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 

@@ -53,11 +53,12 @@ class DraPlugin:
     def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
         """Return the methods of the service."""
         methods = {
-            "NodePrepareResources": self._prepare_claims,
-            "NodeUnprepareResources": self._unprepare_claims,
+            f"{api.SERVICE}/NodePrepareResources": self._prepare_claims,
+            f"{api.SERVICE}/NodeUnprepareResources": self._unprepare_claims,
+            f"{api.HEALTH}/NodeWatchResources": _refuse_watch,
         }
         return {
-            f"/{api.SERVICE}/{name}": Handler(act, Cardinality.UNARY_UNARY, bytes, bytes)
+            f"/{name}": Handler(act, Cardinality.UNARY_UNARY, bytes, bytes)
             for name, act in methods.items()
         }
 
@@ -90,6 +91,12 @@ class DraPlugin:
         took = f"{(time.monotonic() - began) * 1000:.1f}"
         self._report(f"{what}d", {**about, "ms": took})
         return found, ""
+
+
+async def _refuse_watch(stream: Stream[bytes, bytes]) -> None:
+    """Refuse in the words of gRPC: without them a kubelet would try again and again."""
+    await stream.recv_message()
+    raise GRPCError(Status.UNIMPLEMENTED, "the driver does not report the health of devices")
 
 
 async def _read_claims(stream: Stream[bytes, bytes]) -> list[AskedClaim]:

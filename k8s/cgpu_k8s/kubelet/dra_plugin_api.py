@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REGISTRATION = "pluginregistration.Registration"  # whose package has no version in its name
+HEALTH = "v1alpha1.DRAResourceHealth"
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _TYPE, _VERSION = "DRAPlugin", "v1.DRAPlugin"
 # Fields of PluginInfo, and of RegistrationStatus.

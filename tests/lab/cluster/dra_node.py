@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.containers import newer_containerd
 from lab.containers.enclosure import wait_until
+from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import NODE, V100, KubeletNode, pod_image, python
 from lab.machine.cri import CONTAINERD, IMAGE, write_configuration
 from lab.machine.installed import Installed
@@ -67,6 +68,15 @@ class DraNode(KubeletNode):
         where = f"/run/cri/io.containerd.runtime.v2.task/k8s.io/{identity}/config.json"
         return json.loads(self.run("cat", where))
 
+    def reboot(self) -> None:
+        """Start the machine anew, with the driver in place of an agent."""
+        self.installed.reboot()
+        for process in self._running.values():
+            process.wait(60)
+        self.start_containerd()
+        self.start_kubelet()
+        self.start_driver()
+
     def log(self, name: str) -> str:
         """What a program has written."""
         return (self.installed.base / f"{name}.log").read_text(errors="replace")
@@ -98,6 +108,17 @@ def dra_node(plane: ControlPlane, root: Path, *gpus: str, cdi: bool = True) -> I
         yield node
     finally:
         installed.enclosure.stop()
+
+
+class Claiming(Kubectl):
+    """kubectl on the cluster of a node whose GPUs are claimed."""
+
+    node: DraNode
+
+    def await_devices(self) -> None:
+        """Return when the node offers its two GPUs."""
+        offered = lambda: len(self.node.devices()) == 2  # noqa: E731
+        self.node.wait_until(offered, "both GPUs are offered", "driver", "kubelet")
 
 
 def device_class(name: str = DRIVER) -> Json:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-collect_ignore = only_with_a_newer(
-    "test_policies.py", "test_newer_pods.py", "test_helm.py", "test_claims.py"
-)
+collect_ignore = only_with_a_newer("test_policies.py", "test_newer_pods.py", "test_helm.py")
 
 
 @pytest.fixture(scope="module", name="core_mem_cluster")

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab.cluster.dra_node import DraNode, claim, claiming, consumed, device_class, dra_node
+from lab.cluster.dra_node import Claiming, claim, claiming, consumed
 from lab.containers.enclosure import wait_until
-from lab.kubernetes import scheduler
-from lab.kubernetes.control_plane import control_plane, controllers
-from lab.kubernetes.kubectl import PATIENCE, Kubectl
-from lab.kubernetes.programs import Release, newer
+from lab.kubernetes.kubectl import PATIENCE
+from lab.kubernetes.programs import newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
@@ -43,40 +40,6 @@ print(json.dumps({"total": total.value, "statuses": found}), flush=True)
 if sys.argv[-1] == "hold":
     signal.pause()
 """
-
-
-class Claiming(Kubectl):
-    """kubectl on the cluster of a node whose GPUs are claimed."""
-
-    node: DraNode
-
-
-@pytest.fixture(scope="module", name="claiming_cluster")
-def _claiming_cluster(
-    tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
-) -> Iterator[Claiming]:
-    """A control plane, the cluster's own scheduler, and a node with two V100."""
-    with (
-        control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, "resourceclaim-controller"),
-        scheduler.of_the_cluster(plane),
-        dra_node(plane, debian_root) as node,
-    ):
-        kubectl = Claiming(node)
-        kubectl.create(device_class())
-        yield kubectl
-
-
-@pytest.fixture(name="kubectl")
-def _kubectl(claiming_cluster: Claiming) -> Iterator[Claiming]:
-    """kubectl, when the node offers its GPUs; pods and claims are deleted afterwards."""
-    kubectl = claiming_cluster
-    kubectl.node.wait_until(
-        lambda: len(kubectl.node.devices()) == 2, "both GPUs are offered", "driver", "kubelet"
-    )
-    yield kubectl
-    kubectl.clear()
-    kubectl("delete", "resourceclaims", "--all", "--wait=true", "--timeout=60s")
 
 
 def test_dra_2_what_is_claimed_is_the_cap_and_the_next_byte_is_refused(kubectl: Claiming) -> None:

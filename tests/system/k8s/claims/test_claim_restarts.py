@@ -1,0 +1,89 @@
+"""Pods with claims while the driver, the kubelet or the whole machine is down. DRA-5."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.cluster.dra_node import Claiming, claim, claiming
+from lab.containers.enclosure import wait_until
+from lab.kubernetes.kubectl import PATIENCE
+from lab.kubernetes.programs import newer
+
+if TYPE_CHECKING:
+    from lab.kubernetes.kubectl import Json
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
+
+RESTARTS = int(os.environ.get("CGPU_KUBELET_RESTARTS", "3"))
+
+
+def identities(pods: list[Json]) -> list[str]:
+    """The containers of the pods."""
+    return [each["containerID"] for pod in pods for each in pod["status"]["containerStatuses"]]
+
+
+@pytest.mark.timeout(300 + 60 * RESTARTS)
+def test_dra_5_running_pods_notice_nothing_of_a_driver_or_kubelet_that_is_killed(
+    kubectl: Claiming,
+) -> None:
+    node = kubectl.node
+    kubectl.create(
+        claim("a", memory="2500Mi", cores="30"),
+        claiming("one", "a", "main", "side"),
+        claim("b", memory="6Gi"),
+        claiming("two", "b"),
+    )
+    before = identities(kubectl.running("one", "two"))
+    held, files = sorted(node.containers()), node.cdi_files()
+    for number in range(RESTARTS):
+        programs = (("driver",), ("kubelet",), ("driver", "kubelet"))[number % 3]
+        node.stop(*programs)
+        kubectl.create(claim(f"late-{number}", memory="1Gi"))
+        kubectl.create(claiming(f"late-{number}", f"late-{number}"))
+        if "kubelet" in programs:
+            node.start_kubelet()
+        if "driver" in programs:
+            node.start_driver()
+        [late] = kubectl.running(f"late-{number}")
+        assert [*kubectl.seen(late).values()] == [1024], number
+        pods = [*kubectl.pods("one", "two").values()]
+        assert identities(pods) == before, number
+        kubectl("delete", "pod", f"late-{number}", "--grace-period=1")
+        wait_until(lambda: node.cdi_files() == files, "its file is gone", PATIENCE)
+        assert sorted(node.containers()) == held, number
+    assert [*kubectl.seen(pods[0], "side").values()] == [2500]
+
+
+def test_dra_5_what_was_deleted_while_no_driver_ran_leaves_nothing(kubectl: Claiming) -> None:
+    node = kubectl.node
+    kubectl.create(claim("a", memory="2500Mi"), claiming("one", "a"))
+    kubectl.running("one")
+    node.stop("driver")
+    kubectl("delete", "pod", "one", "--grace-period=0", "--force")
+    kubectl("delete", "resourceclaim", "a", "--wait=false")
+    node.start_driver()
+    wait_until(lambda: not node.cdi_files() and not node.containers(), "all is gone", PATIENCE)
+
+
+def test_dra_5_pods_that_come_back_after_a_reboot_have_what_they_had(kubectl: Claiming) -> None:
+    kubectl.create(
+        claim("a", memory="2500Mi", cores="30"),
+        claiming("one", "a", "main", "side", restartPolicy="Always"),
+        claim("b"),
+        claiming("two", "b", restartPolicy="Always"),
+    )
+    before = identities(kubectl.running("one", "two"))
+    seen = [kubectl.seen(pod) for pod in kubectl.running("one", "two")]
+    kubectl.node.reboot()
+    wait_until(
+        lambda: not {*before} & {*identities(kubectl.running("one", "two"))},
+        "the pods' containers are new",
+        PATIENCE,
+    )
+    pods = kubectl.running("one", "two")
+    assert [kubectl.seen(pod) for pod in pods] == seen
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [1, 6]
+    kubectl.await_devices()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -57,7 +58,11 @@ def build_parser() -> Parser:
         help=f"cgpu-hook, where the engine finds it; {HOOK} by default",
     )
     parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
-    parser.add_argument("--driver-dir", metavar="DIR", help="directory of the driver's libraries")
+    parser.add_argument(
+        "--driver-dir",
+        metavar="DIR",
+        help="directory of the driver's libraries, where the node has it elsewhere than we",
+    )
     return parser
 
 
@@ -88,17 +93,17 @@ async def serve(given: argparse.Namespace) -> None:
         return driver_folder(given.driver_dir, load_config())
 
     cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
-    hook = HookPlace(given.hook, state, given.driver_dir or "")
+    hook = HookPlace(given.hook, state)
     driver = Driver(find_folder)
     try:
         async with open_client(cluster) as client:
             place = ClaimPlace(
                 given.node, given.cdi, hook, given.driver_dir, POLICIES[given.policy]
             )
-            preparer = ClaimPreparer(place, client)
+            facts = GpuFacts(driver, find_folder)
+            preparer = ClaimPreparer(place, client, facts)
             sockets = DriverSockets(given.registry, given.plugins, DRIVER)
             registration = Registration(sockets, DraPlugin(preparer, report), report)
-            facts = GpuFacts(driver, find_folder)
             publisher = SlicePublisher(client, given.node, facts.observe, report)
             report("serves", {"node": given.node})
             await run_together(registration.run(), publisher.run(), _recover(preparer))
@@ -108,6 +113,8 @@ async def serve(given: argparse.Namespace) -> None:
 
 async def _recover(preparer: ClaimPreparer) -> None:
     """Give back what claims had that went while no driver ran."""
+    with contextlib.suppress(CgpuError):  # the first claim's refusal says what is wrong
+        await preparer.warm()
     failure = ""
     while True:
         try:

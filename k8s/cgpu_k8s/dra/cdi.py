@@ -30,12 +30,10 @@ class HookPlace(NamedTuple):
     Attributes:
         program: the path of ``cgpu-hook``.
         state_dir: the state directory.
-        driver_dir: the directory of the driver's libraries; "": as configured, else searched.
     """
 
     program: str
     state_dir: str
-    driver_dir: str = ""
 
 
 def device_id(uid: str) -> str:
@@ -64,8 +62,6 @@ def write_specification(uid: str, nodes: Iterable[DeviceNode], hook: HookPlace) 
         hook: what prepares a container for the claim.
     """
     arguments = ["cgpu-hook", "claim", "--claim", uid, "--state-dir", hook.state_dir]
-    if hook.driver_dir:
-        arguments += ["--driver-dir", hook.driver_dir]
     start = {
         "hookName": "createRuntime",
         "path": hook.program,

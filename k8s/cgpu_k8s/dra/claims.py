@@ -144,7 +144,7 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
     if gpu is None:
         raise CgpuError(f"{claim}: this node has no {device} any more: delete the pod")
     if gpu.lost:
-        raise GpuLostError(f"{claim}: {device} ({gpu.uuid}) does not answer: {gpu.lost}")
+        raise GpuLostError(f"{claim}: {device} does not answer: {gpu.lost}")
     written = get_strings(result, "consumedCapacity").get(CLAIM_MEMORY)
     if written is None:
         raise CgpuError(

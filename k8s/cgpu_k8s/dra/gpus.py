@@ -27,11 +27,16 @@ class GpuFacts:
         driver: of the node's GPUs.
         folder: finds the directory of the driver's libraries; it may raise CgpuError.
         devices: the kernel's folder of PCI devices.
+
+    Attributes:
+        answering: UUIDs of the GPUs that answered when they were observed last; None: they were
+            not observed yet.
     """
 
     def __init__(self, driver: Driver, folder: Callable[[], str], devices: str = _PCI) -> None:
         self._driver, self._folder, self._devices = driver, folder, devices
         self._known: Mapping[str, Mapping[str, str]] = {}
+        self.answering: frozenset[str] | None = None
 
     async def observe(self) -> list[SliceGpu] | None:
         """Return the GPUs that answer; None while the driver starts.
@@ -45,7 +50,8 @@ class GpuFacts:
         seen = [gpu for gpu in found if not gpu.lost]
         if len(seen) < len(found):
             self._driver.close()  # only a new session of the driver sees a GPU that is back
-        if {gpu.uuid for gpu in seen} != self._known.keys():
+        self.answering = frozenset(gpu.uuid for gpu in seen)
+        if self.answering != self._known.keys():
             self._known = await asyncio.to_thread(read_attributes, self._folder())
         return [
             SliceGpu(gpu.index, gpu.uuid, gpu.name, gpu.mib, known, *self._find_place(known))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cgpu_env.request import GpuShare, Request
     from cgpu_k8s.apiserver.client import Client, Json
     from cgpu_k8s.dra.claims import ClaimGrant
+    from cgpu_k8s.dra.gpus import GpuFacts
     from cgpu_k8s.kubelet.dra_plugin_api import AskedClaim
     from cgpu_node.facts.node import DeviceNode, Node
     from cgpu_node.shares.record import Record
@@ -44,7 +45,8 @@ class ClaimPlace(NamedTuple):
         node: this node's name.
         folder: of CDI specifications.
         hook: what CDI files start.
-        driver_dir: the directory of the driver's libraries, as we see it; None: it is searched.
+        driver_dir: the directory of the driver's libraries, if we see it elsewhere than the node
+            does; None: it is searched.
         policy: under which claims share GPUs.
     """
 
@@ -61,12 +63,23 @@ class ClaimPreparer:
     Args:
         place: where.
         client: of the API server.
+        gpus: knows which GPUs answer.
     """
 
-    def __init__(self, place: ClaimPlace, client: Client) -> None:
-        self._place, self._client = place, client
+    def __init__(self, place: ClaimPlace, client: Client, gpus: GpuFacts) -> None:
+        self._place, self._client, self._gpus = place, client, gpus
+        self._node: Node | None = None
         self._registry = Registry(place.hook.state_dir)
         self._lock = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """Learn the facts about the node, so that the first claim need not wait for them.
+
+        Raises:
+            CgpuError: the driver does not answer.
+        """
+        async with self._lock:
+            await asyncio.to_thread(self._load_node, refresh=False)
 
     async def prepare(self, claim: AskedClaim) -> list[PreparedDevice]:
         """Hold what the claim has here, or return what is held.
@@ -117,10 +130,12 @@ class ClaimPreparer:
         place = self._place
 
         def read(*, refresh: bool) -> tuple[Node, ClaimGrant]:
-            node = load_node(place.hook.state_dir, place.driver_dir, refresh=refresh)
+            node = self._load_node(refresh=refresh)
             return node, read_grant(claim, item, place.node, node.gpus, place.policy)
 
         node, grant = refresh_if_lost(read)
+        if not {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
+            node, grant = read(refresh=True)  # not seen yet, or lost since it was allocated
         nodes = [*_list_characters(node, grant.request)]
         path = place.folder / cdi.file_name(claim.uid)
         content = cdi.write_specification(claim.uid, nodes, place.hook)
@@ -139,6 +154,18 @@ class ClaimPreparer:
             PreparedDevice(each.request, each.pool, each.device, name, each.share_id)
             for each in grant.devices
         ]
+
+    def _load_node(self, *, refresh: bool) -> Node:
+        """Return the facts about the node; only those of a driver at its usual path are kept."""
+        if self._node is None or refresh:
+            place = self._place
+            self._node = load_node(
+                place.hook.state_dir,
+                place.driver_dir,
+                refresh=refresh,
+                keep=place.driver_dir is None,
+            )
+        return self._node
 
     def _admit(self, grant: ClaimGrant, node: Node, path: Path) -> None:
         claim = grant.claim

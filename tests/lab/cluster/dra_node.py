@@ -6,8 +6,11 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from lab.containers import newer_containerd
 from lab.containers.enclosure import wait_until
+from lab.kubernetes.control_plane import DRA_DRIVER
 from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import NODE, V100, KubeletNode, pod_image, python
 from lab.machine.cri import CONTAINERD, IMAGE, write_configuration
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MODE, DRIVER = "dra", "gpu.cgpu"
+ENABLED = "--set=dra.enabled=true"
 _CDI = "/var/run/cdi"
 
 
@@ -38,11 +42,12 @@ class DraNode(KubeletNode):
         )
 
     def start_driver(self, *words: str) -> None:
-        """Start the DRA driver, which needs a kubelet's folders only."""
+        """Start the DRA driver with the account that the chart has made for it."""
         kubelet = self.installed.base / "kubelet"
+        self._token = self._token or self.plane.agents_token(NODE, DRA_DRIVER)
         options = [
             f"--node={NODE}",
-            f"--kubeconfig={self.plane.kubeconfig()}",
+            f"--kubeconfig={self.plane.kubeconfig(DRA_DRIVER, token=self._token)}",
             f"--registry={kubelet / 'plugins_registry'}",
             f"--plugins={kubelet / 'plugins'}",
             f"--hook={HOOK}",
@@ -95,7 +100,7 @@ class DraNode(KubeletNode):
 
 @contextlib.contextmanager
 def dra_node(plane: ControlPlane, root: Path, *gpus: str, cdi: bool = True) -> Iterator[DraNode]:
-    """A node of the cluster, with an image of ``root``; its driver runs."""
+    """A node of the cluster, with an image of ``root``; the block starts its driver."""
     installed = Installed("dra", *(gpus or (V100, V100)))
     try:
         node = DraNode(installed, plane)
@@ -104,7 +109,6 @@ def dra_node(plane: ControlPlane, root: Path, *gpus: str, cdi: bool = True) -> I
         node.start_containerd()
         node.load(pod_image(installed, root))
         node.start_kubelet()
-        node.start_driver()
         yield node
     finally:
         installed.enclosure.stop()
@@ -115,20 +119,20 @@ class Claiming(Kubectl):
 
     node: DraNode
 
+    def install(self) -> None:
+        """Apply what the chart has for claims; nobody here makes its pods."""
+        objects = [each for each in self.node.plane.chart(ENABLED) if _is_of_driver(each)]
+        self("apply", "--filename=-", given=yaml.safe_dump_all(objects))
+
     def await_devices(self) -> None:
         """Return when the node offers its two GPUs."""
         offered = lambda: len(self.node.devices()) == 2  # noqa: E731
         self.node.wait_until(offered, "both GPUs are offered", "driver", "kubelet")
 
 
-def device_class(name: str = DRIVER) -> Json:
-    """The class of our devices."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
-    }
+def _is_of_driver(item: Json) -> bool:
+    labels = item["metadata"].get("labels", {})
+    return bool(labels.get("app.kubernetes.io/component") == "dra-driver")
 
 
 def claim(name: str, **capacity: str) -> Json:

@@ -67,6 +67,10 @@ def test_dra_5_a_gpu_that_is_lost_is_not_offered(served: ClaimLab) -> None:
     wait_until(lambda: served.devices() == ["gpu-0"], "the other one is offered")
     [item] = served.slices()
     assert item["spec"]["pool"]["generation"] == 2
+    item = served.claim(result(1))
+    error = served.prepare(item)[item["metadata"]["uid"]].error
+    assert "claim default/train: gpu-1 does not answer: GPU is lost" in error
+    assert (served.held(), served.files()) == ([], [])
     lose(served.driver, 1, 0)
     wait_until(lambda: served.devices() == ["gpu-0", "gpu-1"], "it is back")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.cluster.dra_node import Claiming, device_class, dra_node
+from lab.cluster.dra_node import Claiming, dra_node
 from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane, controllers
 from lab.kubernetes.programs import Release, only_with_a_newer
@@ -30,7 +30,8 @@ def _claiming_cluster(
         dra_node(plane, debian_root) as node,
     ):
         kubectl = Claiming(node)
-        kubectl.create(device_class())
+        kubectl.install()
+        node.start_driver()
         yield kubectl
 
 

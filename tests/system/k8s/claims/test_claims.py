@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab.cluster.dra_node import Claiming, claim, claiming, consumed
+from lab.cluster.dra_node import ENABLED, Claiming, claim, claiming, consumed
 from lab.containers.enclosure import wait_until
+from lab.kubernetes import chart
+from lab.kubernetes.control_plane import DRA_DRIVER
 from lab.kubernetes.kubectl import PATIENCE
 from lab.kubernetes.programs import newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
 _OUT_OF_MEMORY = 2
+_WITHOUT_DEVICES = '[{"op": "replace", "path": "/spec/devices", "value": []}]'
 # Allocates so many MiB each, or all that is free; "hold" keeps them.
 _TAKE = """
 import ctypes, json, signal, sys
@@ -138,6 +142,59 @@ def test_a_container_without_a_claim_has_no_gpu_and_no_hook(kubectl: Claiming) -
     assert kubectl.execute(pod, "side", "ls", "/dev").split().count("cgpu") == 0
     specification = kubectl.node.specification(pod, "side")
     assert not specification.get("hooks")
+
+
+def test_dra_9_the_chart_grants_the_driver_what_it_calls_and_no_more(kubectl: Claiming) -> None:
+    """What the driver of this file has called; and a slice of its own that is there no more."""
+    node = kubectl.node
+    kubectl.create(claim("a", memory="1Gi"), claiming("one", "a"))
+    kubectl.running("one")
+    kubectl("delete", "resourceslices", "--all")
+    kubectl.await_devices()
+    kubectl("patch", "resourceslice", "gpu-a-gpu.cgpu", "--type=json", "--patch", _WITHOUT_DEVICES)
+    kubectl.await_devices()
+    calls = {each._replace(namespace="") for each in node.plane.calls(DRA_DRIVER)}
+    assert calls == node.plane.granted("cgpu-dra-driver", ENABLED)
+
+
+def test_dra_9_a_drivers_token_writes_its_own_nodes_slice_alone(kubectl: Claiming) -> None:
+    plane = kubectl.node.plane
+    config = plane.kubeconfig(DRA_DRIVER, token=plane.agents_token("gpu-b", DRA_DRIVER))
+    [own] = kubectl.get("resourceslices")["items"]
+    theirs = {**own, "metadata": {"name": "gpu-b-gpu.cgpu"}}
+    theirs["spec"] = {
+        **own["spec"],
+        "nodeName": "gpu-b",
+        "pool": {**own["spec"]["pool"], "name": "b"},
+    }
+    other = {
+        **theirs,
+        "metadata": {"name": "other"},
+        "spec": {**theirs["spec"], "driver": "other.x"},
+    }
+    try:
+        assert "expected nodeName gpu-b" in sent(kubectl, "replace", own, config)
+        assert "expected the driver gpu.cgpu" in sent(kubectl, "create", other, config)
+        assert sent(kubectl, "create", theirs, config) == ""
+    finally:
+        kubectl("delete", "resourceslices/gpu-b-gpu.cgpu", "--ignore-not-found")
+    for path in ("pods", "secrets", "namespaces/default/pods", "namespaces/default/resourceclaims"):
+        with pytest.raises(AssertionError, match="Forbidden"):
+            kubectl_as(kubectl, config, "get", f"--raw=/api/v1/{path}")
+
+
+def sent(kubectl: Claiming, verb: str, item: Any, config: Path) -> str:
+    """The words with which the API server refuses what a user does; "": it does not."""
+    try:
+        kubectl_as(kubectl, config, verb, "--filename=-", given=json.dumps(item))
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def kubectl_as(kubectl: Claiming, config: Path, *words: str, given: str = "") -> str:
+    where = kubectl.node.plane.folder
+    return chart.done("kubectl", *words, f"--kubeconfig={config}", home=where, given=given)
 
 
 def take(kubectl: Claiming, pod: Any, container: str, *sizes: str) -> Any:

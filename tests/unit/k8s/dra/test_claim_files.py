@@ -12,7 +12,7 @@ from lab.cluster.claims import UID
 
 pytestmark = pytest.mark.unit
 
-HOOK = cdi.HookPlace("/usr/local/bin/cgpu-hook", "/run/cgpu", "/driver")
+HOOK = cdi.HookPlace("/usr/local/bin/cgpu-hook", "/run/cgpu")
 
 
 def test_the_hook_has_the_claim_from_its_arguments_and_no_variable_has_it() -> None:
@@ -27,16 +27,12 @@ def test_the_hook_has_the_claim_from_its_arguments_and_no_variable_has_it() -> N
     assert edits["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     [hook] = edits["hooks"]
     assert (hook["hookName"], hook["path"]) == ("createRuntime", "/usr/local/bin/cgpu-hook")
-    assert hook["args"] == [
-        "cgpu-hook", "claim", "--claim", UID, "--state-dir", "/run/cgpu", "--driver-dir", "/driver",
-    ]  # fmt: skip
+    assert hook["args"] == ["cgpu-hook", "claim", "--claim", UID, "--state-dir", "/run/cgpu"]
 
 
-def test_without_devices_and_driver_there_are_none_in_the_file() -> None:
-    content = json.loads(cdi.write_specification(UID, [], HOOK._replace(driver_dir="")))
-    edits = content["devices"][0]["containerEdits"]
-    assert "deviceNodes" not in edits
-    assert "--driver-dir" not in edits["hooks"][0]["args"]
+def test_of_a_simulated_gpu_there_is_no_device_in_the_file() -> None:
+    content = json.loads(cdi.write_specification(UID, [], HOOK))
+    assert "deviceNodes" not in content["devices"][0]["containerEdits"]
 
 
 def test_a_file_is_found_again_by_its_name_and_others_are_left_alone() -> None:

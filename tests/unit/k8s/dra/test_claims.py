@@ -100,7 +100,7 @@ def test_dra_2_under_fixed_a_claim_needs_cores() -> None:
 
 def test_dra_5_a_gpu_that_was_lost_since_the_allocation_is_named() -> None:
     gpus = [GPUS[0]._replace(lost="it fell off the bus; reboot"), GPUS[1]]
-    with pytest.raises(GpuLostError, match=r"gpu-0 .*does not answer: it fell off the bus; reboot"):
+    with pytest.raises(GpuLostError, match=r"gpu-0 does not answer: it fell off the bus; reboot"):
         read_grant(CLAIM, allocated(result()), NODE, gpus, WEIGHTED_FAIR)
 
 

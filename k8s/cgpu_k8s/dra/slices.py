@@ -86,7 +86,8 @@ def plan_slice(
     about: dict[str, Any] = {"name": slice_name(node.name), "ownerReferences": [owner]}
     generation = 1
     if current is not None:
-        spec, metadata = get_member(current, "spec", dict), get_member(current, "metadata", dict)
+        metadata = get_member(current, "metadata", dict)
+        spec = {"devices": [], **get_member(current, "spec", dict)}  # an empty list is not stored
         owners = [each.get("uid") for each in get_member(metadata, "ownerReferences", list)]
         if owners == [node.uid] and {name: spec.get(name) for name in wanted} == wanted:
             return None

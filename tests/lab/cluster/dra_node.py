@@ -94,7 +94,9 @@ class DraNode(KubeletNode):
         """The devices that the node offers."""
         path = "/apis/resource.k8s.io/v1/resourceslices"
         return [
-            device for each in self.plane.read(path)["items"] for device in each["spec"]["devices"]
+            device
+            for each in self.plane.read(path)["items"]
+            for device in each["spec"].get("devices", [])
         ]
 
 

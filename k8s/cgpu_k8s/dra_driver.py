@@ -7,17 +7,20 @@ import contextlib
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from cgpu_env.commandline import Parser
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver import program
+from cgpu_k8s.apiserver.resources import NODES
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.dra.prepare import ClaimPreparer
 
+T = TypeVar("T")
 NAME = "cgpu-dra-driver"
 report = program.make_reporter(NAME, {"failed", "not_registered", "refused"})
 REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
@@ -57,6 +60,11 @@ def build_parser() -> Parser:
         default=HOOK,
         help=f"cgpu-hook, where the engine finds it; {HOOK} by default",
     )
+    parser.add_argument(
+        "--engine",
+        metavar="SOCKET",
+        help="where the kubelet's container engine listens; by default at its usual place",
+    )
     parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
     parser.add_argument(
         "--driver-dir",
@@ -81,6 +89,8 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.dra.gpus import GpuFacts  # noqa: PLC0415
     from cgpu_k8s.dra.prepare import ClaimPlace, ClaimPreparer  # noqa: PLC0415
     from cgpu_k8s.dra.publisher import SlicePublisher  # noqa: PLC0415
+    from cgpu_k8s.kubelet import cdi_support  # noqa: PLC0415
+    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
     from cgpu_k8s.kubelet.dra_plugin import DraPlugin  # noqa: PLC0415
     from cgpu_k8s.kubelet.registration import DriverSockets, Registration  # noqa: PLC0415
     from cgpu_k8s.names import DRIVER  # noqa: PLC0415
@@ -100,7 +110,13 @@ async def serve(given: argparse.Namespace) -> None:
             place = ClaimPlace(
                 given.node, given.cdi, hook, given.driver_dir, POLICIES[given.policy]
             )
-            facts = GpuFacts(driver, find_folder)
+            item = await _insist(lambda: client.get(NODES.path(given.node)))
+            engine = ContainerRuntime(
+                given.engine,
+                lambda name, config, _: cdi_support.find_problem(name, config, str(given.cdi)),
+                cdi_support.UNKNOWN,
+            )
+            facts = GpuFacts(driver, lambda: engine.find_problem(item), find_folder)
             preparer = ClaimPreparer(place, client, facts)
             sockets = DriverSockets(given.registry, given.plugins, DRIVER)
             registration = Registration(sockets, DraPlugin(preparer, report), report)
@@ -115,19 +131,22 @@ async def _recover(preparer: ClaimPreparer) -> None:
     """Give back what claims had that went while no driver ran."""
     with contextlib.suppress(CgpuError):  # the first claim's refusal says what is wrong
         await preparer.warm()
+    gone = await _insist(preparer.recover)
+    if gone:
+        report("gave_back", {"claims": ",".join(gone)})
+
+
+async def _insist(act: Callable[[], Awaitable[T]]) -> T:
+    """Do it again and again until it succeeds; report an error when it is another one."""
     failure = ""
     while True:
         try:
-            gone = await preparer.recover()
+            return await act()
         except (CgpuError, OSError) as error:
             if str(error) != failure:
                 failure = str(error)
-                report("failed", {"error": f"which claims are gone is not known: {failure}"})
-            await asyncio.sleep(_AGAIN)
-            continue
-        if gone:
-            report("gave_back", {"claims": ",".join(gone)})
-        return
+                report("failed", {"error": failure})
+        await asyncio.sleep(_AGAIN)
 
 
 if __name__ == "__main__":

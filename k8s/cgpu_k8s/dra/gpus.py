@@ -8,11 +8,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cgpu_env.errors import CgpuError
 from cgpu_k8s.dra.slices import SliceGpu
 from cgpu_node.facts.discovery import read_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from cgpu_k8s.node.driver import Driver
 
@@ -25,6 +26,7 @@ class GpuFacts:
 
     Args:
         driver: of the node's GPUs.
+        find_barrier: finds what keeps GPUs from containers; "": nothing.
         folder: finds the directory of the driver's libraries; it may raise CgpuError.
         devices: the kernel's folder of PCI devices.
 
@@ -33,8 +35,15 @@ class GpuFacts:
             not observed yet.
     """
 
-    def __init__(self, driver: Driver, folder: Callable[[], str], devices: str = _PCI) -> None:
-        self._driver, self._folder, self._devices = driver, folder, devices
+    def __init__(
+        self,
+        driver: Driver,
+        find_barrier: Callable[[], Awaitable[str]],
+        folder: Callable[[], str],
+        devices: str = _PCI,
+    ) -> None:
+        self._driver, self._find_barrier = driver, find_barrier
+        self._folder, self._devices = folder, devices
         self._known: Mapping[str, Mapping[str, str]] = {}
         self.answering: frozenset[str] | None = None
 
@@ -42,8 +51,9 @@ class GpuFacts:
         """Return the GPUs that answer; None while the driver starts.
 
         Raises:
-            CgpuError: the driver does not answer.
+            CgpuError: the driver does not answer, or containers would not get GPUs.
         """
+        await self.check_barrier()
         found = await self._driver.list_gpus()
         if found is None:
             return None
@@ -58,6 +68,16 @@ class GpuFacts:
             for gpu in seen
             if (known := self._known.get(gpu.uuid)) is not None
         ]
+
+    async def check_barrier(self) -> None:
+        """Refuse if something keeps GPUs from containers.
+
+        Raises:
+            CgpuError: a sentence says what.
+        """
+        barrier = await self._find_barrier()
+        if barrier:
+            raise CgpuError(barrier)
 
     def _find_place(self, known: Mapping[str, str]) -> tuple[str, int | None]:
         """Return the root of a GPU's PCIe bus, and the NUMA node that it is at."""

@@ -88,6 +88,7 @@ class ClaimPreparer:
             CgpuError, OSError: it cannot be given; then nothing of it is left.
         """
         name = ClaimName(*claim)
+        await self._gpus.check_barrier()
         item = await self._read_claim(name)
         async with self._lock:
             return await asyncio.to_thread(self._hold, name, item)

@@ -15,7 +15,7 @@ from cgpu_node.shares.registry import Registry
 from lab.cluster.claims import DRIVER, NODE, allocated
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import Gpu, make_machine
-from lab.kubernetes.agents import asked
+from lab.kubernetes.agents import FakeEngine, asked
 from lab.kubernetes.device_plugins import field, fields
 from lab.kubernetes.objects import node
 from lab.kubernetes.programs import running
@@ -47,13 +47,16 @@ class Answer(NamedTuple):
 class ClaimLab:
     """A node: its driver, its kubelet's folders, its object, and its claims."""
 
-    def __init__(self, fake: FakeServer, folder: Path) -> None:
-        self.fake, self.folder = fake, folder
+    def __init__(self, fake: FakeServer, engine: FakeEngine, folder: Path) -> None:
+        self.fake, self.engine, self.folder = fake, engine, folder
+        engine.more = {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", str(folder / "cdi")]}
         self.driver = make_machine(folder / "driver", V100)
         self.state, self.cdi = folder / "state", folder / "cdi"
         self.registry, self.plugins = folder / "registry", folder / "plugins"
         self.log = folder / "log"
-        asked(fake, "POST", NODES.path(), node(NODE))
+        item = node(NODE)
+        item["status"]["nodeInfo"] = {"containerRuntimeVersion": "containerd://1.7.24"}
+        asked(fake, "POST", NODES.path(), item)
 
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -66,6 +69,7 @@ class ClaimLab:
             "plugins": self.plugins,
             "cdi": self.cdi,
             "hook": HOOK,
+            "engine": self.engine.socket,
             "state-dir": self.state,
             "driver-dir": self.driver,
         }

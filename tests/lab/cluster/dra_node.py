@@ -51,6 +51,7 @@ class DraNode(KubeletNode):
             f"--registry={kubelet / 'plugins_registry'}",
             f"--plugins={kubelet / 'plugins'}",
             f"--hook={HOOK}",
+            f"--engine={self._socket}",
             *words,
         ]
         self._start("driver", *python(), "-m", "cgpu_k8s.dra_driver", *options)

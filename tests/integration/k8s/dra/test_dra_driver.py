@@ -16,6 +16,7 @@ from cgpu_sim import lose
 from lab.cluster.claim_lab import HOOK, V100, ClaimLab
 from lab.cluster.claims import MIB, NODE, result
 from lab.containers.enclosure import wait_until
+from lab.kubernetes.agents import fake_engine
 from lab.kubernetes.device_plugins import field, fields
 from lab.kubernetes.faults import Fault
 from lab.worlds.registry import admit, ask, myself
@@ -30,8 +31,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def lab(fake: FakeServer, tmp_path: Path) -> ClaimLab:
-    return ClaimLab(fake, tmp_path)
+def lab(fake: FakeServer, tmp_path: Path) -> Iterator[ClaimLab]:
+    with fake_engine(tmp_path / "engine") as engine:
+        yield ClaimLab(fake, engine, tmp_path)
 
 
 @pytest.fixture
@@ -73,6 +75,18 @@ def test_dra_5_a_gpu_that_is_lost_is_not_offered(served: ClaimLab) -> None:
     assert (served.held(), served.files()) == ([], [])
     lose(served.driver, 1, 0)
     wait_until(lambda: served.devices() == ["gpu-0", "gpu-1"], "it is back")
+
+
+def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: ClaimLab) -> None:
+    """Containers would start without their GPUs, and without a word."""
+    lab.engine.more = {"enableCDI": False, "cdiSpecDirs": [str(lab.cdi)]}
+    with lab.running():
+        wait_until(lambda: "published" in lab.log.read_text(), "the slice is there")
+        assert lab.devices() == []
+        item = lab.claim(result())
+        error = lab.prepare(item)[item["metadata"]["uid"]].error
+        assert error.startswith("cgpu: containerd gives containers no CDI devices: on containerd")
+        assert (lab.held(), lab.files()) == ([], [])
 
 
 def test_a_kubelet_finds_the_driver_and_says_whether_it_takes_it(served: ClaimLab) -> None:

@@ -1,4 +1,4 @@
-"""Pods with claims while the driver, the kubelet or the whole machine is down. DRA-5."""
+"""Pods with claims while something is down: driver, kubelet, machine, CDI in the engine. DRA-5."""
 
 from __future__ import annotations
 
@@ -7,17 +7,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.cluster.dra_node import Claiming, claim, claiming
+from lab.cluster.dra_node import Claiming, claim, claiming, dra_node
 from lab.containers.enclosure import wait_until
+from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.kubectl import PATIENCE
-from lab.kubernetes.programs import newer
+from lab.kubernetes.programs import Release, newer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lab.kubernetes.kubectl import Json
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
 RESTARTS = int(os.environ.get("CGPU_KUBELET_RESTARTS", "3"))
+
+
+def test_dra_5_where_containerd_has_cdi_off_no_gpu_is_offered(
+    tmp_path: Path, debian_root: Path, release: Release
+) -> None:
+    """By the configuration that the real one shows."""
+    with (
+        control_plane(tmp_path, release) as plane,
+        dra_node(plane, debian_root, cdi=False) as node,
+    ):
+        Claiming(node).install()
+        node.start_driver()
+        node.wait_until(lambda: "published" in node.log("driver"), "it has a slice", "driver")
+        assert node.devices() == []
+        assert "containerd gives containers no CDI devices" in node.log("driver")
 
 
 def identities(pods: list[Json]) -> list[str]:

@@ -109,6 +109,11 @@ def _describe_device(gpu: SliceGpu) -> dict[str, Any]:
         "attributes": _list_attributes(gpu),
         "capacity": {
             CLAIM_MEMORY: _limit_memory(gpu.mib),
+            # For selectors that compare it; claims take nothing of it.
+            f"{NVIDIA_DRIVER}/{CLAIM_MEMORY}": {
+                "value": format_mib(gpu.mib),
+                "requestPolicy": {"default": "0", "validValues": ["0"]},
+            },
             CLAIM_CORES: {
                 "value": str(WHOLE_CORES),
                 "requestPolicy": {

@@ -1,4 +1,7 @@
-"""cgpu-hook claim: what a container gets that has a claim, and when it does not start. DRA-2, 5."""
+"""cgpu-hook claim: what a container gets that has a claim, and when it does not start.
+
+DRA-2, DRA-5, DRA-9.
+"""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_only_the_limits_themselves_show_whose_a_process_is(
 
 
 def test_dra_2_a_process_of_a_container_is_found_by_the_limits_of_its_claim(ledger: Path) -> None:
-    """MEM-9: also after root of such a container has given the ledger to somebody else."""
+    """MEM-9, DRA-2: also after root of such a container has given the ledger to somebody else."""
     (ledger.parent / "limits").touch()
     os.chown(ledger, 1234, -1)
     with Strange(BINDS, b"limits", ledger) as strange:

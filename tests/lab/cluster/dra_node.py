@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MODE, DRIVER = "dra", "gpu.cgpu"
-ENABLED = "--set=dra.enabled=true"
+ENABLED, NVIDIA = "--set=dra.enabled=true", "--set=dra.nvidiaClass=true"
 _CDI = "/var/run/cdi"
 
 
@@ -124,7 +124,7 @@ class Claiming(Kubectl):
 
     def install(self) -> None:
         """Apply what the chart has for claims; nobody here makes its pods."""
-        objects = [each for each in self.node.plane.chart(ENABLED) if _is_of_driver(each)]
+        objects = [each for each in self.node.plane.chart(ENABLED, NVIDIA) if _is_of_driver(each)]
         self("apply", "--filename=-", given=yaml.safe_dump_all(objects))
 
     def await_devices(self) -> None:
@@ -149,6 +149,15 @@ def claim(name: str, **capacity: str) -> Json:
         "metadata": {"name": name},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
+
+
+def templated(name: str, expression: str, **capacity: str) -> Json:
+    """A ResourceClaimTemplate for NVIDIA's driver, which selects by an expression."""
+    found = claim(name, **capacity)
+    [request] = found["spec"]["devices"]["requests"]
+    request["exactly"]["deviceClassName"] = "gpu.nvidia.com"
+    request["exactly"]["selectors"] = [{"cel": {"expression": expression}}]
+    return {**found, "kind": "ResourceClaimTemplate", "spec": {"spec": found["spec"]}}
 
 
 def claiming(name: str, claim_name: str, *containers: str, **spec: Any) -> Json:

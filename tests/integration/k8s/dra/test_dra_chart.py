@@ -1,4 +1,4 @@
-"""What the chart brings for claims: nothing unless it is asked for, and then what fits. DRA-4."""
+"""What the chart brings for claims: nothing unless it is asked for. DRA-3, DRA-4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The DRA driver as a process: a simulated driver, an API server, and a kubelet over real gRPC."""
+"""The DRA driver as a process: a simulated driver, an API server, and a kubelet over real gRPC.
+
+DRA-1, DRA-2, DRA-5, DRA-9.
+"""
 
 from __future__ import annotations
 

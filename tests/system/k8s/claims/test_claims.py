@@ -1,4 +1,7 @@
-"""Pods that claim GPUs, on a real kubelet with containerd, cgpu's DRA driver and simulated GPUs."""
+"""Pods that claim GPUs, on a real kubelet with containerd, cgpu's DRA driver and simulated GPUs.
+
+DRA-1..5, DRA-9.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lab.cluster.dra_node import ENABLED, Claiming, claim, claiming, consumed
+from lab.cluster.dra_node import ENABLED, Claiming, claim, claiming, consumed, templated
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import DRA_DRIVER
@@ -57,7 +60,8 @@ def test_dra_2_what_is_claimed_is_the_cap_and_the_next_byte_is_refused(kubectl: 
     assert (share["kind"], share["name"]) == ("claim", "default/part")
     assert (share["weight"], share["policy"]) == (7, 6)  # 33 is rounded up to 35
     [amounts] = consumed(kubectl.get("resourceclaim", "part"))
-    assert amounts == {"memory": "2500Mi", "cores": "35", "slots": "1"}
+    known = {"memory": "2500Mi", "cores": "35", "slots": "1"}
+    assert amounts == {**known, "gpu.nvidia.com/memory": "0"}
 
 
 def test_dra_1_pods_of_different_sizes_share_a_gpu_beside_one_that_has_all_of_another(
@@ -90,6 +94,32 @@ def test_dra_2_containers_and_pods_with_one_claim_share_one_cap(kubectl: Claimin
             found = take(kubectl, pod, container, "600", "100")
             assert found["statuses"] == [_OUT_OF_MEMORY, 0]
     assert take(kubectl, two, "main", "2200")["statuses"] == [0]
+
+
+def test_dra_3_claims_for_nvidias_driver_get_shares_of_ours(kubectl: Claiming) -> None:
+    """By its class, its attributes and its capacity, from a template, for two containers."""
+    kubectl.create(
+        templated(
+            "shared",
+            'device.attributes["gpu.nvidia.com"].productName.lowerAscii().contains("v100") &&'
+            ' device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan(semver("400.0.0")) &&'
+            ' device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("10Gi")) >= 0',
+            memory="4Gi",
+        ),
+        templated("none", 'device.attributes["gpu.nvidia.com"].productName == "NVIDIA H100"'),
+    )
+    sources = [[{"name": "gpu", "resourceClaimTemplateName": name}] for name in ("shared", "none")]
+    kubectl.create(
+        claiming("one", "", "main", "side", resourceClaims=sources[0]),
+        claiming("two", "", resourceClaims=sources[0]),
+        claiming("three", "", resourceClaims=sources[1]),
+    )
+    one, two = kubectl.running("one", "two")
+    seen = [kubectl.seen(one), kubectl.seen(one, "side"), kubectl.seen(two)]
+    assert [[*each.values()] for each in seen] == [[4096], [4096], [4096]]
+    assert len(kubectl.node.shares()) == 2
+    assert "nodeName" not in kubectl.pods("three")["three"]["spec"]
+    kubectl("delete", "resourceclaimtemplates", "--all")
 
 
 def test_dra_5_a_pod_that_does_not_fit_waits_and_is_told_why(kubectl: Claiming) -> None:

@@ -57,6 +57,10 @@ def test_dra_1_a_gpu_is_a_device_that_claims_share() -> None:
                 "validRange": {"min": "1Mi", "max": "16160Mi", "step": "1Mi"},
             },
         },
+        "gpu.nvidia.com/memory": {
+            "value": "16160Mi",
+            "requestPolicy": {"default": "0", "validValues": ["0"]},
+        },
         "cores": {
             "value": "100",
             "requestPolicy": {
@@ -88,7 +92,7 @@ def test_dra_3_attributes_are_those_that_users_of_nvidias_driver_know() -> None:
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
         "resource.kubernetes.io/numaNode": {"int": 1},
     }
-    assert len(attributes) + 3 <= 32  # what Kubernetes allows of attributes and capacities
+    assert len(attributes) + 4 <= 32  # what Kubernetes allows of attributes and capacities
 
 
 def test_what_the_driver_does_not_say_is_left_out() -> None:

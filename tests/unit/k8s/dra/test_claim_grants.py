@@ -1,4 +1,4 @@
-"""What a claim has on a node, by its allocation; else a sentence refuses it. DRA-2, DRA-9."""
+"""What a claim has on a node, by its allocation; else a sentence refuses it. DRA-2, 5, 9."""
 
 from __future__ import annotations
 

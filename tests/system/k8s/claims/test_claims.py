@@ -6,6 +6,7 @@ DRA-1..5, DRA-9.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
+MANY = int(os.environ.get("CGPU_MANY_CLAIMS", "16"))
 _OUT_OF_MEMORY = 2
 _WITHOUT_DEVICES = '[{"op": "replace", "path": "/spec/devices", "value": []}]'
 # Allocates so many MiB each, or all that is free; "hold" keeps them.
@@ -146,6 +148,22 @@ def test_dra_4_deleted_pods_leave_no_file_and_no_share(kubectl: Claiming) -> Non
     uid = kubectl.get("resourceclaim", "a")["metadata"]["uid"]
     assert (name, node.containers()) == (f"gpu.cgpu-claim_{uid}.json", [uid])
     kubectl("delete", "pod", "one", "--grace-period=1")
+    wait_until(lambda: not node.cdi_files() and not node.containers(), "all is gone", PATIENCE)
+
+
+def test_dra_5_many_pods_at_once_have_each_what_it_claims_and_leave_nothing(
+    kubectl: Claiming,
+) -> None:
+    sizes = {f"p{n}": 300 + 20 * n for n in range(MANY)}
+    kubectl.create(*(claim(name, memory=f"{mib}Mi") for name, mib in sizes.items()))
+    kubectl.create(*(claiming(name, name) for name in sizes))
+    pods = kubectl.running(*sizes)
+    held = {share["name"]: share["gpus"][0]["cap_bytes"] >> 20 for share in kubectl.node.shares()}
+    assert held == {f"default/{name}": mib for name, mib in sizes.items()}
+    for pod in pods[:: MANY // 4]:
+        assert [*kubectl.seen(pod).values()] == [sizes[pod["metadata"]["name"]]]
+    kubectl("delete", "pods", "--all", "--grace-period=1", "--wait=false")
+    node = kubectl.node
     wait_until(lambda: not node.cdi_files() and not node.containers(), "all is gone", PATIENCE)
 
 

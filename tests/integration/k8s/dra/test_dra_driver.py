@@ -195,10 +195,11 @@ def test_dra_5_a_file_that_was_removed_under_a_claim_is_written_again(served: Cl
     item = served.claim(result())
     uid = item["metadata"]["uid"]
     served.prepare(item)
-    served.files()[0].unlink()
-    assert served.held() == []  # nobody lives in it
-    assert served.prepare(item)[uid].error == ""
-    assert len(served.held()) == len(served.files()) == 1
+    for _ in range(3):  # the first time, the driver may be looking for what is gone
+        served.files()[0].unlink()
+        assert served.held() == []  # nobody lives in it
+        assert served.prepare(item)[uid].error == ""
+        assert len(served.held()) == len(served.files()) == 1
 
 
 def test_dra_2_under_fixed_claims_have_what_they_claim_and_no_more(lab: ClaimLab) -> None:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 NAME = "cgpu-dra-driver"
 report = program.make_reporter(NAME, {"failed", "not_registered", "refused"})
 REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
-CDI = Path("/var/run/cdi")
+CDI, SETTING = Path("/var/run/cdi"), Path("/etc/cgpu/kubernetes.json")
 HOOK = "/usr/local/bin/cgpu-hook"
 _AGAIN = 5.0  # seconds
 
@@ -54,6 +54,13 @@ def build_parser() -> Parser:
         parser.add_argument(
             option, metavar="DIR", type=Path, default=path, help=f"{what}; {path} by default"
         )
+    parser.add_argument(
+        "--setting",
+        metavar="FILE",
+        type=Path,
+        default=SETTING,
+        help=f"where the mode of a node is whose pods follow decisions; {SETTING} by default",
+    )
     parser.add_argument(
         "--hook",
         metavar="FILE",
@@ -116,7 +123,16 @@ async def serve(given: argparse.Namespace) -> None:
                 lambda name, config, _: cdi_support.find_problem(name, config, str(given.cdi)),
                 cdi_support.UNKNOWN,
             )
-            facts = GpuFacts(driver, lambda: engine.find_problem(item), find_folder)
+
+            async def find_barrier() -> str:
+                if given.setting.exists():
+                    return (
+                        f"{given.setting} is there, so pods of this node follow decisions: the"
+                        " agent removes it once none of them has a GPU"
+                    )
+                return await engine.find_problem(item)
+
+            facts = GpuFacts(driver, find_barrier, find_folder)
             preparer = ClaimPreparer(place, client, facts)
             sockets = DriverSockets(given.registry, given.plugins, DRIVER)
             registration = Registration(sockets, DraPlugin(preparer, report), report)

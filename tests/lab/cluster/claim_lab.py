@@ -53,7 +53,7 @@ class ClaimLab:
         self.driver = make_machine(folder / "driver", V100)
         self.state, self.cdi = folder / "state", folder / "cdi"
         self.registry, self.plugins = folder / "registry", folder / "plugins"
-        self.log = folder / "log"
+        self.setting, self.log = folder / "kubernetes.json", folder / "log"
         item = node(NODE)
         item["status"]["nodeInfo"] = {"containerRuntimeVersion": "containerd://1.7.24"}
         asked(fake, "POST", NODES.path(), item)
@@ -70,6 +70,7 @@ class ClaimLab:
             "cdi": self.cdi,
             "hook": HOOK,
             "engine": self.engine.socket,
+            "setting": self.setting,
             "state-dir": self.state,
             "driver-dir": self.driver,
         }

@@ -83,6 +83,12 @@ class DraNode(KubeletNode):
         self.start_kubelet()
         self.start_driver()
 
+    def kill(self, pod: Any, container: str) -> None:
+        """End a container by a signal, as a program that crashes."""
+        [about] = [each for each in pod["status"]["containerStatuses"] if each["name"] == container]
+        identity = about["containerID"].rpartition("/")[2]
+        self.run(*self.ctr(), "task", "kill", "--signal=KILL", identity)
+
     def log(self, name: str) -> str:
         """What a program has written."""
         return (self.installed.base / f"{name}.log").read_text(errors="replace")

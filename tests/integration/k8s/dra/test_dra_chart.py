@@ -53,7 +53,7 @@ def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
     assert volumes.keys() == {*paths.values()}
     assert volumes[paths[given.driver_dir]] == "/usr/lib64"
-    for path in (given.registry, given.plugins):
+    for path in (given.registry, given.plugins, given.setting.parent):
         assert volumes[paths[str(path)]] == str(path)
     assert str(CDI) == "/var/run/cdi"  # which is below /run on each node, and in the image
     assert volumes[paths["/run"]] == "/run"

@@ -92,6 +92,20 @@ def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: Cla
         assert (lab.held(), lab.files()) == ([], [])
 
 
+def test_dra_5_while_pods_of_the_node_follow_decisions_nothing_is_offered(lab: ClaimLab) -> None:
+    """cgpu's runtime would take the GPUs away that a claim gives."""
+    lab.setting.write_text("{}")
+    item = lab.claim(result())
+    with lab.running():
+        wait_until(lambda: "published" in lab.log.read_text(), "the slice is there")
+        assert lab.devices() == []
+        error = lab.prepare(item)[item["metadata"]["uid"]].error
+        assert "is there, so pods of this node follow decisions" in error
+        lab.setting.unlink()
+        wait_until(lambda: lab.devices() == ["gpu-0", "gpu-1"], "both are offered")
+        assert lab.prepare(item)[item["metadata"]["uid"]].error == ""
+
+
 def test_a_kubelet_finds_the_driver_and_says_whether_it_takes_it(served: ClaimLab) -> None:
     info = dict(fields(served.ask("GetInfo")))
     assert (info[1], info[2], info[4]) == (b"DRAPlugin", b"gpu.cgpu", b"v1.DRAPlugin")

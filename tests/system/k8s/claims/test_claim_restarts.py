@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
-RESTARTS = int(os.environ.get("CGPU_KUBELET_RESTARTS", "3"))
+ENDED: tuple[tuple[str, ...], ...] = (
+    ("driver",), ("kubelet",), ("driver", "kubelet"), ("containerd",), ()
+)  # fmt: skip
+RESTARTS = int(os.environ.get("CGPU_KUBELET_RESTARTS", str(len(ENDED))))
 
 
 def test_dra_5_where_containerd_has_cdi_off_no_gpu_is_offered(
@@ -44,7 +47,7 @@ def identities(pods: list[Json]) -> list[str]:
 
 
 @pytest.mark.timeout(300 + 60 * RESTARTS)
-def test_dra_5_running_pods_notice_nothing_of_a_driver_or_kubelet_that_is_killed(
+def test_dra_5_running_pods_notice_nothing_of_programs_that_are_killed(
     kubectl: Claiming,
 ) -> None:
     node = kubectl.node
@@ -57,10 +60,14 @@ def test_dra_5_running_pods_notice_nothing_of_a_driver_or_kubelet_that_is_killed
     before = identities(kubectl.running("one", "two"))
     held, files = sorted(node.containers()), node.cdi_files()
     for number in range(RESTARTS):
-        programs = (("driver",), ("kubelet",), ("driver", "kubelet"))[number % 3]
+        programs = ENDED[number % len(ENDED)]
         node.stop(*programs)
+        if not programs:
+            node.plane.forget()  # the API server ends, and starts again
         kubectl.create(claim(f"late-{number}", memory="1Gi"))
         kubectl.create(claiming(f"late-{number}", f"late-{number}"))
+        if "containerd" in programs:
+            node.start_containerd()
         if "kubelet" in programs:
             node.start_kubelet()
         if "driver" in programs:
@@ -73,6 +80,29 @@ def test_dra_5_running_pods_notice_nothing_of_a_driver_or_kubelet_that_is_killed
         wait_until(lambda: node.cdi_files() == files, "its file is gone", PATIENCE)
         assert sorted(node.containers()) == held, number
     assert [*kubectl.seen(pods[0], "side").values()] == [2500]
+
+
+def test_dra_5_a_container_starts_again_without_the_driver(kubectl: Claiming) -> None:
+    """It joins the share that its claim has, beside the other container."""
+    kubectl.create(
+        claim("a", memory="2500Mi"), claiming("one", "a", "main", "side", restartPolicy="Always")
+    )
+    [pod] = kubectl.running("one")
+    before, node = identities([pod]), kubectl.node
+    node.stop("driver")
+    try:
+        node.kill(pod, "main")
+        wait_until(
+            lambda: len({*before} & {*identities(kubectl.running("one"))}) == 1,
+            "it is new",
+            PATIENCE,
+        )
+        [pod] = kubectl.running("one")
+        for container in ("main", "side"):
+            assert [*kubectl.seen(pod, container).values()] == [2500]
+        assert len(node.containers()) == 1
+    finally:
+        node.start_driver()
 
 
 def test_dra_5_what_was_deleted_while_no_driver_ran_leaves_nothing(kubectl: Claiming) -> None:

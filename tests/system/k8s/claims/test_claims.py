@@ -98,6 +98,15 @@ def test_dra_2_containers_and_pods_with_one_claim_share_one_cap(kubectl: Claimin
     assert take(kubectl, two, "main", "2200")["statuses"] == [0]
 
 
+def test_dra_2_a_claim_for_two_gpus_has_a_cap_on_each(kubectl: Claiming) -> None:
+    item = claim("wide", memory="3Gi")
+    item["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
+    kubectl.create(item, claiming("one", "wide"))
+    [pod] = kubectl.running("one")
+    assert [*kubectl.seen(pod).values()] == [3072, 3072]
+    assert len(kubectl.node.cdi_files()) == 1
+
+
 def test_dra_3_claims_for_nvidias_driver_get_shares_of_ours(kubectl: Claiming) -> None:
     """By its class, its attributes and its capacity, from a template, for two containers."""
     kubectl.create(

@@ -105,6 +105,31 @@ def test_dra_5_a_container_starts_again_without_the_driver(kubectl: Claiming) ->
         node.start_driver()
 
 
+def test_dra_5_without_the_hook_a_container_does_not_start(kubectl: Claiming) -> None:
+    node = kubectl.node
+    node.stop("driver")
+    node.start_driver("--hook=/nowhere/cgpu-hook")
+    try:
+        kubectl.create(claim("a", memory="1Gi"), claiming("hookless", "a"))
+        events = "--field-selector=involvedObject.name=hookless,type=Warning"
+
+        def messages() -> str:
+            return "".join(each["message"] for each in kubectl.get("events", events)["items"])
+
+        wait_until(
+            lambda: "/nowhere/cgpu-hook: no such file or directory" in messages(),
+            "its event says why",
+            PATIENCE,
+        )
+        [pod] = kubectl.pods("hookless").values()
+        [status] = pod["status"]["containerStatuses"]
+        assert "running" not in status["state"]
+        assert "running" not in status["lastState"]
+    finally:
+        node.stop("driver")
+        node.start_driver()
+
+
 def test_dra_5_what_was_deleted_while_no_driver_ran_leaves_nothing(kubectl: Claiming) -> None:
     node = kubectl.node
     kubectl.create(claim("a", memory="2500Mi"), claiming("one", "a"))

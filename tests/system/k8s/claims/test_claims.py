@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from lab.cluster.dra_node import ENABLED, Claiming, claim, claiming, consumed, templated
 from lab.containers.enclosure import wait_until
@@ -19,13 +21,14 @@ from lab.kubernetes import chart
 from lab.kubernetes.control_plane import DRA_DRIVER
 from lab.kubernetes.kubectl import PATIENCE
 from lab.kubernetes.programs import newer
+from lab.machine.cri import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kubernetes.md"
 MANY = int(os.environ.get("CGPU_MANY_CLAIMS", "16"))
 _OUT_OF_MEMORY = 2
 _WITHOUT_DEVICES = '[{"op": "replace", "path": "/spec/devices", "value": []}]'
@@ -64,6 +67,20 @@ def test_dra_2_what_is_claimed_is_the_cap_and_the_next_byte_is_refused(kubectl: 
     [amounts] = consumed(kubectl.get("resourceclaim", "part"))
     known = {"memory": "2500Mi", "cores": "35", "slots": "1"}
     assert amounts == {**known, "gpu.nvidia.com/memory": "0"}
+
+
+def test_dra_2_the_documents_claim_works(kubectl: Claiming) -> None:
+    section = DOCUMENT.read_text().partition("\n## Claims\n")[2]
+    example = section.partition("```yaml\n")[2].partition("```")[0].replace("IMAGE", IMAGE)
+    template, item = yaml.safe_load_all(example)
+    item["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 0}
+    item["spec"]["containers"][0]["imagePullPolicy"] = "Never"
+    kubectl.create(template, item)
+    [pod] = kubectl.running("one")
+    assert [*kubectl.seen(pod).values()] == [2500]
+    [share] = kubectl.node.shares()
+    assert share["weight"] == 6
+    kubectl("delete", "resourceclaimtemplates", "--all")
 
 
 def test_dra_1_pods_of_different_sizes_share_a_gpu_beside_one_that_has_all_of_another(

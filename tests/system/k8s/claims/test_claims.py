@@ -180,7 +180,7 @@ def test_dra_4_deleted_pods_leave_no_file_and_no_share(kubectl: Claiming) -> Non
 def test_dra_5_many_pods_at_once_have_each_what_it_claims_and_leave_nothing(
     kubectl: Claiming,
 ) -> None:
-    sizes = {f"p{n}": 300 + 20 * n for n in range(MANY)}
+    sizes = {f"p{n}": 300 + 10 * n for n in range(MANY)}
     kubectl.create(*(claim(name, memory=f"{mib}Mi") for name, mib in sizes.items()))
     kubectl.create(*(claiming(name, name) for name in sizes))
     pods = kubectl.running(*sizes)

@@ -319,6 +319,7 @@ setup(
         "cgpu_k8s",
         "cgpu_k8s.admission",
         "cgpu_k8s.apiserver",
+        "cgpu_k8s.dra",
         "cgpu_k8s.inspect",
         "cgpu_k8s.kubelet",
         "cgpu_k8s.node",

@@ -15,9 +15,8 @@ static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
 } stages[] = {
-    {"poststop", cgpu_stage_poststop},
-    {"prestart", cgpu_stage_prestart},
-    {"precreate", cgpu_stage_precreate},
+    {"poststop", cgpu_stage_poststop},   {"prestart", cgpu_stage_prestart},
+    {"precreate", cgpu_stage_precreate}, {"claim", cgpu_stage_claim},
     {"mount", cgpu_stage_mount},
 };
 

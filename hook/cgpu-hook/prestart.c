@@ -119,3 +119,15 @@ cgpu_stage_precreate(int argc, char **argv)
     return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0
                                                                                               : 1;
 }
+
+/* Prepare a container that has a claim: whoever starts it, it gets that or does not start. */
+int
+cgpu_stage_claim(int argc, char **argv)
+{
+    struct cgpu_document state;
+    if (!cgpu_state_read(STDIN_FILENO, &state)) {
+        cgpu_report_error(&report, "cannot read the container's state");
+        return 1;
+    }
+    return become_python("claim", argc, argv, &state);
+}

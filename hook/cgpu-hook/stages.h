@@ -11,7 +11,10 @@ int cgpu_stage_prestart(int argc, char **argv);
 /* precreate, for podman: the configuration comes on stdin; the changed one goes to stdout. */
 int cgpu_stage_precreate(int argc, char **argv);
 
-/* mount: make the mounts of a plan in a container. The Python side of prestart starts it. */
+/* claim --claim UID: give a container that exists what its claim has. Its state comes on stdin. */
+int cgpu_stage_claim(int argc, char **argv);
+
+/* mount: make the mounts of a plan in a container. The Python side of the two above starts it. */
 int cgpu_stage_mount(int argc, char **argv);
 
 #endif

@@ -1,4 +1,4 @@
-"""The static programs' commands: ``edit``, ``give-back``, ``prestart``, ``precreate``.
+"""The static programs' commands: ``edit``, ``give-back``, ``prestart``, ``precreate``, ``claim``.
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as with runc. stdout carries only the answers of edit (``ready`` and the
@@ -88,11 +88,18 @@ def _run_precreate(options: dict[str, str]) -> None:
     edit_stdin(_make_setting(options))
 
 
+def _run_claim(options: dict[str, str]) -> None:
+    from cgpu_hook.claim import join_claim
+
+    join_claim(options["claim"], _make_setting(options))
+
+
 _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
     "edit": _run_edit,
     "give-back": _run_give_back,
     "prestart": _run_prestart,
     "precreate": _run_precreate,
+    "claim": _run_claim,
 }
 
 

@@ -87,9 +87,9 @@ def _list_modifiers(draft: Draft) -> tuple[Modifier, ...]:
                 allocation.withhold_gpus,
                 allocation.check_allocation,
                 allocation.read_allocation,
-                *_GIVING,
+                *GIVING,
             )
-    return read_variables, *_GIVING
+    return read_variables, *GIVING
 
 
 def read_variables(draft: Draft) -> None:
@@ -191,7 +191,7 @@ def add_devices(draft: Draft) -> None:
     draft.plan = draft.plan._replace(devices=(*node.device_nodes, *mine), withheld=tuple(others))
 
 
-_GIVING: tuple[Modifier, ...] = (add_share, add_libraries, add_devices)
+GIVING: tuple[Modifier, ...] = (add_share, add_libraries, add_devices)
 
 
 def _mounts_of(

@@ -50,6 +50,11 @@ OWN_COST = "cgpu/deletion-cost"
 RETRY = "cgpu/retry"
 VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # of virtual nodes
 
+# Dynamic Resource Allocation: our driver, and what its devices offer by the names that claims have.
+DRIVER = "gpu.cgpu"
+CLAIM_MEMORY, CLAIM_CORES, CLAIM_SLOTS = "memory", "cores", "slots"
+NVIDIA_DRIVER = "gpu.nvidia.com"  # NVIDIA's driver, whose attributes ours have too
+
 # Schedulers that have the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")
 # The scheduler names of a pod that chooses none; the API server fills in the second.

@@ -204,7 +204,7 @@ def _check_idle(state_dir: str) -> None:
     from cgpu_install import running
     from cgpu_node.shares.registry import Registry
 
-    shares = [entry.id for entry in Registry(state_dir).list_records() if entry.kind == "container"]
+    shares = [entry.id for entry in Registry(state_dir).list_records() if entry.kind != "session"]
     if living := list(dict.fromkeys((*shares, *running.list_containers()))):
         raise CgpuError(f"containers run with cgpu: stop them first: {_format_ids(living)}")
 

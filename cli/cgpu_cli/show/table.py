@@ -95,8 +95,8 @@ def _format_compute(compute: Compute | None) -> str:
 
 
 def format_title(use: Use) -> str:
-    """Return the container's name; for a session, its command line without folders."""
-    if use.kind == "container":
+    """Return the name of a container or claim; for a session, its command line without folders."""
+    if use.kind != "session":
         return use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 

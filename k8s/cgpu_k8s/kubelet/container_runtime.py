@@ -1,4 +1,4 @@
-"""Asks the node's container engine for its runtimes, as in the configuration that it has read."""
+"""Asks the node's container engine for the configuration that it has read, and judges it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from cgpu_node.facts.engines import ENGINES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from cgpu_k8s.kubelet.runtimes import Runtime
     from cgpu_k8s.objects.fields import Json
+
+    Judge = Callable[[str, Json, str], str]  # engine, configuration, root of its file system
 
 # The sockets on which each engine listens for its kubelet, by the name that a kubelet reports.
 SOCKETS = {row.version: row.sockets for row in ENGINES if row.version}
+_RUNTIMES = "which runtimes the container engine has"
 AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
 _PATIENCE = 5.0
 # Of the request and the answer of the CRI's Status, and of an entry of its map.
@@ -47,15 +49,19 @@ class ContainerRuntime:
 
     Args:
         path: of its socket; None: the usual path of the engine that the node names.
+        judge: returns what is wrong with an engine's configuration; "": nothing.
+        unknown: what is not known if the engine does not answer.
     """
 
-    def __init__(self, path: str | None = None) -> None:
-        self._path = path
+    def __init__(
+        self, path: str | None = None, judge: Judge | None = None, unknown: str = _RUNTIMES
+    ) -> None:
+        self._path, self._judge, self._unknown = path, judge or _judge_runtimes, unknown
         self._asked: tuple[tuple[str, int, int], float] | None = None
         self._problem: str | None = None
 
     async def find_problem(self, node: Json) -> str:
-        """Return why pods of this node may not pass through cgpu's runtime; "" if they do.
+        """Return what is wrong, such as why pods may not pass through cgpu's runtime; "": nothing.
 
         If the engine does not answer now, the last result is returned.
         """
@@ -66,7 +72,7 @@ class ContainerRuntime:
         except (CgpuError, OSError, ValueError, LookupError, asyncio.TimeoutError) as error:
             if self._problem is None:
                 why = printable(str(error), 300) or f"no answer within {_PATIENCE:g} s"
-                return f"which runtimes the container engine has is not known: {why}"
+                return f"{self._unknown} is not known: {why}"
         return self._problem or ""
 
     async def _refresh_problem(self, name: str, path: str) -> None:
@@ -76,11 +82,8 @@ class ContainerRuntime:
         now = time.monotonic()
         if self._asked and self._asked[0] == here and now - self._asked[1] < AGAIN:
             return
-        found = await asyncio.wait_for(_READERS[name](path), _PATIENCE)
-        root = _find_root(path)
-        self._problem = runtimes.find_problem(
-            name, found, lambda program: _read_nvidia_runtimes(root, program)
-        )
+        config = await asyncio.wait_for(_READERS[name](path), _PATIENCE)
+        self._problem = self._judge(name, config, _find_root(path))
         self._asked = here, now
 
 
@@ -99,7 +102,16 @@ def _read_engine_name(node: Json) -> str:
     return name
 
 
-async def _query_containerd(path: str) -> list[Runtime]:
+def _judge_runtimes(name: str, config: Json, root: str) -> str:
+    """Return why pods may not pass through cgpu's runtime; "" if they do."""
+    return runtimes.find_problem(
+        name,
+        runtimes.READERS[name](config),
+        lambda program: _read_nvidia_runtimes(root, program),
+    )
+
+
+async def _query_containerd(path: str) -> Json:
     try:
         async with Channel(path=path, codec=BytesCodec()) as channel:
             answer = await call_method(channel, _STATUS, _VERBOSE)
@@ -108,21 +120,22 @@ async def _query_containerd(path: str) -> list[Runtime]:
     info = {decode_text(each, _KEY): each for each in decode_values(answer, _INFO)}
     if "config" not in info:
         raise CgpuError(f"{path}: its Status does not show its configuration")
-    return runtimes.read_containerd(json.loads(decode_text(info["config"], _VALUE)))
+    found: dict[str, Any] = json.loads(decode_text(info["config"], _VALUE))
+    return found
 
 
-async def _query_crio(path: str) -> list[Runtime]:
+async def _query_crio(path: str) -> Json:
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
             session.get("http://crio/config", raise_for_status=True) as answer,
         ):
-            return runtimes.read_crio(_parse_toml(await answer.text()))
+            return _parse_toml(await answer.text())
     except aiohttp.ClientError as error:  # not all are OSErrors
         raise CgpuError(f"{path}: {printable(str(error), 300)}") from None
 
 
-_READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {
+_READERS: Mapping[str, Callable[[str], Awaitable[Json]]] = {
     CONTAINERD: _query_containerd,
     CRIO: _query_crio,
 }

@@ -13,7 +13,6 @@ unit. Which devices a pod gets says nothing: its decision does.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.kubelet import device_plugin_api as api
 from cgpu_k8s.kubelet.protobuf import EMPTY
-from cgpu_k8s.kubelet.rpc import BytesCodec, call_method
+from cgpu_k8s.kubelet.rpc import BytesCodec, Identity, call_method, identify_socket
 from cgpu_k8s.names import CORES, COUNT, MEMORY, WHOLE_GPU
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
     " aliyun.com/gpu-mem in a container's limits"
 )
-Identity = tuple[int, int, int]
 Report = Callable[[str, dict[str, object]], None]
 
 
@@ -95,8 +93,8 @@ class DevicePlugin:
 
     async def _ensure_registered(self) -> None:
         """Register anew if the kubelet started again, removed our socket, or does not listen."""
-        kubelet = _identify_socket(self._folder / api.KUBELET)
-        own = _identify_socket(self._folder / self._socket)
+        kubelet = identify_socket(self._folder / api.KUBELET)
+        own = identify_socket(self._folder / self._socket)
         if kubelet is None:
             self._report_failure(f"no kubelet listens at {self._folder / api.KUBELET}")
             return
@@ -122,7 +120,7 @@ class DevicePlugin:
         path.unlink(missing_ok=True)
         server = Server([self], codec=BytesCodec())
         await server.start(path=str(path))
-        self._server, self._own = server, _identify_socket(path)
+        self._server, self._own = server, identify_socket(path)
         async with Channel(path=str(self._folder / api.KUBELET), codec=BytesCodec()) as channel:
             await call_method(
                 channel,
@@ -211,11 +209,3 @@ async def _allocate_nothing(stream: Stream[bytes, bytes]) -> None:
 async def _refuse_allocation(stream: Stream[bytes, bytes]) -> None:
     await stream.recv_message()
     raise GRPCError(Status.FAILED_PRECONDITION, _REFUSAL)
-
-
-def _identify_socket(path: Path) -> Identity | None:
-    """Return a socket's device, inode and change time; an inode number may be used again."""
-    with contextlib.suppress(OSError):
-        facts = path.stat()
-        return facts.st_dev, facts.st_ino, facts.st_ctime_ns
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from grpclib.const import Cardinality
@@ -13,8 +14,11 @@ from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.kubelet.protobuf import EMPTY
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from grpclib.client import Channel
 
+Identity = tuple[int, int, int]
 _PATIENCE = 5.0  # seconds for an answer
 # grpclib's errors for an answer that is none; the last two: a message that is cut short, or
 # compressed.
@@ -54,3 +58,11 @@ async def call_method(channel: Channel, method: str, request: bytes) -> bytes:
         raise CgpuError(printable(error.message or error.status.name, 300)) from None
     except (*_BROKEN, OSError) as error:
         raise CgpuError(printable(str(error), 300)) from None
+
+
+def identify_socket(path: Path) -> Identity | None:
+    """Return a socket's device, inode and change time; an inode number may be used again."""
+    with contextlib.suppress(OSError):
+        facts = path.stat()
+        return facts.st_dev, facts.st_ino, facts.st_ctime_ns
+    return None

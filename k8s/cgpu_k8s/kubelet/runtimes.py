@@ -13,7 +13,7 @@ from cgpu_k8s.names import ALLOCATION
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
 
@@ -70,6 +70,12 @@ def read_crio(config: Json) -> list[Runtime]:
         )
         for name in runtimes
     ]
+
+
+READERS: Mapping[str, Callable[[Json], list[Runtime]]] = {
+    CONTAINERD: read_containerd,
+    CRIO: read_crio,
+}
 
 
 def find_problem(

@@ -24,6 +24,7 @@ LEFT_ALONE = {
     "": "the node is not labelled for sharing GPUs",
     "default": "the node gives whole GPUs to pods",
     "disabled": "the node gives no GPU to pods",
+    "dra": "the node gives its GPUs to claims",
     "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
     "mps": "cgpu does not share GPUs by MPS, and leaves the node's GPUs to others",
 }

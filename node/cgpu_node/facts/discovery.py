@@ -158,6 +158,18 @@ def compute_modes(folder: str) -> dict[str, int]:
     return modes
 
 
+def read_attributes(folder: str) -> dict[str, dict[str, str]]:
+    """Return what kind each GPU that answers is (``attributes.py``), by UUID.
+
+    Raises:
+        CgpuError: the driver does not answer, or we are root and others could change it.
+    """
+    found, error = _run_probe("attributes", folder)
+    if found is None:
+        raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
+    return {gpu.pop("uuid"): gpu for gpu in found["gpus"] if gpu.pop("index") is not None}
+
+
 def read_holders(folder: str) -> dict[str, dict[int, int | None]]:
     """Return by GPU's UUID how many bytes each process holds, for a command that asks once.
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 MOST_NVLINKS = 18  # of one GPU, on an H100
 
 
-class _Pci(ctypes.Structure):
+class Pci(ctypes.Structure):
+    """The address of a GPU, as NVML has it."""
+
     _fields_ = (
         ("legacy", ctypes.c_char * 16),
         *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem")),
@@ -70,7 +72,7 @@ class LinkReader:
         return handle
 
     def _find_address(self, handle: ctypes.c_void_p) -> Address | None:
-        pci = _Pci()
+        pci = Pci()
         if self._nvml.try_call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)):
             return None
         return pci.domain, pci.bus, pci.device
@@ -85,7 +87,7 @@ class LinkReader:
         """Return how many active NVLinks a GPU has, by the address at their other ends."""
         found: dict[Address, int] = {}
         for link in range(MOST_NVLINKS):
-            active, pci, number = ctypes.c_uint(), _Pci(), ctypes.c_uint(link)
+            active, pci, number = ctypes.c_uint(), Pci(), ctypes.c_uint(link)
             failed = self._nvml.try_call(
                 "nvmlDeviceGetNvLinkState", handle, number, ctypes.byref(active)
             )

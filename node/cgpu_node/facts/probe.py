@@ -1,11 +1,11 @@
 """Ask the driver what this node is. This is a program of its own, because the driver may hang.
 
-``python -I -S probe.py facts|modes|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` and
-``modes`` query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, the only way to
-know what one costs, and lists the GPUs as CUDA numbers them by default. For each line that it
-reads, ``holdings`` prints once which process holds how much of each GPU; for the GPUs whose UUIDs
-are on that line, also how busy each process keeps them. For each line, ``gpus`` prints once the
-same as ``facts``, and the links. The program needs only the standard library, ``links.py`` and
+``python -I -S probe.py QUESTION DRIVER_DIR`` prints JSON. ``facts``, ``modes`` and ``attributes``
+query NVML and are quick. ``contexts`` creates a CUDA context on each GPU, the only way to know what
+one costs, and lists the GPUs as CUDA numbers them by default. For each line that it reads,
+``holdings`` prints once which process holds how much of each GPU; for the GPUs whose UUIDs are on
+that line, also how busy each process keeps them. For each line, ``gpus`` prints once the same as
+``facts``, and the links. The program needs only the standard library, ``links.py`` and
 ``cgpu_node.jsontext``, so that it can run isolated; ``json`` would be a tenth of its memory.
 """
 
@@ -186,15 +186,11 @@ def _read_facts(nvml: _Library) -> Fields:
     def read(handle: Handle, _: str) -> Fields:
         minor = ctypes.c_uint()
         nvml.call("nvmlDeviceGetMinorNumber", handle, ctypes.byref(minor))
-        return {**_read_product(nvml, handle), "minor": minor.value}
+        name, total = nvml.read_text("nvmlDeviceGetName", handle), _read_memory(nvml, handle).total
+        return {"name": name, "memory_bytes": total, "minor": minor.value}
 
     version = nvml.read_text("nvmlSystemGetDriverVersion")
     return {"driver_version": version, **_read_gpus(nvml, read)}
-
-
-def _read_product(nvml: _Library, handle: Handle) -> Fields:
-    name = nvml.read_text("nvmlDeviceGetName", handle)
-    return {"name": name, "memory_bytes": _read_memory(nvml, handle).total}
 
 
 def _read_modes(nvml: _Library) -> Fields:
@@ -374,6 +370,7 @@ def main(question: str, driver_dir: str) -> None:
 
 
 def _print_answer(question: str, driver_dir: str) -> None:
+    from cgpu_node.facts.attributes import read_attributes
     from cgpu_node.facts.links import LinkReader
     from cgpu_node.jsontext import dumps
 
@@ -386,12 +383,12 @@ def _print_answer(question: str, driver_dir: str) -> None:
             more = {} if holdings else {"links": reader.read_links(asked)}
             print(dumps({**asked, **more}), flush=True)  # noqa: T201
         return
-    if question == "facts":
-        answer = _read_facts(nvml)
-    elif question == "modes":
-        answer = _read_modes(nvml)
-    else:
+    if question == "contexts":
         answer = _measure_contexts(nvml, f"{driver_dir}/libcuda.so.1")
+    elif question == "attributes":
+        answer = {**_read_gpus(nvml, lambda handle, _: read_attributes(nvml, handle))}
+    else:
+        answer = {"facts": _read_facts, "modes": _read_modes}[question](nvml)
     print(dumps(answer))  # noqa: T201 (its parent reads it)
 
 

@@ -58,7 +58,7 @@ def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
         most = rules[share.uuid].max_inst
         if request.weight > most:
             raise CgpuError(
-                f"{WEIGHT}={_format_weight(request)}: expected a whole number from 1 to {most},"
+                f"{_format_weight(request)}: expected a whole number from 1 to {most},"
                 f" the max_inst of GPU {share.index}"
             )
 
@@ -161,15 +161,21 @@ def _given_variables(request: Request) -> Mapping[str, str]:
 
 
 def _format_weight(request: Request) -> str:
-    return printable(_given_variables(request).get(WEIGHT, str(request.weight)))
+    name = WEIGHT if request.asked else "weight"
+    return f"{name}={printable(_given_variables(request).get(WEIGHT, str(request.weight)))}"
 
 
 def _format_memory_source(request: Request) -> str:
-    """Return the source of the requested memory: the variable as written, or the node's default."""
+    """Return the source of the requested memory: the variable as written, or the node's default.
+
+    What was not made from variables, such as a claim, is called by the plain word.
+    """
+    if request.asked is None:
+        return "memory"
     value = _given_variables(request).get(MEM_CONTAINER, "")
     if value.strip(BLANKS):
         return f"{MEM_CONTAINER}={printable(value)}"
-    size = request.asked.default_memsize if request.asked else 0
+    size = request.asked.default_memsize
     part = f"={size}" if isinstance(size, str) else ""
     return f"the node's default_memsize{part}" if size else MEM_CONTAINER
 
@@ -185,13 +191,12 @@ def _check_free_weight(
         return
     if request.weight == 1 and WEIGHT not in _given_variables(request):
         taken = sum(record.weight for record in beside)
+        less = f"one without {WEIGHT}" if request.asked else "a claim without cores"
         raise CgpuError(
             f"no weight is left on GPU {share.index}: its containers have {taken} of"
-            f" max_inst={most} together, and one without {WEIGHT} needs 1"
+            f" max_inst={most} together, and {less} needs 1"
         )
-    raise CgpuError(
-        f"{WEIGHT}={_format_weight(request)}: GPU {share.index} has {free} of {most} free"
-    )
+    raise CgpuError(f"{_format_weight(request)}: GPU {share.index} has {free} of {most} free")
 
 
 def _check_memory(share: GpuShare, beside: list[Record], node: Node, asked: str) -> None:

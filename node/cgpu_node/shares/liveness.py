@@ -1,4 +1,4 @@
-"""Finds out whether a container or session is alive, without any message from it."""
+"""Finds out whether a container, session or claim is alive, without any message from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sys import byteorder
 import cgpu_native
 from cgpu_env.errors import refuse_exhausted
 from cgpu_node.shares.mountinfo import origin_of, read_mounts
-from cgpu_node.shares.record import guest_of
+from cgpu_node.shares.record import OUTLIVING, guest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _has_memory(folder: str) -> bool:
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the owner lives, or, for a session, a process that the owner left behind.
+    """Whether the owner lives, or, for a session or claim, a process that the owner left behind.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
@@ -89,13 +89,13 @@ def find_ended(records: Iterable[Record]) -> set[str]:
     """Return the directories of the ``records`` that have ended, in one pass over all processes.
 
     If processes have too many mounts to read, or a ledger has too many locks to ask about, a
-    session counts as alive.
+    session or claim counts as alive.
 
     Raises:
         CgpuError: that cannot be seen, because no more files can be opened.
     """
     ownerless = [record for record in records if not is_owned(record)]
-    sessions = [record.directory for record in ownerless if record.kind == "session"]
+    sessions = [record.directory for record in ownerless if record.kind in OUTLIVING]
     dead = {record.directory for record in ownerless} - find_inhabited(sessions)
     # each pass begins with another session, so that all of them get time
     first = time.monotonic_ns() % max(len(sessions), 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_node.facts.engines import ENGINES, KnownContainer
 from cgpu_node.facts.runc_state import bundle_of, read_json, to_table
+from cgpu_node.shares.record import CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,10 +23,14 @@ _REMEMBERED_SECONDS = 5
 
 
 def name_of(record: Record) -> str:
-    """Return the container's name, or a session's program; empty if the engine gave no name.
+    """Return the container's name, or a session's program, or a claim's namespace and name.
+
+    It is empty if the engine gave no name.
 
     If a container is renamed, the new name appears here a few seconds later.
     """
+    if record.kind == CLAIM:
+        return "".join(record.command[:1])
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
     return _find_name(

@@ -1,4 +1,4 @@
-"""The host's record of one container or session: its owner, and what it was promised."""
+"""The host's record of a container, session or claim: its owner, and what it was promised."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Literal
 
-    Kind = Literal["container", "session"]
+    Kind = Literal["container", "session", "claim"]
 
 VERSION = 1
+CLAIM: Literal["claim"] = "claim"
+OUTLIVING = ("session", CLAIM)  # kinds that live on in processes which their owner has left
 _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
 # These are in files of their own, because release 0.1.0 takes a record with an unknown field for
@@ -40,7 +42,7 @@ class Owner(NamedTuple):
         pid: a process of the host; 0: none.
         start_time: the start of that process (``liveness.start_time``), because pids are reused.
         runtime_dir: the low-level runtime's directory for a container, which exists as long as the
-            container.
+            container; for a claim, its CDI file.
     """
 
     pid: int
@@ -56,17 +58,18 @@ class SessionUser(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One container or session; ``gpus`` in the order of its visible list.
+    """One container or session, or a claim that containers share; ``gpus`` as these see them.
 
     Attributes:
-        id: the container's id.
-        kind: container or session.
+        id: the container's id; for a claim, its UID.
+        kind: container, session or claim.
         owner: who keeps it alive.
         gpus: what it was promised.
         weight: its compute weight.
         high_priority: whether it has high priority.
         policy: the policy of its first GPU, for people.
-        command: its program and arguments, for people; see ``shorten_command``.
+        command: its program and arguments, for people; see ``shorten_command``. For a claim, its
+            namespace and name.
         directory: the directory of the record.
         version: the file's version; if it is not ours, the file is another release's, and must not
             be written.

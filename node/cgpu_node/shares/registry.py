@@ -1,4 +1,4 @@
-"""The registry of shares: one directory for each container or session.
+"""The registry of shares: one directory for each container, session or claim.
 
 A directory is built under a temporary name, and renamed when it is complete. The next admission
 removes directories whose container has ended, and incomplete ones that a killed builder left.
@@ -92,7 +92,7 @@ class Registry:
 
         Args:
             name: the container's id; it comes from outside.
-            kind: container or session.
+            kind: container, session or claim.
             request: what it asks for.
             node: the facts about the node.
             owner: who keeps it alive.
@@ -258,7 +258,7 @@ class Registry:
         for directory, entry in self._read_entries():
             owner = entry.owner if entry is not None else None
             if (directory, owner) not in gone:
-                if entry is not None and (entry.kind == "session" or is_owned(entry)):
+                if entry is not None and (entry.kind in record.OUTLIVING or is_owned(entry)):
                     living.append(entry)
                     continue
                 if entry is None and _is_damaged(directory):

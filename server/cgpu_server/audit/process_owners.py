@@ -217,7 +217,7 @@ class ContainerLookup:
     @staticmethod
     def _may_own(record: Record, process: HostProcess) -> bool:
         """Whether the process may be in ``record``: everybody can mount a guest's limits."""
-        if record.kind == "container":  # its root can give the ledger to anybody
+        if record.kind != "session":  # a container's root can give the ledger to anybody
             return True
         return ledger_owner(record.directory) in {0, process.uid}
 

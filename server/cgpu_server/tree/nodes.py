@@ -189,8 +189,8 @@ def name_of(record: Record, beside: list[Record]) -> str:
 
 
 def find_owner(record: Record) -> int | None:
-    """Return the user whose session it is; for a container, the server's user."""
-    if record.kind == "container":  # its root can give the ledger to anybody
+    """Return the user whose session it is; for a container or claim, the server's user."""
+    if record.kind != "session":  # a container's root can give the ledger to anybody
         return os.geteuid()
     return ledger_owner(record.directory)
 

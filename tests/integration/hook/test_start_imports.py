@@ -85,6 +85,14 @@ def test_the_editor_opens_each_file_once(tmp_path: Path) -> None:
     assert all(path.startswith(package) for path in code)
 
 
+def test_the_hook_of_a_claim_loads_only_what_it_uses() -> None:
+    code = (
+        f"import sys; sys.path += {code_bundle.import_path()};"
+        " import cgpu_hook.claim, cgpu_hook.edit, cgpu_node.facts.node"
+    )
+    check(loaded("-c", code), EDITOR)
+
+
 def test_cgpu_run_loads_only_what_it_uses() -> None:
     code = f"import sys; sys.path += {code_bundle.import_path()}; import cgpu_cli.run"
     check(loaded("-c", code), LAUNCHER)

@@ -214,6 +214,18 @@ def test_only_the_limits_themselves_show_whose_a_process_is(
         assert found == (session(ledger) if own else None)
 
 
+def test_dra_2_a_process_of_a_container_is_found_by_the_limits_of_its_claim(ledger: Path) -> None:
+    """MEM-9, DRA-2: also after root of such a container has given the ledger to somebody else."""
+    (ledger.parent / "limits").touch()
+    os.chown(ledger, 1234, -1)
+    with Strange(BINDS, b"limits", ledger) as strange:
+        process = read_process(strange.pid)
+        assert process is not None
+        claim = session(ledger)._replace(kind="claim")
+        assert ContainerLookup([claim]).find(process) == claim
+        assert ContainerLookup([session(ledger)]).find(process) is None
+
+
 def holdings(record: Record) -> list[tuple[processes.Holding, ...]]:
     """Who holds memory, on each of the container's GPUs, with ids on the host."""
     ((use),) = locate_processes([use_of(record)])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ETC = Path("/etc")
 
@@ -132,8 +132,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _download(version: str, work: Path) -> list[Path]:
-    sources, release = private_sources(version)
+def download(sources: str, packages: Sequence[str], work: Path) -> list[Path]:
+    """Download packages into ``work``, from ``sources`` in the form of a ``.sources`` file."""
     for folder in ("lists/partial", "cache/archives/partial", "state", "packages"):
         (work / folder).mkdir(parents=True)
     (work / "private.sources").write_text(sources)
@@ -148,13 +148,13 @@ def _download(version: str, work: Path) -> list[Path]:
         "Acquire::Retries": "3",
     }
     apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    packages = work / "packages"
-    for arguments in (["update"], ["download", *release.packages]):
+    target = work / "packages"
+    for arguments in (["update"], ["download", *packages]):
         command = [*apt, *arguments]
-        done = subprocess.run(command, cwd=packages, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=target, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"apt-get {' '.join(arguments)}: {done.stdout}{done.stderr}")
-    return sorted(packages.glob("*.deb"))
+    return sorted(target.glob("*.deb"))
 
 
 def driver_root(version: str) -> Path:
@@ -165,7 +165,8 @@ def driver_root(version: str) -> Path:
         if not root.exists():
             work = cache / f".nvidia-{version}.new"
             shutil.rmtree(work, ignore_errors=True)
-            for package in _download(version, work):
+            sources, release = private_sources(version)
+            for package in download(sources, release.packages, work):
                 subprocess.run(["dpkg", "-x", package, work / "root"], check=True)
             (work / "root").rename(root)
             shutil.rmtree(work)

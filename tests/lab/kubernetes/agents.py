@@ -41,12 +41,14 @@ class FakeEngine:
     Attributes:
         programs: of its runtimes, by name.
         questions: how often it was asked.
+        more: of its configuration.
     """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.programs = {"runc": "", "cgpu": OURS}
         self.questions = 0
+        self.more: dict[str, object] = {}
         self._server: Any = None
 
     def start(self) -> None:
@@ -72,7 +74,7 @@ class FakeEngine:
             name: {"PodAnnotations": ["cgpu/*"], "options": {"BinaryName": program}}
             for name, program in self.programs.items()
         }
-        config = json.dumps({"containerd": {"runtimes": runtimes}})
+        config = json.dumps({"containerd": {"runtimes": runtimes}, **self.more})
         info = [{1: "golang", 2: '"go1.19"'}, {1: "config", 2: config}]
         return packed({1: {1: {1: "RuntimeReady", 2: 1}}, 2: info})
 

@@ -32,16 +32,18 @@ _ANSWERED = '"stage":"ResponseComplete"'
 _ATTEMPTS = 3  # another program may take a port between the choice and its use
 _OURS = "cgpu/"  # how our programs name themselves: a scheduler may be the same user
 ADMIN = "admin"
-# The accounts of the chart's scheduler, agent and guard.
+# The accounts of the chart's scheduler, agent, guard and DRA driver.
 ACCOUNT = "system:serviceaccount:kube-system:cgpu-scheduler"
 AGENT = "system:serviceaccount:kube-system:cgpu-agent"
 GUARD = "system:serviceaccount:kube-system:cgpu-guard"
+DRA_DRIVER = "system:serviceaccount:kube-system:cgpu-dra-driver"
 # User: its groups. The token of each is its name.
 USERS = {
     ADMIN: "system:masters",
     ACCOUNT: "system:serviceaccounts,system:serviceaccounts:kube-system",
     AGENT: "system:serviceaccounts,system:serviceaccounts:kube-system",
     GUARD: "system:serviceaccounts,system:serviceaccounts:kube-system",
+    DRA_DRIVER: "system:serviceaccounts,system:serviceaccounts:kube-system",
     "cgpu-extender": "",
     "system:node:gpu-a": "system:nodes",
     "nobody": "",
@@ -83,7 +85,7 @@ def _seconds(stamp: str) -> float:
 
 def _audit_policy() -> dict[str, Any]:
     """Log what the chart's programs call; a watch when it begins, as it may not end."""
-    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT, AGENT, GUARD))]
+    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT, AGENT, GUARD, DRA_DRIVER))]
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -162,10 +164,10 @@ class ControlPlane:
             if each["user"]["username"] == user and each["userAgent"].startswith(_OURS)
         }
 
-    def granted(self, name: str) -> set[Call]:
+    def granted(self, name: str, *options: str) -> set[Call]:
         """What the chart's roles of a name allow."""
         found = set()
-        for role in self.chart():
+        for role in self.chart(*options):
             if role["kind"] in {"Role", "ClusterRole"} and role["metadata"]["name"] == name:
                 where = role["metadata"].get("namespace", "")
                 for rule in role["rules"]:
@@ -183,14 +185,16 @@ class ControlPlane:
         return [Bound(_seconds(each["stageTimestamp"]), each["responseStatus"]["code"])
                 for each in events]  # fmt: skip
 
-    def agents_token(self, node: str) -> str:
+    def agents_token(self, node: str, user: str = AGENT) -> str:
         """A new token of the chart's agent that is bound to a pod on a node, as kubelets ask for.
 
-        The pod wants another node, so that no kubelet runs it.
+        Or of another account of the chart's. The pod wants another node, so that no kubelet runs
+        it.
         """
-        name, account = f"cgpu-agent-{node}", AGENT.rpartition(":")[2]
+        account = user.rpartition(":")[2]
+        name = f"{account}-{node}"
         item = pod(name, nodeName=node, serviceAccountName=account, nodeSelector={"no": "node"})
-        item["metadata"]["labels"] = {"app.kubernetes.io/component": "agent"}
+        item["metadata"]["labels"] = {"app.kubernetes.io/component": account.partition("-")[2]}
         return self.token_of(self.create(pods_path(chart.NAMESPACE), item))
 
     def token_of(self, item: Any) -> str:

@@ -87,6 +87,7 @@ class KubeletNode:
         self._port = free_port()
         self._mode, self._resources = mode, resources
         self._token = ""  # of the agent
+        self._engine: tuple[str | Path, ...] = ("containerd",)
         self._words: list[str] = []
 
     def run(self, *words: str | Path) -> str:
@@ -95,7 +96,7 @@ class KubeletNode:
 
     def start_containerd(self) -> None:
         """Start the engine, and return when it answers."""
-        self._start("containerd", "containerd", "--log-level=warn")
+        self._start("containerd", *self._engine, "--log-level=warn")
         ctr, inside = [*self.ctr(), "version"], self.installed.enclosure
         self._await("containerd", lambda: inside.run(*ctr, check=False).returncode == 0)
 
@@ -214,12 +215,12 @@ class KubeletNode:
         words += [f"--engine={self._socket}", f"--resources={self._resources}"]
         resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
         words += [f"--pod-resources={resources}", *self._words]
-        self._start("agent", *_python(), *words)
+        self._start("agent", *python(), *words)
 
     def start_plugin(self, uuids: Iterable[str]) -> None:
         """Publish whole GPUs; stop it as ``plugin``."""
         program = Path(__file__).parents[2] / "system" / "programs" / "whole_gpus.py"
-        self._start("plugin", *_python(), program, *uuids)
+        self._start("plugin", *python(), program, *uuids)
 
     def stop(self, *names: str, by: str = "KILL") -> None:
         """End these programs with a signal; what the engine's containers run goes on."""
@@ -280,7 +281,7 @@ def kubelet_node(
         configure(installed, "install", "containerd", "--default")
         assert installed.read(CONTAINERD)
         node.start_containerd()
-        node.load(_image(installed, root))
+        node.load(pod_image(installed, root))
         node.start_kubelet()
         if agent:
             node.start_agent()
@@ -289,11 +290,11 @@ def kubelet_node(
         installed.enclosure.stop()
 
 
-def _python() -> list[str]:
+def python() -> list[str]:
     return ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
 
 
-def _image(installed: Installed, root: Path) -> Path:
+def pod_image(installed: Installed, root: Path) -> Path:
     """The image of pods, for ``ctr images import``; the first node makes it for all."""
     smi = real_driver.real_nvidia_smi("535")
 

@@ -9,7 +9,7 @@ from typing import Any
 Json = dict[str, Any]
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
 _FIELDS = {"metadata.name", "metadata.namespace", "spec.nodeName", "spec.schedulerName",
-           "status.phase", "involvedObject.uid"}  # fmt: skip
+           "spec.driver", "status.phase", "involvedObject.uid"}  # fmt: skip
 
 
 class SelectorError(ValueError):

@@ -40,6 +40,7 @@ state = "/run/cri" # gone after a reboot
   sandbox_image = "docker.io/library/pod:latest"
   restrict_oom_score_adj = true # tests may lack the right to lower it
   disable_apparmor = true
+  {more}
 
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
@@ -51,10 +52,22 @@ def configure(installed: Installed, *words: str) -> Path:
 
     Returns the folder of its files; its socket there is ``socket``.
     """
+    base = write_configuration(installed)
+    installed.cgpu(*words)
+    return base
+
+
+def write_configuration(installed: Installed, *, enable_cdi: bool = False) -> Path:
+    """Make the configuration of a containerd without cgpu, and return the folder of its files.
+
+    Args:
+        installed: the machine.
+        enable_cdi: whether containers get CDI devices; only from containerd 1.7 on.
+    """
     base = installed.base / "cri"
     base.mkdir()
-    installed.write(CONTAINERD, _CONFIGURATION.format(base=base))
-    installed.cgpu(*words)
+    more = "enable_cdi = true" if enable_cdi else ""
+    installed.write(CONTAINERD, _CONFIGURATION.format(base=base, more=more))
     return base
 
 

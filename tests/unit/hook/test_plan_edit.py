@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError, GpuShare
-from cgpu_hook import prestart
+from cgpu_hook import created
 from cgpu_hook.edit import apply_plan, without_earlier_edit
 from cgpu_hook.plan import Draft, HostFiles, Mount, Plan, Setting
 from cgpu_node import trust
@@ -93,11 +93,11 @@ def test_rel_6_the_hook_mounts_over_a_name_that_is_no_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = []
-    monkeypatch.setattr(prestart, "_run_program", lambda _, data: given.append(data) or 0)
+    monkeypatch.setattr(created, "_run_program", lambda _, data: given.append(data) or 0)
     plan = plan_of(mounts=(Mount("/etc/hostname", "/opt/\udcff/x"),))
     draft = Draft({}, "abc", lambda: Rootfs("/"), Setting(), Config())
     draft.plan, draft.host_files = plan, HOST_FILES
-    prestart._make_mounts(draft, 1, "/")  # noqa: SLF001
+    created.make_mounts(draft, 1, "/")
     assert given == [b"ro\0/etc/hostname\0/opt/\xff/x\0"]
 
 

@@ -158,7 +158,7 @@ def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:
     admit(registry, "one", ask(MIB, weight=15))
     with pytest.raises(CgpuError) as refusal:
         admit(registry, "two", ask(MIB, weight=6))
-    assert str(refusal.value) == "ALIYUN_COM_GPU_SCHD_WEIGHT=6: GPU 0 has 5 of 20 free"
+    assert str(refusal.value) == "weight=6: GPU 0 has 5 of 20 free"
     admit(registry, "three", ask(MIB, weight=5))
 
 
@@ -183,7 +183,7 @@ def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:
     admit(registry, "two", ask(MIB), node=node)
     with pytest.raises(
         CgpuError,
-        match="ALIYUN_COM_GPU_MEM_CONTAINER: GPU 0 has 2 containers already, and max_inst allows 2",
+        match="memory: GPU 0 has 2 containers already, and max_inst allows 2",
     ):
         admit(registry, "three", ask(MIB), node=node)
 

@@ -62,9 +62,23 @@ def test_a_runtime_directory_keeps_a_container(registry: Registry, tmp_path: Pat
     assert leftovers(registry) == ["next"]
 
 
-def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: Registry) -> None:
-    """REL-3: what a program left running in the background still counts."""
-    directory = admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, None), kind="session")
+def test_dra_5_a_claim_lives_as_long_as_its_file(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "claim.json"
+    file.write_text("")
+    admit(registry, "abc", ask(TOTAL), kind="claim", owner=Owner(0, 0, str(file)))
+    assert [entry.id for entry in registry.reap(registry.find_gone())] == ["abc"]
+    file.unlink()
+    assert registry.list_records() == []
+    admit(registry, "next", ask(TOTAL))
+    assert leftovers(registry) == ["next"]
+
+
+@pytest.mark.parametrize("kind", ["session", "claim"])
+def test_a_process_that_holds_memory_keeps_a_share_whose_owner_is_gone(
+    registry: Registry, kind: str
+) -> None:
+    """REL-3, DRA-5: what a program left running in the background still counts."""
+    directory = admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, None), kind=kind)
     holder = (
         "import sys; from lab.driver.attached import AttachedLedger;"
         "ledger = AttachedLedger.attach(sys.argv[1]); ledger.charge(0, 1 << 30, 1 << 20);"
@@ -82,7 +96,7 @@ def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: 
     assert registry.list_records() == []
 
 
-@pytest.mark.parametrize("kind", ["container", "session"])
+@pytest.mark.parametrize("kind", ["container", "session", "claim"])
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_whoever_cannot_look_takes_nobody_for_dead(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int

@@ -27,7 +27,7 @@ FOLDERS = (
 )
 KINDS = (".py", ".c", ".h", ".md", ".def", ".inc", ".csv", ".toml", ".yml", ".json")
 # MEM-1; SCH-9, 10; ENV-8..10
-NAME = re.compile(r"\b(ENV|MEM|SCH|TREE|CLI|REL|K8S|COS)-(\d+)((?:(?:\.\.|, )\d+\b)*)")
+NAME = re.compile(r"\b(ENV|MEM|SCH|TREE|CLI|REL|K8S|COS|DRA)-(\d+)((?:(?:\.\.|, )\d+\b)*)")
 ROW = re.compile(r"^\| ([A-Z0-9]+-\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
 IN_WORK = "in work"
 

@@ -93,18 +93,21 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"apiserver"},
         {"kubelet", "scheduler", "admission"},
         {"node", "inspect"},
-        {"agent", "extender", "guard"},
+        {"dra"},
+        {"agent", "dra_driver", "extender", "guard"},
     ),
 }
 # Rooms and programs that only these import: each is about another counterpart, or is one program.
 IMPORTERS: dict[str, dict[str, set[str]]] = {
     "cgpu_k8s": {
-        "kubelet": {"node", "agent"},
+        "kubelet": {"node", "agent", "dra", "dra_driver"},
         "scheduler": {"inspect", "extender"},
         "admission": {"guard"},
-        "node": {"agent"},
+        "node": {"agent", "dra", "dra_driver"},
+        "dra": {"dra_driver"},
         "inspect": set(),
         "agent": set(),
+        "dra_driver": set(),
         "extender": set(),
         "guard": set(),
     }

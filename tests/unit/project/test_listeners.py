@@ -41,7 +41,10 @@ KNOWN = {
     "server/cgpu_server/metrics/http.py",  # serves what exporter.py opens
     "server/cgpu_server/metrics/exporter.py",
     "cli/cgpu_doctor/metrics.py",  # sees by it whether an address is this machine's
-    "k8s/cgpu_k8s/kubelet/device_plugin.py",  # in the kubelet's folder, which root alone can enter
+    # In folders of the kubelet, which root alone can enter.
+    "k8s/cgpu_k8s/kubelet/device_plugin.py",
+    "k8s/cgpu_k8s/kubelet/dra_plugin.py",
+    "k8s/cgpu_k8s/kubelet/registration.py",
 }
 HALF = b"POST /x/validate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
 MORE = 20

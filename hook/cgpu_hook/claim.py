@@ -1,0 +1,110 @@
+"""The hook of a claim: gives a container that was created the libraries and limits of its claim.
+
+The claim's CDI file starts it, at createRuntime. The driver has admitted the claim's share before,
+and gives it back after its last container, so that all containers of a claim have one cap. Device
+nodes and variables come from the CDI file.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cgpu_env.devices import GpuLostError
+from cgpu_env.errors import CgpuError, printable
+from cgpu_env.request import Request
+from cgpu_hook import document
+from cgpu_hook.container import announce_container, load_host
+from cgpu_hook.created import make_mounts, open_rootfs, parse_state, refuse_withheld
+from cgpu_hook.modifiers import GIVING
+from cgpu_hook.plan import SHARE_FILES, Draft, rootfs_path
+from cgpu_node.paths import state_path
+from cgpu_node.settings.config import load_config
+from cgpu_node.shares import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.created import CreatedContainer
+    from cgpu_hook.plan import Setting
+
+_STAGE = "claim"
+
+
+def join_claim(uid: str, setting: Setting) -> None:
+    """Give the container whose state is on stdin what the claim with this UID has.
+
+    Raises:
+        CgpuError: the container must not start; one sentence says why.
+    """
+    container = parse_state(sys.stdin.buffer.read(), _STAGE)
+    config = document.read(f"{container.bundle}/config.json")
+    is_twice = _check_hooks(config)
+    request = _read_request(uid, setting)
+    try:
+        draft = _draft_container(uid, container, config, request, setting, refresh=False)
+    except GpuLostError:  # by the known facts
+        draft = _draft_container(uid, container, config, request, setting, refresh=True)
+    refuse_withheld(draft)
+    if is_twice and draft.open_rootfs().get_kind(SHARE_FILES[0]) == "file":
+        return  # nothing but our first run can have put it there, as the modifiers checked
+    make_mounts(draft, container.pid, rootfs_path(config, container.bundle))
+    announce_container(draft)
+
+
+def _check_hooks(config: dict[str, Any]) -> bool:
+    """Return whether the same claim starts us several times, as a kubelet may name it twice.
+
+    Raises:
+        CgpuError: the container has several claims, and there is one ledger in a container.
+    """
+    hooks = (config.get("hooks") or {}).get("createRuntime") or []
+    ours = [each["args"] for each in hooks if (each.get("args") or [])[1:2] == [_STAGE]]
+    if any(each != ours[0] for each in ours):
+        raise CgpuError(
+            "the container has several claims of cgpu's: expected one, which may have several"
+            " requests"
+        )
+    return len(ours) > 1
+
+
+def _read_request(uid: str, setting: Setting) -> Request:
+    """Return what is held for a claim."""
+    found = record.read(f"{state_path(setting.state_dir)}/containers/{uid}")
+    if "/" in uid or found is None or found.kind != record.CLAIM or found.id != uid:
+        raise CgpuError(
+            f"claim {printable(uid)}: nothing is held for it on this node: delete the pod, so that"
+            " the driver prepares its claim again"
+        )
+    return Request(found.gpus, found.weight, found.high_priority)
+
+
+def _draft_container(  # noqa: PLR0913 (what a draft is made from)
+    uid: str,
+    container: CreatedContainer,
+    config: dict[str, Any],
+    request: Request,
+    setting: Setting,
+    *,
+    refresh: bool,
+) -> Draft:
+    path = rootfs_path(config, container.bundle)
+    draft = Draft(
+        config,
+        uid,
+        lambda: open_rootfs(container.pid, path),
+        setting,
+        load_config(),
+        refresh=refresh,
+    )
+    draft.config = load_host(draft)
+    by_uuid = {gpu.uuid: gpu for gpu in draft.node.gpus}
+    for share in request.gpus:
+        gpu = by_uuid.get(share.uuid)
+        if gpu is None or gpu.lost:
+            why = gpu.lost if gpu else "the driver does not list it"
+            raise GpuLostError(f"GPU {share.index} ({share.uuid}) does not answer: {why}")
+    draft.request = request
+    for modifier in GIVING:
+        modifier(draft)
+    return draft

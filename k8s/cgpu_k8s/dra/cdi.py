@@ -1,0 +1,85 @@
+"""The CDI specification of a claim: what an engine gives each container that has the claim. Pure.
+
+It gives device nodes and variables, and starts the hook that mounts libraries and limits. The hook
+takes the claim from its own arguments, which no user can write.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_k8s.names import DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_node.facts.node import DeviceNode
+
+CLASS = "claim"
+KIND = f"{DRIVER}/{CLASS}"
+_VERSION = "0.5.0"  # the newest that containerd 1.7 reads
+_PREFIX, _SUFFIX = f"{DRIVER}-{CLASS}_", ".json"
+_HOOK_SECONDS = 120  # the first start of a boot waits for the driver
+_HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+
+
+class HookPlace(NamedTuple):
+    """The hook on the node.
+
+    Attributes:
+        program: the path of ``cgpu-hook``.
+        state_dir: the state directory.
+    """
+
+    program: str
+    state_dir: str
+
+
+def device_id(uid: str) -> str:
+    """Return the name by which a kubelet asks its engine for what a claim has."""
+    return f"{KIND}={uid}"
+
+
+def file_name(uid: str) -> str:
+    """Return the name of the claim's file, in the folder of CDI specifications."""
+    return f"{_PREFIX}{uid}{_SUFFIX}"
+
+
+def read_uid(name: str) -> str | None:
+    """Return the UID of the claim whose file has this name; None: the file is none of ours."""
+    if not name.startswith(_PREFIX) or not name.endswith(_SUFFIX):
+        return None
+    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+
+
+def write_specification(uid: str, nodes: Iterable[DeviceNode], hook: HookPlace) -> bytes:
+    """Return the content of a claim's file.
+
+    Args:
+        uid: of the claim.
+        nodes: the character devices of its GPUs.
+        hook: what prepares a container for the claim.
+    """
+    arguments = ["cgpu-hook", "claim", "--claim", uid, "--state-dir", hook.state_dir]
+    start = {
+        "hookName": "createRuntime",
+        "path": hook.program,
+        "args": arguments,
+        "env": list(_HOOK_ENVIRONMENT),
+        "timeout": _HOOK_SECONDS,
+    }
+    edits: dict[str, Any] = {
+        # NVIDIA's runtime, where it is the default one, would add what the image asks for.
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "hooks": [start],
+    }
+    devices = [{"path": each.container, "hostPath": each.host} for each in nodes]
+    if devices:
+        edits["deviceNodes"] = devices
+    content = {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [{"name": uid, "containerEdits": edits}],
+    }
+    return json.dumps(content, indent=1).encode()

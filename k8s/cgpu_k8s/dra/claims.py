@@ -1,0 +1,201 @@
+"""Reads what a claim has of this node's GPUs from what the scheduler allocated to it. Pure.
+
+Only ``status.allocation`` counts: a user writes a claim's ``spec``, and the scheduler alone the
+status.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.devices import GpuLostError
+from cgpu_env.errors import CgpuError, printable
+from cgpu_env.request import GpuShare, Request
+from cgpu_env.values import MIB
+from cgpu_k8s.dra.slices import CORE_STEP, WHOLE_CORES, device_name
+from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
+from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.quantities import parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cgpu_k8s.objects.fields import Json
+    from cgpu_node.facts.node import NodeGpu
+
+WEIGHTED_FAIR, FIXED = 6, 3
+# Whether GPUs give at least, or exactly, what is claimed of their time.
+POLICIES = {"weighted": WEIGHTED_FAIR, "fixed": FIXED}
+_LEAST_WEIGHT = 1  # of a claim without cores
+_SIZE = re.compile(r"(\d{1,18})([KMGTPE]i|[MGTPE])")
+_PREFIXES = "KMGTPE"
+
+
+class ClaimName(NamedTuple):
+    """A claim as a kubelet names it."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return the words for it in a message."""
+        return f"claim {self.namespace}/{self.name}"
+
+
+class ClaimDevice(NamedTuple):
+    """A device of ours that was allocated for a request of the claim."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+
+
+class ClaimGrant(NamedTuple):
+    """The part of this node's GPUs that a claim has.
+
+    Attributes:
+        claim: which one.
+        devices: one for each result of the allocation that is ours.
+        request: caps, and one weight for all of them.
+        policy: that the claim's GPUs have to be under.
+    """
+
+    claim: ClaimName
+    devices: tuple[ClaimDevice, ...]
+    request: Request
+    policy: int
+
+
+def read_grant(
+    claim: ClaimName, item: Json, node: str, gpus: Sequence[NodeGpu], policy: int
+) -> ClaimGrant:
+    """Return what a claim has on the node called ``node``.
+
+    Args:
+        claim: as the kubelet names it.
+        item: the claim as the API server has it.
+        node: this one.
+        gpus: of this node, with those that are lost.
+        policy: under which claims share GPUs.
+
+    Raises:
+        CgpuError: it has nothing that could be given here; one sentence says why.
+    """
+    uid = get_member(get_member(item, "metadata", dict), "uid", str)
+    if uid != claim.uid:
+        raise CgpuError(
+            f"{claim}: the API server has another one of that name, with the UID {printable(uid)},"
+            f" and {claim.uid} is gone: delete the pod, so that it gets the new one"
+        )
+    allocation = get_member(get_member(item, "status", dict), "allocation", dict)
+    if not allocation:
+        raise CgpuError(f"{claim}: it has no allocation any more: delete the pod")
+    found = get_member(allocation, "devices", dict)
+    ours = [each for each in get_objects(found, "results") if each.get("driver") == DRIVER]
+    _refuse_configuration(claim, get_objects(found, "config"))
+    devices = tuple(_read_device(claim, each, node) for each in ours)
+    if not devices:
+        raise CgpuError(f"{claim}: none of its devices is of the driver {DRIVER}")
+    by_name = {device_name(gpu.index): gpu for gpu in gpus}
+    shares = [
+        _read_share(claim, each, by_name.get(device.device))
+        for each, device in zip(ours, devices, strict=True)
+    ]
+    uuids = [share.uuid for share in shares]
+    if len({*uuids}) < len(uuids):
+        raise CgpuError(
+            f"{claim}: two of its requests have parts of the same GPU, and a claim has one cap on"
+            " each: put them into claims of their own"
+        )
+    weight = _read_weight(claim, ours, policy)
+    ordered = tuple(sorted(shares, key=lambda share: share.index))
+    return ClaimGrant(claim, devices, Request(ordered, weight, high_priority=False), policy)
+
+
+def _refuse_configuration(claim: ClaimName, configs: Iterable[Json]) -> None:
+    for each in configs:
+        opaque = get_member(each, "opaque", dict)
+        if opaque.get("driver") == DRIVER:
+            raise CgpuError(
+                f"{claim}: it has parameters for the driver {DRIVER}, which takes none: take"
+                " config out of the claim or its DeviceClass"
+            )
+
+
+def _read_device(claim: ClaimName, result: Json, node: str) -> ClaimDevice:
+    found = ClaimDevice(
+        *(get_member(result, name, str) for name in ("request", "pool", "device", "shareID"))
+    )
+    if found.pool != node:
+        raise CgpuError(
+            f"{claim}: its device {printable(found.device)} is of the node"
+            f" {printable(found.pool)}, not of {node}"
+        )
+    if get_member(result, "adminAccess", bool):
+        raise CgpuError(f"{claim}: adminAccess: {DRIVER} gives nobody a GPU without a cap")
+    return found
+
+
+def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare:
+    device = printable(get_member(result, "device", str))
+    if gpu is None:
+        raise CgpuError(f"{claim}: this node has no {device} any more: delete the pod")
+    if gpu.lost:
+        raise GpuLostError(f"{claim}: {device} does not answer: {gpu.lost}")
+    written = get_strings(result, "consumedCapacity").get(CLAIM_MEMORY)
+    if written is None:
+        raise CgpuError(
+            f"{claim}: its allocation names no {CLAIM_MEMORY} of {device}: expected a Kubernetes"
+            " with the feature DRAConsumableCapacity, which is on from 1.36"
+        )
+    size = parse_memory(written)
+    if size is None or size < MIB:
+        raise CgpuError(
+            f"{claim}: {CLAIM_MEMORY}={printable(written)} of {device}: expected at least 1Mi"
+        )
+    if size > gpu.total_bytes:
+        raise CgpuError(
+            f"{claim}: {CLAIM_MEMORY}={printable(written)} of {device}, which has"
+            f" {gpu.total_bytes // MIB}Mi: delete the pod, so that it is allocated anew"
+        )
+    return GpuShare(gpu.index, gpu.uuid, size)
+
+
+def parse_memory(written: str) -> int | None:
+    """Return the bytes of a quantity; None if they are no whole number.
+
+    >>> [parse_memory(each) for each in ("2500Mi", "16Gi", "1M", "1048576k", "1.5Gi")]
+    [2621440000, 17179869184, 1000000, 1048576000, None]
+    """
+    found = _SIZE.fullmatch(written)
+    if found is None:
+        return parse_quantity(written)
+    number, unit = found.groups()
+    power = _PREFIXES.index(unit[0]) + 1
+    base = 1024 if unit.endswith("i") else 1000
+    return int(number) * int(base**power)
+
+
+def _read_weight(claim: ClaimName, results: Iterable[Json], policy: int) -> int:
+    """Return the weight, which is one for all GPUs of a claim."""
+    written = [get_strings(each, "consumedCapacity").get(CLAIM_CORES, "0") for each in results]
+    if len({*written}) > 1:
+        raise CgpuError(
+            f"{claim}: {CLAIM_CORES}={printable(', '.join(written))}: a claim has one weight on all"
+            " of its GPUs: ask for the same of each, or put them into claims of their own"
+        )
+    cores = parse_quantity(written[0])
+    if cores is None or cores % CORE_STEP or not 0 <= cores <= WHOLE_CORES:
+        raise CgpuError(
+            f"{claim}: {CLAIM_CORES}={printable(written[0])}: expected a multiple of {CORE_STEP}"
+            f" from 0 to {WHOLE_CORES}"
+        )
+    if not cores and policy == FIXED:
+        raise CgpuError(
+            f"{claim}: it claims no {CLAIM_CORES}, and GPUs here give exactly what is claimed of"
+            f" their time: claim a multiple of {CORE_STEP} up to {WHOLE_CORES}"
+        )
+    return max(cores // CORE_STEP, _LEAST_WEIGHT)

@@ -1,0 +1,246 @@
+"""Prepares claims: holds what the scheduler allocated in the node's registry of shares.
+
+docker, ``cgpu-run`` and claims are admitted by the same registry, so nobody is promised what
+another one has. The registry's record and the claim's CDI file are all that is kept of it. The file
+is the record's owner: it is there before the record, and goes before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.errors import NotFoundError
+from cgpu_k8s.apiserver.resources import CLAIMS
+from cgpu_k8s.dra import cdi
+from cgpu_k8s.dra.claims import ClaimName, read_grant
+from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
+from cgpu_node.facts.node import load_node, refresh_if_lost
+from cgpu_node.paths import write_atomically
+from cgpu_node.shares.record import CLAIM, Owner
+from cgpu_node.shares.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cgpu_env.request import GpuShare, Request
+    from cgpu_k8s.apiserver.client import Client, Json
+    from cgpu_k8s.dra.claims import ClaimGrant
+    from cgpu_k8s.dra.gpus import GpuFacts
+    from cgpu_k8s.kubelet.dra_plugin_api import AskedClaim
+    from cgpu_node.facts.node import DeviceNode, Node
+    from cgpu_node.shares.record import Record
+
+_MIB = 20
+
+
+class ClaimPlace(NamedTuple):
+    """The place in which claims are prepared.
+
+    Attributes:
+        node: this node's name.
+        folder: of CDI specifications.
+        hook: what CDI files start.
+        driver_dir: the directory of the driver's libraries, if we see it elsewhere than the node
+            does; None: it is searched.
+        policy: under which claims share GPUs.
+    """
+
+    node: str
+    folder: Path
+    hook: cdi.HookPlace
+    driver_dir: str | None
+    policy: int
+
+
+class ClaimPreparer:
+    """Prepares claims, one at a time.
+
+    Args:
+        place: where.
+        client: of the API server.
+        gpus: knows which GPUs answer.
+    """
+
+    def __init__(self, place: ClaimPlace, client: Client, gpus: GpuFacts) -> None:
+        self._place, self._client, self._gpus = place, client, gpus
+        self._node: Node | None = None
+        self._registry = Registry(place.hook.state_dir)
+        self._lock = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """Learn the facts about the node, so that the first claim need not wait for them.
+
+        Raises:
+            CgpuError: the driver does not answer.
+        """
+        async with self._lock:
+            await asyncio.to_thread(self._load_node, refresh=False)
+
+    async def prepare(self, claim: AskedClaim) -> list[PreparedDevice]:
+        """Hold what the claim has here, or return what is held.
+
+        Raises:
+            CgpuError, OSError: it cannot be given; then nothing of it is left.
+        """
+        name = ClaimName(*claim)
+        await self._gpus.check_barrier()
+        item = await self._read_claim(name)
+        async with self._lock:
+            return await asyncio.to_thread(self._hold, name, item)
+
+    async def unprepare(self, claim: AskedClaim) -> None:
+        """Give back what the claim has here; no containers have it any more.
+
+        Raises:
+            CgpuError, OSError: it cannot be given back.
+        """
+        async with self._lock:
+            await asyncio.to_thread(self._give_back, claim.uid)
+
+    async def recover(self) -> list[str]:
+        """Give back what belongs to claims that are gone; return their UIDs.
+
+        What containers still have, is given back when they have ended.
+
+        Raises:
+            CgpuError, OSError: which claims there are is not known.
+        """
+        async with self._lock:
+            records = await asyncio.to_thread(self._list_claims)
+            files = set(filter(None, map(cdi.read_uid, self._list_files())))
+            gone = [uid for uid in files if uid not in records]
+            gone += [uid for uid, record in records.items() if await self._is_gone(record)]
+            for uid in gone:
+                (self._place.folder / cdi.file_name(uid)).unlink(missing_ok=True)
+            await asyncio.to_thread(self._reap)
+            return sorted(gone)
+
+    async def _read_claim(self, claim: ClaimName) -> Json:
+        path = CLAIMS.path(claim.name, namespace=claim.namespace)
+        try:
+            return await self._client.get(path)
+        except NotFoundError:
+            raise CgpuError(f"{claim}: the API server has none of this name any more") from None
+
+    def _hold(self, claim: ClaimName, item: Json) -> list[PreparedDevice]:
+        place = self._place
+
+        def read(*, refresh: bool) -> tuple[Node, ClaimGrant]:
+            node = self._load_node(refresh=refresh)
+            return node, read_grant(claim, item, place.node, node.gpus, place.policy)
+
+        node, grant = refresh_if_lost(read)
+        if not {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
+            node, grant = read(refresh=True)  # not seen yet, or lost since it was allocated
+        nodes = [*_list_characters(node, grant.request)]
+        path = place.folder / cdi.file_name(claim.uid)
+        content = cdi.write_specification(claim.uid, nodes, place.hook)
+        record = self._list_claims().get(claim.uid)
+        if record is not None:
+            _check_unchanged(claim, record, grant.request)
+        else:
+            self._registry.remove(claim.uid)  # of which nobody lives: the file would revive it
+        if not path.exists():
+            place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_atomically(str(path), content, 0o644)
+        if record is None:
+            self._admit(grant, node, path)
+        name = cdi.device_id(claim.uid)
+        return [
+            PreparedDevice(each.request, each.pool, each.device, name, each.share_id)
+            for each in grant.devices
+        ]
+
+    def _load_node(self, *, refresh: bool) -> Node:
+        """Return the facts about the node; only those of a driver at its usual path are kept."""
+        if self._node is None or refresh:
+            place = self._place
+            self._node = load_node(
+                place.hook.state_dir,
+                place.driver_dir,
+                refresh=refresh,
+                keep=place.driver_dir is None,
+            )
+        return self._node
+
+    def _admit(self, grant: ClaimGrant, node: Node, path: Path) -> None:
+        claim = grant.claim
+        try:
+            self._registry.admit(
+                claim.uid,
+                CLAIM,
+                grant.request,
+                node,
+                Owner(0, 0, str(path)),
+                [f"{claim.namespace}/{claim.name}"],
+                policy=grant.policy,
+            )
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, CgpuError):
+                raise CgpuError(f"{claim}: {error}", hint=error.hint) from None
+            raise
+
+    def _give_back(self, uid: str) -> None:
+        (self._place.folder / cdi.file_name(uid)).unlink(missing_ok=True)
+        self._registry.remove(uid)
+
+    def _list_claims(self) -> dict[str, Record]:
+        """Return the records of claims that are held, by UID."""
+        return {each.id: each for each in self._registry.list_records() if each.kind == CLAIM}
+
+    def _list_files(self) -> list[str]:
+        try:
+            return [each.name for each in self._place.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+
+    async def _is_gone(self, record: Record) -> bool:
+        namespace, _, name = "".join(record.command[:1]).partition("/")
+        path = CLAIMS.path(name, namespace=namespace)
+        try:
+            item = await self._client.get(path)
+        except NotFoundError:
+            return True
+        return bool(item["metadata"]["uid"] != record.id)
+
+    def _reap(self) -> None:
+        gone = self._registry.find_gone()
+        with self._registry.lock(create=True):
+            self._registry.reap(gone)
+
+
+def _list_characters(node: Node, request: Request) -> Iterator[DeviceNode]:
+    """Yield the device nodes of a request's GPUs; those of a simulated driver are plain files.
+
+    Raises:
+        CgpuError: one is missing.
+    """
+    granted = {share.index for share in request.gpus}
+    own = (each for gpu in node.gpus if gpu.index in granted for each in gpu.device_nodes)
+    for each in (*node.device_nodes, *own):
+        try:
+            mode = os.lstat(each.host).st_mode
+        except OSError as error:
+            raise CgpuError(f"device {each.host}: {error.strerror}") from None
+        if stat.S_ISCHR(mode):
+            yield each
+
+
+def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None:
+    """Refuse a claim that has another allocation than the one that is held for it."""
+    if (record.gpus, record.weight) != (request.gpus, request.weight):
+        raise CgpuError(
+            f"{claim}: this node holds {_format(record.gpus, record.weight)} for it, and its"
+            f" allocation says {_format(request.gpus, request.weight)}: delete its pods"
+        )
+
+
+def _format(gpus: tuple[GpuShare, ...], weight: int) -> str:
+    parts = ", ".join(f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index}" for gpu in gpus)
+    return f"{parts} with weight {weight}"

@@ -1,0 +1,184 @@
+"""The ResourceSlice of a node: its GPUs as devices that several claims may share. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, CLAIM_SLOTS, DRIVER, NVIDIA_DRIVER
+from cgpu_k8s.objects.fields import get_member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cgpu_k8s.objects.fields import Json
+
+API = "resource.k8s.io/v1"
+CORE_STEP = 5  # percent of a GPU's time; max_inst units of weight are all of it
+WHOLE_CORES = CORE_STEP * DEFAULT_MAX_INST
+_LONGEST_STRING = 64  # of an attribute
+_PER_GI = 1024
+_STANDARD = "resource.kubernetes.io/"
+_NUMBER = re.compile(r"\d+")
+
+
+class SliceGpu(NamedTuple):
+    """A GPU as it is published.
+
+    Attributes:
+        index: the driver's number of it, by which its device is called.
+        uuid: of the GPU.
+        name: the product's.
+        mib: its memory in MiB, rounded down.
+        facts: what else the driver says of it, by the names of attributes: ``brand``,
+            ``architecture``, ``cudaComputeCapability``, ``driverVersion``, ``cudaDriverVersion``
+            and ``pciBusID``, each as text, as far as it is known.
+        pcie_root: such as ``pci0000:00``; "": not known.
+        numa_node: None: not known, or the machine has one.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    name: str
+    mib: int
+    facts: Mapping[str, str] = {}
+    pcie_root: str = ""
+    numa_node: int | None = None
+
+
+class SliceNode(NamedTuple):
+    """The node that a slice is of: its name and UID."""
+
+    name: str
+    uid: str
+
+
+_VERSIONS = frozenset(("cudaComputeCapability", "driverVersion", "cudaDriverVersion"))
+
+
+def device_name(index: int) -> str:
+    """Return the name of a GPU's device."""
+    return f"gpu-{index}"
+
+
+def slice_name(node: str) -> str:
+    """Return the name of a node's slice."""
+    return f"{node}-{DRIVER}"
+
+
+def plan_slice(
+    node: SliceNode, gpus: Iterable[SliceGpu], current: Json | None
+) -> dict[str, Any] | None:
+    """Return the slice to write; None if the API server has it already.
+
+    Args:
+        node: whose it is.
+        gpus: those that may be claimed.
+        current: the slice as the API server has it; None: it has none.
+
+    Returns:
+        A slice to be created; with a ``resourceVersion``, to be put in the place of ``current``.
+    """
+    devices = [_describe_device(gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+    wanted: dict[str, Any] = {"driver": DRIVER, "nodeName": node.name, "devices": devices}
+    about: dict[str, Any] = {"name": slice_name(node.name), "ownerReferences": [owner]}
+    generation = 1
+    if current is not None:
+        metadata = get_member(current, "metadata", dict)
+        spec = {"devices": [], **get_member(current, "spec", dict)}  # an empty list is not stored
+        owners = [each.get("uid") for each in get_member(metadata, "ownerReferences", list)]
+        if owners == [node.uid] and {name: spec.get(name) for name in wanted} == wanted:
+            return None
+        about["resourceVersion"] = get_member(metadata, "resourceVersion", str)
+        generation = get_member(spec, "pool", dict).get("generation", 0) + 1
+    pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
+    return {
+        "apiVersion": API,
+        "kind": "ResourceSlice",
+        "metadata": about,
+        "spec": {**wanted, "pool": pool},
+    }
+
+
+def _describe_device(gpu: SliceGpu) -> dict[str, Any]:
+    return {
+        "name": device_name(gpu.index),
+        "allowMultipleAllocations": True,
+        "attributes": _list_attributes(gpu),
+        "capacity": {
+            CLAIM_MEMORY: _limit_memory(gpu.mib),
+            # For selectors that compare it; claims take nothing of it.
+            f"{NVIDIA_DRIVER}/{CLAIM_MEMORY}": {
+                "value": format_mib(gpu.mib),
+                "requestPolicy": {"default": "0", "validValues": ["0"]},
+            },
+            CLAIM_CORES: {
+                "value": str(WHOLE_CORES),
+                "requestPolicy": {
+                    "default": "0",
+                    "validRange": {"min": "0", "max": str(WHOLE_CORES), "step": str(CORE_STEP)},
+                },
+            },
+            CLAIM_SLOTS: {
+                "value": str(DEFAULT_MAX_INST),
+                "requestPolicy": {"default": "1", "validValues": ["1"]},
+            },
+        },
+    }
+
+
+def _limit_memory(mib: int) -> dict[str, Any]:
+    whole = format_mib(mib)
+    steps = {"min": "1Mi", "max": whole, "step": "1Mi"}
+    return {"value": whole, "requestPolicy": {"default": whole, "validRange": steps}}
+
+
+def format_mib(mib: int) -> str:
+    """Return an amount of memory as the API server writes it, so that it compares equal.
+
+    >>> [format_mib(each) for each in (2500, 16384, 1 << 20)]
+    ['2500Mi', '16Gi', '1Ti']
+    """
+    units = ("Mi", "Gi", "Ti")
+    for unit in units[:-1]:
+        if mib % _PER_GI:
+            return f"{mib}{unit}"
+        mib //= _PER_GI
+    return f"{mib}{units[-1]}"
+
+
+def _list_attributes(gpu: SliceGpu) -> dict[str, Any]:
+    """Return the attributes, those of NVIDIA's driver also under its own domain."""
+    own: dict[str, Any] = {
+        "type": _text("gpu"),
+        "uuid": _text(gpu.uuid),
+        "productName": _text(gpu.name),
+    }
+    for name, value in gpu.facts.items():
+        found = _version(value) if name in _VERSIONS else _text(value)
+        if found is not None:
+            own[name] = found
+    known = {**own, **{f"{NVIDIA_DRIVER}/{name}": value for name, value in own.items()}}
+    if gpu.pcie_root:
+        known[f"{_STANDARD}pcieRoot"] = _text(gpu.pcie_root)
+    if gpu.numa_node is not None:
+        known[f"{_STANDARD}numaNode"] = {"int": gpu.numa_node}
+    return known
+
+
+def _text(value: str) -> dict[str, str]:
+    return {"string": value[:_LONGEST_STRING]}
+
+
+def _version(value: str) -> dict[str, str] | None:
+    """Return a version in the form that Kubernetes has for them; None if it is none.
+
+    >>> _version("535.129.03")
+    {'version': '535.129.3'}
+    """
+    parts = value.split(".")
+    if not 1 <= len(parts) <= 3 or not all(map(_NUMBER.fullmatch, parts)):  # noqa: PLR2004
+        return None
+    return {"version": ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])}

@@ -1,0 +1,169 @@
+"""``python -m cgpu_k8s.dra_driver``: the DRA driver of the node that it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from cgpu_env.commandline import Parser
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver import program
+from cgpu_k8s.apiserver.resources import NODES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable
+
+    from cgpu_k8s.dra.prepare import ClaimPreparer
+
+T = TypeVar("T")
+NAME = "cgpu-dra-driver"
+report = program.make_reporter(NAME, {"failed", "not_registered", "refused"})
+REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
+CDI, SETTING = Path("/var/run/cdi"), Path("/etc/cgpu/kubernetes.json")
+HOOK = "/usr/local/bin/cgpu-hook"
+_AGAIN = 5.0  # seconds
+
+
+def build_parser() -> Parser:
+    """The command line."""
+    parser = program.build_base_parser(
+        NAME, "Offer this node's GPUs to claims, and prepare claims for their pods."
+    )
+    parser.add_argument(
+        "--node",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME") or socket.gethostname(),
+        help="this node; by default NODE_NAME, else the host's name",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("weighted", "fixed"),
+        default="weighted",
+        help="whether claims get at least what they claim of a GPU's time, by default, or exactly",
+    )
+    for option, path, what in (
+        ("--registry", REGISTRY, "the kubelet's folder in which drivers register"),
+        ("--plugins", PLUGINS, "the kubelet's folder of drivers"),
+        ("--cdi", CDI, "the engine's folder of CDI files that do not outlive a boot"),
+    ):
+        parser.add_argument(
+            option, metavar="DIR", type=Path, default=path, help=f"{what}; {path} by default"
+        )
+    parser.add_argument(
+        "--setting",
+        metavar="FILE",
+        type=Path,
+        default=SETTING,
+        help=f"where the mode of a node is whose pods follow decisions; {SETTING} by default",
+    )
+    parser.add_argument(
+        "--hook",
+        metavar="FILE",
+        default=HOOK,
+        help=f"cgpu-hook, where the engine finds it; {HOOK} by default",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="SOCKET",
+        help="where the kubelet's container engine listens; by default at its usual place",
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
+    parser.add_argument(
+        "--driver-dir",
+        metavar="DIR",
+        help="directory of the driver's libraries, where the node has it elsewhere than we",
+    )
+    return parser
+
+
+def main() -> NoReturn:
+    """Work until stopped."""
+    program.run(NAME, build_parser, serve)
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Publish and prepare until cancelled."""
+    from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
+    from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
+    from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
+    from cgpu_k8s.dra.cdi import HookPlace  # noqa: PLC0415
+    from cgpu_k8s.dra.claims import POLICIES  # noqa: PLC0415
+    from cgpu_k8s.dra.gpus import GpuFacts  # noqa: PLC0415
+    from cgpu_k8s.dra.prepare import ClaimPlace, ClaimPreparer  # noqa: PLC0415
+    from cgpu_k8s.dra.publisher import SlicePublisher  # noqa: PLC0415
+    from cgpu_k8s.kubelet import cdi_support  # noqa: PLC0415
+    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
+    from cgpu_k8s.kubelet.dra_plugin import DraPlugin  # noqa: PLC0415
+    from cgpu_k8s.kubelet.registration import DriverSockets, Registration  # noqa: PLC0415
+    from cgpu_k8s.names import DRIVER  # noqa: PLC0415
+    from cgpu_k8s.node.driver import Driver  # noqa: PLC0415 (not for --help)
+    from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
+    from cgpu_node.paths import open_state  # noqa: PLC0415
+    from cgpu_node.settings.config import load_config  # noqa: PLC0415
+
+    def find_folder() -> str:
+        return driver_folder(given.driver_dir, load_config())
+
+    cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
+    hook = HookPlace(given.hook, state)
+    driver = Driver(find_folder)
+    try:
+        async with open_client(cluster) as client:
+            place = ClaimPlace(
+                given.node, given.cdi, hook, given.driver_dir, POLICIES[given.policy]
+            )
+            item = await _insist(lambda: client.get(NODES.path(given.node)))
+            engine = ContainerRuntime(
+                given.engine,
+                lambda name, config, _: cdi_support.find_problem(name, config, str(given.cdi)),
+                cdi_support.UNKNOWN,
+            )
+
+            async def find_barrier() -> str:
+                if given.setting.exists():
+                    return (
+                        f"{given.setting} is there, so pods of this node follow decisions: the"
+                        " agent removes it once none of them has a GPU"
+                    )
+                return await engine.find_problem(item)
+
+            facts = GpuFacts(driver, find_barrier, find_folder)
+            preparer = ClaimPreparer(place, client, facts)
+            sockets = DriverSockets(given.registry, given.plugins, DRIVER)
+            registration = Registration(sockets, DraPlugin(preparer, report), report)
+            publisher = SlicePublisher(client, given.node, facts.observe, report)
+            report("serves", {"node": given.node})
+            await run_together(registration.run(), publisher.run(), _recover(preparer))
+    finally:
+        driver.close()
+
+
+async def _recover(preparer: ClaimPreparer) -> None:
+    """Give back what claims had that went while no driver ran."""
+    with contextlib.suppress(CgpuError):  # the first claim's refusal says what is wrong
+        await preparer.warm()
+    gone = await _insist(preparer.recover)
+    if gone:
+        report("gave_back", {"claims": ",".join(gone)})
+
+
+async def _insist(act: Callable[[], Awaitable[T]]) -> T:
+    """Do it again and again until it succeeds; report an error when it is another one."""
+    failure = ""
+    while True:
+        try:
+            return await act()
+        except (CgpuError, OSError) as error:
+            if str(error) != failure:
+                failure = str(error)
+                report("failed", {"error": failure})
+        await asyncio.sleep(_AGAIN)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Finds out from an engine's configuration whether it gives containers our CDI devices: pure.
+
+An engine that does not starts a container without them, and says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import printable
+from cgpu_k8s.kubelet.runtimes import CONTAINERD
+from cgpu_k8s.objects.fields import get_member
+
+if TYPE_CHECKING:
+    from cgpu_k8s.objects.fields import Json
+
+UNKNOWN = "whether the container engine gives containers CDI devices"
+_ALIAS = "/var/run/", "/run/"  # which are one folder
+
+
+def find_problem(engine: str, config: Json, folder: str) -> str:
+    """Return why a container would not get the devices of files in ``folder``; "": it does.
+
+    Args:
+        engine: CONTAINERD or CRIO.
+        config: the engine's, as it has read it: containerd's is that of its CRI plugin.
+        folder: of CDI files.
+
+    Raises:
+        ObjectError: ``config`` is no such configuration.
+    """
+    if engine == CONTAINERD:
+        if config.get("enableCDI", "cdiSpecDirs" in config) is not True:  # 2.2 has no switch
+            return (
+                "containerd gives containers no CDI devices: on containerd 1.7, set enable_cdi ="
+                ' true below [plugins."io.containerd.grpc.v1.cri"], and restart it; an older one'
+                " has to be replaced"
+            )
+        folders = get_member(config, "cdiSpecDirs", list)
+    else:
+        about = get_member(get_member(config, "crio", dict), "runtime", dict)
+        folders = get_member(about, "cdi_spec_dirs", list)
+    if folder.replace(*_ALIAS) in {str(each).replace(*_ALIAS) for each in folders}:
+        return ""
+    listed = printable(", ".join(map(str, folders)), 300) or "none"
+    return f"{engine} reads CDI files in other folders than {folder}: {listed}"

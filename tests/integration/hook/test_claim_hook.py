@@ -1,0 +1,157 @@
+"""cgpu-hook claim: what a container gets that has a claim, and when it does not start.
+
+DRA-2, DRA-5, DRA-9.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgpu_env import GpuShare, Request
+from cgpu_node.facts.node import load_node
+from cgpu_node.shares.record import Owner
+from cgpu_node.shares.registry import Registry
+from lab.worlds.hook import HOOK, LIBDIR, MIB, World, hook, low_level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+pytestmark = pytest.mark.integration
+
+UID, OTHER = "6a1d5e0e-0000-4000-8000-00000000000a", "6a1d5e0e-0000-4000-8000-00000000000b"
+SHOW = "busybox cat /proc/self/mountinfo; busybox od -c /dev/cgpu/limits"
+
+
+@pytest.fixture(name="world")
+def _world(tmp_path: Path) -> World:
+    return World(tmp_path / "world")
+
+
+def hold(world: World, uid: str = UID, gpu: int = 0, kind: Any = "claim") -> Path:
+    """Hold 2500 MiB of a GPU for a claim, and return the file that owns this."""
+    node = load_node(str(world.state), str(world.driver))
+    share = GpuShare(gpu, node.gpus[gpu].uuid, 2500 * MIB)
+    file = world.folder / f"{uid}.json"
+    file.write_text("")
+    request = Request((share,), 6, high_priority=False)
+    owner = Owner(0, 0, str(file))
+    Registry(str(world.state)).admit(uid, kind, request, node, owner, ["ml/train"], policy=6)
+    return file
+
+
+def start(
+    world: World,
+    uids: Iterable[str] = (UID,),
+    command: str = SHOW,
+    runtime: str = "runc",
+    **config: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a container as an engine does that has the CDI devices of these claims."""
+    places = ["--state-dir", str(world.state), "--driver-dir", str(world.driver)]
+    hooks = [
+        {"path": str(HOOK), "args": ["cgpu-hook", "claim", "--claim", uid, *places]} for uid in uids
+    ]
+    world.write_config([], command, hooks={"createRuntime": hooks}, **config)
+    return subprocess.run(
+        [str(low_level(runtime, world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
+        cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def mounts_of(printed: str) -> list[str]:
+    return [line.split()[4] for line in printed.splitlines() if " - " in line]
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_dra_2_a_container_gets_the_libraries_and_the_share_of_its_claim(
+    world: World, runtime: str
+) -> None:
+    hold(world)
+    done = start(world, runtime=runtime)
+    assert done.returncode == 0, done.stderr
+    mounts = mounts_of(done.stdout)
+    for path in ("/dev/cgpu", "/dev/cgpu/limits", "/dev/cgpu/ledger", f"{LIBDIR}/libcuda.so.1"):
+        assert mounts.count(path) == 1
+    assert "/dev/cgpu-sim/gpu0" in mounts
+    assert "/dev/cgpu-sim/gpu1" not in mounts
+    assert f"containers/{UID}/limits" in done.stdout
+    assert world.shares() == [UID], "the share is the claim's, not the container's"
+    assert world.server.calls() == 1
+
+
+def test_a_claim_that_is_named_twice_is_given_once(world: World) -> None:
+    hold(world)
+    done = start(world, [UID, UID])
+    assert done.returncode == 0, done.stderr
+    assert mounts_of(done.stdout).count("/dev/cgpu/limits") == 1
+
+
+def test_dra_5_a_container_with_two_claims_does_not_start(world: World) -> None:
+    hold(world)
+    hold(world, OTHER, 1)
+    done = start(world, [UID, OTHER], "echo started")
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert "cgpu: the container has several claims of cgpu's: expected one" in done.stderr
+
+
+@pytest.mark.parametrize("held", [None, "container", "session"])
+def test_dra_5_without_a_share_of_the_claim_nothing_starts(world: World, held: str | None) -> None:
+    if held:
+        hold(world, kind=held)
+    done = start(world, command="echo started")
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert f"cgpu: claim {UID}: nothing is held for it on this node" in done.stderr
+
+
+def test_dra_9_the_claim_is_in_the_hooks_arguments_alone(world: World) -> None:
+    """Neither a path that leads elsewhere counts, nor a variable or annotation."""
+    hold(world, OTHER, 1)
+    state = json.dumps({"id": "c1", "pid": 2, "bundle": str(world.bundle)}).encode()
+    world.write_config([f"CGPU_CLAIM={OTHER}"], annotations={"cgpu/claim": OTHER})
+    for uid in (UID, f"../containers/{OTHER}"):
+        done = hook("claim", "--claim", uid, "--state-dir", str(world.state), data=state)
+        assert done.returncode == 1
+        assert b"nothing is held for it" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/dev/cgpu", "/dev/cgpu/limits", "/dev"])
+@pytest.mark.parametrize("uids", [[UID], [UID, UID]])
+def test_dra_5_a_mount_of_the_users_at_our_place_is_refused(
+    world: World, path: str, uids: list[str]
+) -> None:
+    hold(world)
+    (world.folder / "theirs").mkdir()
+    (world.folder / "theirs" / "limits").write_text("mine")
+    mine = world.folder / "theirs" / ("limits" if path.endswith("limits") else "")
+    device = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
+    theirs = {"destination": path, "type": "bind", "source": str(mine), "options": ["rbind"]}
+    done = start(world, uids, "echo started", mounts=[device, theirs])
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert "covers /dev/cgpu, where the container's limits belong: not allowed" in done.stderr
+
+
+def test_dra_5_a_gpu_that_was_lost_since_is_named(world: World) -> None:
+    hold(world)
+    path = world.state / "node.json"
+    facts = json.loads(path.read_text())
+    facts["lost"] = [{**facts["gpus"].pop(0), "lost": "it fell off the bus; reboot"}]
+    path.write_text(json.dumps(facts))
+    done = start(world, command="echo started")
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert "cgpu: " in done.stderr
+
+
+def test_a_state_that_is_none_is_refused(world: World) -> None:
+    done = hook("claim", "--claim", UID, "--state-dir", str(world.state), data=b"{}")
+    assert done.returncode == 1
+    assert b"cgpu-hook claim belongs to the prestart or createRuntime stage" in done.stderr

@@ -1,0 +1,83 @@
+"""What the chart brings for claims: nothing unless it is asked for. DRA-3, DRA-4."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgpu_k8s import names
+from cgpu_k8s.dra_driver import CDI, build_parser
+from lab.cluster.dra_node import ENABLED
+from lab.kubernetes import chart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+NAME = "cgpu-dra-driver"
+
+
+def enabled(home: Path, *options: str, version: str = "1.36") -> list[Any]:
+    return chart.rendered(version, home, ENABLED, *options)
+
+
+def test_nothing_is_there_unless_it_is_asked_for(tmp_path: Path) -> None:
+    plain = chart.rendered("1.36", tmp_path)
+    more = [each for each in enabled(tmp_path) if each not in plain]
+    assert sorted(each["kind"] for each in more) == [
+        "ClusterRole", "ClusterRoleBinding", "DaemonSet", "DeviceClass", "NetworkPolicy",
+        "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+    ]  # fmt: skip
+    assert {each["metadata"]["name"] for each in more} == {NAME, names.DRIVER}
+    assert [each for each in plain if each not in enabled(tmp_path)] == []
+
+
+def test_a_cluster_without_claims_is_refused(tmp_path: Path) -> None:
+    words = ("template", chart.CHART, "--kube-version", "1.33", ENABLED)
+    ended = chart.run("helm", *words, home=tmp_path)
+    assert ended.returncode
+    assert "dra.enabled=true: claims need Kubernetes 1.34 or later, and this is" in ended.stderr
+
+
+def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
+    values = ("--set=dra.policy=fixed", "--set=dra.hook=/usr/bin/cgpu-hook",
+              "--set=agent.driverDir=/usr/lib64")  # fmt: skip
+    pod = chart.one(enabled(tmp_path, *values), "DaemonSet", NAME)["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["command"] == ["python3", "-m", "cgpu_k8s.dra_driver"]
+    given = build_parser().parse_args(container["args"])
+    assert (given.policy, given.hook) == ("fixed", "/usr/bin/cgpu-hook")
+    paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    assert volumes.keys() == {*paths.values()}
+    assert volumes[paths[given.driver_dir]] == "/usr/lib64"
+    for path in (given.registry, given.plugins, given.setting.parent):
+        assert volumes[paths[str(path)]] == str(path)
+    assert str(CDI) == "/var/run/cdi"  # which is below /run on each node, and in the image
+    assert volumes[paths["/run"]] == "/run"
+    assert pod["nodeSelector"] == {names.SCHEDULE: "dra"}
+    assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_path: Path) -> None:
+    found = enabled(tmp_path, "--set=dra.nvidiaClass=true")
+    classes = {each["metadata"]["name"]: each["spec"] for each in found
+               if each["kind"] == "DeviceClass"}  # fmt: skip
+    assert classes.keys() == {names.DRIVER, names.NVIDIA_DRIVER}
+    assert classes[names.DRIVER] == classes[names.NVIDIA_DRIVER]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("dra.policy=fair", "'weighted', 'fixed'"),
+        ("dra.hook=cgpu-hook", "at '/dra/hook': 'cgpu-hook' does not match pattern"),
+        ("dra.enable=true", "at '/dra': additional properties 'enable' not allowed"),
+    ],
+)
+def test_a_bad_value_of_claims_is_refused_and_named(given: str, says: str, tmp_path: Path) -> None:
+    ended = chart.run("helm", "template", chart.CHART, "--set", given, home=tmp_path)
+    assert ended.returncode
+    assert says in ended.stderr

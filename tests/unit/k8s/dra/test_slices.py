@@ -1,0 +1,142 @@
+"""How a node's GPUs are published to claims. DRA-1, DRA-3."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_k8s.dra.slices import SliceGpu, SliceNode, format_mib, plan_slice
+
+pytestmark = pytest.mark.unit
+
+NODE = SliceNode("gpu-a", "uid-of-gpu-a")
+FACTS = {
+    "brand": "Tesla",
+    "architecture": "Volta",
+    "driverVersion": "535.129.03",
+    "cudaComputeCapability": "7.0",
+    "cudaDriverVersion": "12.2",
+    "pciBusID": "0000:3b:00.0",
+}
+V100 = SliceGpu(0, "GPU-a", "Tesla V100-SXM2-16GB", 16160, FACTS, "pci0000:3a", 1)
+H100 = SliceGpu(1, "GPU-b", "NVIDIA H100 80GB HBM3", 81920)
+
+
+def planned(*gpus: SliceGpu, current: Any = None) -> Any:
+    found = plan_slice(NODE, gpus, current)
+    assert found is not None
+    return found
+
+
+def stored(item: Any) -> Any:
+    """As the API server has it: with more of its own."""
+    about = {**item["metadata"], "resourceVersion": "7", "uid": "of-the-slice"}
+    return json.loads(json.dumps({**item, "metadata": about}))
+
+
+def test_dra_1_a_gpu_is_a_device_that_claims_share() -> None:
+    item = planned(H100, V100)
+    assert (item["apiVersion"], item["kind"]) == ("resource.k8s.io/v1", "ResourceSlice")
+    spec = item["spec"]
+    assert (spec["driver"], spec["nodeName"]) == ("gpu.cgpu", "gpu-a")
+    assert spec["pool"] == {"name": "gpu-a", "generation": 1, "resourceSliceCount": 1}
+    [owner] = item["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", "uid-of-gpu-a")
+    one, two = spec["devices"]
+    assert (one["name"], two["name"]) == ("gpu-0", "gpu-1")
+    assert one["allowMultipleAllocations"] is True
+    assert one["capacity"] == {
+        "memory": {
+            "value": "16160Mi",
+            "requestPolicy": {
+                "default": "16160Mi",
+                "validRange": {"min": "1Mi", "max": "16160Mi", "step": "1Mi"},
+            },
+        },
+        "gpu.nvidia.com/memory": {
+            "value": "16160Mi",
+            "requestPolicy": {"default": "0", "validValues": ["0"]},
+        },
+        "cores": {
+            "value": "100",
+            "requestPolicy": {
+                "default": "0",
+                "validRange": {"min": "0", "max": "100", "step": "5"},
+            },
+        },
+        "slots": {"value": "20", "requestPolicy": {"default": "1", "validValues": ["1"]}},
+    }
+    assert two["capacity"]["memory"]["value"] == "80Gi"
+
+
+def test_dra_3_attributes_are_those_that_users_of_nvidias_driver_know() -> None:
+    attributes = planned(V100)["spec"]["devices"][0]["attributes"]
+    own = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": "GPU-a"},
+        "productName": {"string": "Tesla V100-SXM2-16GB"},
+        "brand": {"string": "Tesla"},
+        "architecture": {"string": "Volta"},
+        "driverVersion": {"version": "535.129.3"},
+        "cudaComputeCapability": {"version": "7.0.0"},
+        "cudaDriverVersion": {"version": "12.2.0"},
+        "pciBusID": {"string": "0000:3b:00.0"},
+    }
+    assert attributes == {
+        **own,
+        **{f"gpu.nvidia.com/{name}": value for name, value in own.items()},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+        "resource.kubernetes.io/numaNode": {"int": 1},
+    }
+    assert len(attributes) + 4 <= 32  # what Kubernetes allows of attributes and capacities
+
+
+def test_what_the_driver_does_not_say_is_left_out() -> None:
+    odd = H100._replace(facts={"driverVersion": "535.beta", "brand": "x" * 65}, numa_node=None)
+    attributes = planned(odd)["spec"]["devices"][0]["attributes"]
+    assert "driverVersion" not in attributes
+    assert attributes["brand"] == {"string": "x" * 64}
+    assert not [name for name in attributes if name.startswith("resource.kubernetes.io/")]
+
+
+def test_dra_1_unchanged_gpus_are_not_written_again() -> None:
+    current = stored(planned(V100, H100))
+    assert plan_slice(NODE, [H100, V100], current) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "gpus"),
+    [
+        (NODE, [V100]),
+        (NODE, [V100, H100._replace(mib=40960)]),
+        (NODE, [V100._replace(facts={}), H100]),
+        (SliceNode("gpu-a", "of-a-node-made-anew"), [V100, H100]),
+    ],
+)
+def test_a_change_replaces_the_slice_at_the_next_generation(
+    node: SliceNode, gpus: list[SliceGpu]
+) -> None:
+    found = plan_slice(node, gpus, stored(planned(V100, H100)))
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "7"
+    assert found["metadata"]["ownerReferences"][0]["uid"] == node.uid
+    assert found["spec"]["pool"]["generation"] == 2
+
+
+def test_a_node_without_gpus_offers_an_empty_slice_and_writes_it_once() -> None:
+    item = planned(current=stored(planned(V100)))
+    assert item["spec"].pop("devices") == []  # the API server stores no empty list
+    assert plan_slice(NODE, [], stored(item)) is None
+
+
+@given(st.integers(1, 1 << 22))
+def test_memory_is_written_in_the_largest_unit_as_the_api_server_does(mib: int) -> None:
+    written = format_mib(mib)
+    number, unit = int(written[:-2]), written[-2:]
+    power = ("Mi", "Gi", "Ti").index(unit)
+    assert number << 10 * power == mib
+    assert number % 1024 or unit == "Ti"

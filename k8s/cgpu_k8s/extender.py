@@ -51,6 +51,12 @@ def build_parser() -> Parser:
         default=socket.gethostname(),
         help="the scheduler's host name, with which it holds the lease; ours by default",
     )
+    parser.add_argument(
+        "--pods-without-gpus",
+        action="store_true",
+        help="the scheduler asks about pods without GPUs, too; otherwise the status of a"
+        " ResourcePolicy that selects some says that it does not lead them",
+    )
     return parser
 
 
@@ -85,6 +91,7 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.scheduler.server import Extender  # noqa: PLC0415
 
     cache, leader_lease = SchedulerCache(), LeaderLease(given.host) if given.lease else None
+    cache.policies.leads_all = given.pods_without_gpus
     async with open_client(load_cluster(given.kubeconfig, given.context)) as client:
         lease = WatchedLease(given.lease[0], given.lease[1], leader_lease) if leader_lease else None
         following = ClusterInformer(client, cache, lease, report)

@@ -15,6 +15,7 @@ from cgpu_k8s.admission.rules import Review
 from cgpu_k8s.agent import build_parser
 from cgpu_k8s.apiserver.configuration import SERVICE_ACCOUNT
 from cgpu_k8s.apiserver.resources import RESOURCE_POLICIES
+from cgpu_k8s.extender import build_parser as build_extender_parser
 from cgpu_k8s.guard import build_parser as build_guard_parser
 from cgpu_k8s.scheduler import leader_lease
 from lab.kubernetes import cel, chart
@@ -183,6 +184,9 @@ def test_cos_1_pods_without_gpus_pass_the_extender_if_a_value_says_so(
     [extender] = config["extenders"]
     managed = [each["name"] for each in extender.get("managedResources", [])]
     assert managed == ([] if led else [names.MEMORY, names.CORES, names.WHOLE_GPU])
+    template = dict(pods(chart.rendered("1.30", tmp_path, value)))["cgpu-scheduler"]
+    words = next(each["args"] for each in template["containers"] if each["name"] == "extender")
+    assert build_extender_parser().parse_args(words).pods_without_gpus == led
     assert not extender["ignorable"]
 
 

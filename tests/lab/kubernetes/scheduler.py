@@ -101,7 +101,8 @@ class Replica:
         extender = [sys.executable, "-m", "cgpu_k8s.extender",
                     "--listen", self.address.removeprefix("http://"),
                     "--kubeconfig", plane.kubeconfig(self.user, server),
-                    "--lease", f"{chart.NAMESPACE}/{LEASE}"]  # fmt: skip
+                    "--lease", f"{chart.NAMESPACE}/{LEASE}",
+                    *(["--pods-without-gpus"] if led else [])]  # fmt: skip
         configuration = self._configuration(plane, led=led)
         scheduler = [plane.release.program(SCHEDULER), f"--config={configuration}",
                      "--bind-address=127.0.0.1",

@@ -38,6 +38,7 @@ class PolicyCache:
         promised: the pods that were promised a node, by UID.
         waits: the pods that lack room, by UID.
         changed: namespaces with policies in which something was changed; its reader empties it.
+        leads_all: whether kube-scheduler asks about pods without GPUs, too.
     """
 
     def __init__(self, report_room: Callable[[], None] = lambda: None) -> None:
@@ -47,6 +48,7 @@ class PolicyCache:
         self.promised: dict[str, Promise] = {}
         self.waits: dict[str, UnitWait] = {}
         self.changed: set[str] = set()
+        self.leads_all = True
         self.report_room = report_room
         self._matched: dict[str, ResourcePolicy | None] = {}  # which policy counts a pod, by UID
         self._overlaps: dict[str, str] = {}  # a sentence if others select a pod too, by UID

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 COMPONENT = "cgpu-scheduler"
 LONGEST = 1024  # characters of an event's message
+_NOT_LED = (
+    "it does not lead its pods without GPUs: install the chart with scheduler.podsWithoutGpus=true"
+)
 
 
 def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
@@ -32,6 +35,7 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
             for text, pod in sorted(policies.find_overlaps(known.namespace).items())
             if match_labels(policy.selector, pod.labels)
         ),
+        *([_NOT_LED] if _has_unled(policies, known) else []),
         *describe_unused(policy, policies.nodes.values(), (pod.labels for pod in pods)),
     ]
     texts = (
@@ -45,6 +49,14 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
     }
     # Kubernetes 1.20 takes an empty string in a patch for null, which is no string.
     return {**found, "message": "; ".join(message)} if message else found
+
+
+def _has_unled(policies: PolicyCache, known: KnownPolicy) -> bool:
+    """Return whether the policy selects pods that kube-scheduler does not ask about."""
+    return not policies.leads_all and any(
+        pod.request is None and not pod.refusal and policies.find_counted(pod.uid)[1] is known.policy
+        for pod in policies.pods[known.namespace].values()
+    )
 
 
 def make_status_change(before: Mapping[str, Any], status: Json) -> Json:

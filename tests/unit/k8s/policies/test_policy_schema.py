@@ -14,11 +14,13 @@ import yaml
 
 from cgpu_k8s.apiserver.resources import RESOURCE_POLICIES
 from cgpu_k8s.objects import policies
+from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.objects.policies import PolicyError, read_policy
+from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
 from cgpu_k8s.scheduler.policies.policy_informer import read_known_policy
 from cgpu_k8s.scheduler.policies.policy_status import make_status
-from lab.worlds.extender import policy
+from lab.worlds.extender import pod, policy
 
 pytestmark = pytest.mark.unit
 
@@ -185,6 +187,19 @@ def test_its_status_has_the_members_that_the_extender_writes() -> None:
     assert members.keys() == written.keys()
     assert members["units"]["items"]["properties"].keys() == written["units"][0].keys()
     assert accepts(SCHEMA["properties"]["status"], written)
+
+
+@pytest.mark.parametrize("led", [False, True])
+@pytest.mark.parametrize("mem", [0, 2])
+def test_its_status_says_if_pods_without_gpus_pass_by(mem: int, *, led: bool) -> None:
+    """COS-9."""
+    cache = SchedulerCache()
+    cache.policies.leads_all = led
+    cache.policies.update_node("a", {"pool": "a"})
+    cache.policies.replace_policies([read_known_policy(policy({"nodeSelector": {"pool": "a"}}))])
+    cache.replace_pods([read_pod(pod("one", mem, app="x"))])
+    written = make_status(cache.policies, cache.policies.known["ns"]["rule"])
+    assert ("podsWithoutGpus" in written.get("message", "")) == (not led and not mem)
 
 
 def test_it_is_structural() -> None:

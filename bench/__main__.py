@@ -79,10 +79,11 @@ def _ablation() -> tuple[dict[str, Any], str, bool]:
 
 def _kubernetes() -> tuple[dict[str, Any], str, bool]:
     """Measure the scheduler's extender, in one process and with the real Kubernetes."""
-    from bench import cluster, groups, kubernetes, shares  # noqa: PLC0415
+    from bench import cluster, groups, kubernetes, shares, units  # noqa: PLC0415
 
-    figures = kubernetes.measure() | groups.measure() | cluster.measure()
-    lines = kubernetes.lines(figures) + groups.lines(figures) + cluster.lines(figures)
+    figures = kubernetes.measure() | groups.measure() | units.measure() | cluster.measure()
+    lines = kubernetes.lines(figures) + groups.lines(figures)
+    lines += units.lines(figures) + cluster.lines(figures)
     figures["bars"] = [{**line._asdict(), "met": line.met} for line in lines]
     return figures, shares.table(lines), all(line.met for line in lines)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from cgpu_k8s.objects.policies import GROUP
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ControlPlane, control_plane
 from lab.kubernetes.programs import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
@@ -89,3 +93,26 @@ def test_it_is_installed_upgraded_and_removed_and_leaves_nothing(plane: ControlP
     assert everything(plane) == before | {KEPT}
     helm(plane, "install", "cgpu", str(chart.CHART))  # which takes it over again
     helm(plane, "uninstall", "cgpu")
+
+
+def test_an_upgrade_brings_the_kind_and_a_removal_keeps_the_policies(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """COS-1: releases before it had no ResourcePolicies."""
+    older, given = tmp_path / "older", tmp_path / "policy.yaml"
+    shutil.copytree(chart.CHART, older)
+    (older / "templates" / "resourcepolicies.yaml").unlink()
+    kubectl(plane, "delete", "--ignore-not-found", KEPT)
+    helm(plane, "install", "cgpu", str(older))
+    with pytest.raises(AssertionError, match="resourcepolicies"):
+        kubectl(plane, "get", KEPT)
+
+    helm(plane, "upgrade", "cgpu", str(chart.CHART))
+    kubectl(plane, "wait", "--for=condition=Established", KEPT)
+    about = {"apiVersion": GROUP, "kind": "ResourcePolicy"}
+    rule = {**about, "metadata": {"name": "rule"}, "spec": {"units": [{"max": 1}]}}
+    given.write_text(yaml.safe_dump(rule))
+    kubectl(plane, "create", f"--filename={given}")
+    helm(plane, "uninstall", "cgpu")
+    assert shown(plane, "resourcepolicies/rule")["spec"] == rule["spec"]
+    kubectl(plane, "delete", KEPT)

@@ -145,7 +145,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 async def _recover(preparer: ClaimPreparer) -> None:
     """Give back what claims had that went while no driver ran."""
-    with contextlib.suppress(CgpuError):  # the first claim's refusal says what is wrong
+    with contextlib.suppress(CgpuError, OSError):  # the first claim's refusal says what is wrong
         await preparer.warm()
     gone = await _insist(preparer.recover)
     if gone:

@@ -142,7 +142,7 @@ def _read_device(claim: ClaimName, result: Json, node: str) -> ClaimDevice:
 def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare:
     device = printable(get_member(result, "device", str))
     if gpu is None:
-        raise CgpuError(f"{claim}: this node has no {device} any more: delete the pod")
+        raise GpuLostError(f"{claim}: this node has no {device} any more: delete the pod")
     if gpu.lost:
         raise GpuLostError(f"{claim}: {device} does not answer: {gpu.lost}")
     written = get_strings(result, "consumedCapacity").get(CLAIM_MEMORY)

@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
+from cgpu_env.request import DEFAULT_MAX_INST
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import CLAIMS
 from cgpu_k8s.dra import cdi
 from cgpu_k8s.dra.claims import ClaimName, read_grant
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
+from cgpu_k8s.objects.fields import get_member
 from cgpu_node.facts.node import load_node, refresh_if_lost
 from cgpu_node.paths import write_atomically
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import make_defaults
 from cgpu_node.shares.record import CLAIM, Owner
 from cgpu_node.shares.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cgpu_env.request import GpuShare, Request
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import DeviceNode, Node
     from cgpu_node.shares.record import Record
 
+T = TypeVar("T")
 _MIB = 20
 
 
@@ -90,8 +95,7 @@ class ClaimPreparer:
         name = ClaimName(*claim)
         await self._gpus.check_barrier()
         item = await self._read_claim(name)
-        async with self._lock:
-            return await asyncio.to_thread(self._hold, name, item)
+        return await self._run_whole(lambda: self._hold(name, item))
 
     async def unprepare(self, claim: AskedClaim) -> None:
         """Give back what the claim has here; no containers have it any more.
@@ -99,8 +103,7 @@ class ClaimPreparer:
         Raises:
             CgpuError, OSError: it cannot be given back.
         """
-        async with self._lock:
-            await asyncio.to_thread(self._give_back, claim.uid)
+        await self._run_whole(lambda: self._give_back(claim.uid))
 
     async def recover(self) -> list[str]:
         """Give back what belongs to claims that are gone; return their UIDs.
@@ -120,11 +123,25 @@ class ClaimPreparer:
             await asyncio.to_thread(self._reap)
             return sorted(gone)
 
+    async def _run_whole(self, act: Callable[[], T]) -> T:
+        """Run ``act`` in a thread, after what runs, to its end.
+
+        A kubelet's deadline cancels the call, and cannot cancel the thread: what comes next waits
+        for it.
+        """
+
+        async def run() -> T:
+            async with self._lock:
+                return await asyncio.to_thread(act)
+
+        return await asyncio.shield(asyncio.create_task(run()))
+
     async def _read_claim(self, claim: ClaimName) -> Json:
         path = CLAIMS.path(claim.name, namespace=claim.namespace)
         try:
             return await self._client.get(path)
-        except NotFoundError:
+        except NotFoundError as error:
+            _require_kind(error)
             raise CgpuError(f"{claim}: the API server has none of this name any more") from None
 
     def _hold(self, claim: ClaimName, item: Json) -> list[PreparedDevice]:
@@ -171,6 +188,7 @@ class ClaimPreparer:
     def _admit(self, grant: ClaimGrant, node: Node, path: Path) -> None:
         claim = grant.claim
         try:
+            _check_max_inst(claim, grant.request, node, self._place.hook.state_dir)
             self._registry.admit(
                 claim.uid,
                 CLAIM,
@@ -205,14 +223,34 @@ class ClaimPreparer:
         path = CLAIMS.path(name, namespace=namespace)
         try:
             item = await self._client.get(path)
-        except NotFoundError:
+        except NotFoundError as error:
+            _require_kind(error)
             return True
-        return bool(item["metadata"]["uid"] != record.id)
+        return get_member(get_member(item, "metadata", dict), "uid", str) != record.id
 
     def _reap(self) -> None:
         gone = self._registry.find_gone()
         with self._registry.lock(create=True):
             self._registry.reap(gone)
+
+
+def _require_kind(error: NotFoundError) -> None:
+    """Raise ``error`` if the API server knows no claims at all, so that it says nothing of one."""
+    if error.reason != "NotFound":
+        raise error
+
+
+def _check_max_inst(claim: ClaimName, request: Request, node: Node, state_dir: str) -> None:
+    """Refuse GPUs whose time is not counted in as many parts as a claim's cores are."""
+    changes = rules.read_changes(state_dir)
+    defaults = make_defaults(node.config, node.gpus)
+    for share in request.gpus:
+        most = rules.resolve(share.uuid, changes, defaults, inhabited=True).max_inst
+        if most != DEFAULT_MAX_INST:
+            raise CgpuError(
+                f"{claim}: max_inst={most} of GPU {share.index}: expected {DEFAULT_MAX_INST} on"
+                " nodes that give GPUs to claims"
+            )
 
 
 def _list_characters(node: Node, request: Request) -> Iterator[DeviceNode]:

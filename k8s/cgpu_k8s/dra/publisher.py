@@ -14,6 +14,7 @@ from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.apiserver.watch import DELETED, Listed, Pace, Watch
 from cgpu_k8s.dra.slices import SliceNode, plan_slice, slice_name
 from cgpu_k8s.names import DRIVER
+from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -72,7 +73,7 @@ class SlicePublisher:
                 self._news.set()
 
     def _is_ours(self, item: Json) -> bool:
-        return bool(item["metadata"]["name"] == slice_name(self._node))
+        return get_member(get_member(item, "metadata", dict), "name", str) == slice_name(self._node)
 
     async def _run_loop(self) -> None:
         while True:
@@ -113,7 +114,7 @@ class SlicePublisher:
 
     async def _read_uid(self) -> str:
         node = await self._client.get(NODES.path(self._node))
-        return str(node["metadata"]["uid"])
+        return get_member(get_member(node, "metadata", dict), "uid", str)
 
     def _set_failure(self, about: str, problem: str) -> None:
         """Report a problem with something once while it lasts; "": there is none."""

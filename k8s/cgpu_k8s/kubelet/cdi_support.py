@@ -1,14 +1,16 @@
 """Finds out from an engine's configuration whether it gives containers our CDI devices: pure.
 
-An engine that does not starts a container without them, and says nothing.
+An engine that does not starts a container without them, and says nothing. A runtime of NVIDIA's
+gives pods without a claim the GPUs that their variables name, or the CDI device of another's claim.
 """
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import printable
-from cgpu_k8s.kubelet.runtimes import CONTAINERD
+from cgpu_k8s.kubelet.runtimes import CONTAINERD, NVIDIA, READERS
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ _ALIAS = "/var/run/", "/run/"  # which are one folder
 
 
 def find_problem(engine: str, config: Json, folder: str) -> str:
-    """Return why a container would not get the devices of files in ``folder``; "": it does.
+    """Return why containers would not get just the devices of files in ``folder``; "": they do.
 
     Args:
         engine: CONTAINERD or CRIO.
@@ -29,6 +31,12 @@ def find_problem(engine: str, config: Json, folder: str) -> str:
     Raises:
         ObjectError: ``config`` is no such configuration.
     """
+    for runtime in READERS[engine](config):
+        if PurePath(runtime.program).name.startswith(NVIDIA):
+            return (
+                f"the runtime {printable(runtime.name)} of {engine} is NVIDIA's, so pods without a"
+                " claim could have whole GPUs: take it out of the engine's configuration"
+            )
     if engine == CONTAINERD:
         if config.get("enableCDI", "cdiSpecDirs" in config) is not True:  # 2.2 has no switch
             return (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
-_OURS, _NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
+_OURS, NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
 # cgpu install changes no default of CRI-O's.
 _INSTALL = {CONTAINERD: "cgpu install containerd --default", CRIO: "cgpu install crio"}
 _PASSING = f"{ALLOCATION.partition('/')[0]}/*"
@@ -91,7 +91,7 @@ def find_problem(
     ours = []
     for each in runtimes:
         name = PurePath(each.program).name
-        is_nvidia = name.startswith(_NVIDIA)
+        is_nvidia = name.startswith(NVIDIA)
         if is_nvidia and {PurePath(program).name for program in behind(each.program)} != {_OURS}:
             return (
                 f"the runtime {each.name} of {engine} is NVIDIA's, without cgpu's behind it, so its"

@@ -71,7 +71,7 @@ def ask_driver(
     known = _list_known_gpus(before, identity)
     notes: list[str] = []
     costs, order = {}, None
-    if before is not None and before["identity"] == identity:
+    if before is not None and _is_same_driver(before["identity"], identity):
         order = before["cuda_order"]
         costs = {gpu["uuid"]: gpu["context_bytes"] for gpu in known if gpu["context_bytes"]}
     # while a GPU is lost, the order is not known
@@ -99,6 +99,11 @@ def ask_driver(
         "device_nodes": _common_nodes(folder, manifest),
         "notes": notes,
     }
+
+
+def _is_same_driver(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two identities are of the same files and boot, which a pod may see elsewhere."""
+    return {**one, "driver_dir": ""} == {**other, "driver_dir": ""}
 
 
 def _probe_contexts(folder: str) -> tuple[dict[str, Any], list[str]]:

@@ -120,6 +120,11 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     """
     others = [other for other in living if other.id != entry.id]
     _check_ours(entry)
+    if entry.kind == record.CLAIM:
+        raise CgpuError(
+            f"{entry.id}: a claim has what the scheduler allocated to it: make another"
+            " ResourceClaim, and pods that have it"
+        )
     new = _with_terms(registry, entry, wanted, others, defaults)
     gpus = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
     before = caps = [gpu.cap_bytes for gpu in gpus]

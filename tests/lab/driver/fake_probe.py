@@ -36,7 +36,7 @@ class FakeDriver:
 
     def probe(self, what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
         """What the driver answers, or None and why it does not."""
-        assert folder == str(self.folder)
+        assert self.folder.samefile(folder)
         self.asked.append(what)
         answer = self.answers[what]
         if isinstance(answer, str):

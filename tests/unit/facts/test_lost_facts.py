@@ -46,6 +46,17 @@ def test_a_lost_gpu_is_what_it_was_before(fake: FakeDriver, uuid: str) -> None:
     assert fake.asked.count("contexts") == 1
 
 
+def test_the_same_driver_at_another_path_makes_no_contexts(fake: FakeDriver) -> None:
+    """As a pod sees it: on full GPUs a context would fail, or take memory that is promised."""
+    fake.answers = {"facts": two(), "contexts": {UUID: 100 * MIB, OTHER: 120 * MIB}}
+    before = load(fake)
+    elsewhere = fake.folder.with_name("elsewhere")
+    elsewhere.symlink_to(fake.folder)
+    node = load(fake, driver_dir=str(elsewhere), keep=False)
+    assert [gpu.context_bytes for gpu in node.gpus] == [gpu.context_bytes for gpu in before.gpus]
+    assert fake.asked.count("contexts") == 1
+
+
 def test_cudas_order_is_that_of_all_gpus_or_not_known(fake: FakeDriver) -> None:
     """ENV-13: without one of them, numbers would mean other GPUs than the driver's."""
     costs = {UUID: 100 * MIB, OTHER: 120 * MIB}

@@ -131,6 +131,16 @@ def test_overcommit_lets_caps_add_up_to_more(registry: Registry) -> None:
     assert len(registry.list_records()) == 3
 
 
+@pytest.mark.parametrize("wanted", [{"weight": 2}, {"memsize": MIB}, {"highprio": 1}])
+def test_what_was_allocated_to_a_claim_is_not_changed(
+    registry: Registry, wanted: dict[str, int]
+) -> None:
+    """DRA-2."""
+    admit(registry, "one", ask(SIX), kind="claim")
+    with pytest.raises(CgpuError, match="a claim has what the scheduler allocated to it"):
+        change_container(registry, "one", wanted, Defaults())
+
+
 def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry) -> None:
     """ENV-2: for the server's log, and for cgpu doctor."""
     notes = ("GPU 0 has not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV", "GPU 1 too")

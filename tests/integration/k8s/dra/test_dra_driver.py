@@ -13,6 +13,7 @@ import pytest
 
 from cgpu_k8s.dra.publisher import LOOK
 from cgpu_node.facts.node import load_node
+from cgpu_node.settings.rules import write_changes
 from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
 from cgpu_sim import lose
@@ -183,6 +184,26 @@ def test_dra_5_without_the_api_server_a_claim_waits(served: ClaimLab) -> None:
     assert "503" in served.prepare(item)[uid].error
     assert (served.held(), served.files()) == ([], [])
     assert served.prepare(item)[uid].error == ""
+
+
+def test_dra_2_a_gpu_whose_time_has_other_parts_is_refused(served: ClaimLab) -> None:
+    """A claim's cores are a weight, of which 20 are a whole GPU."""
+    served.state.mkdir(exist_ok=True)
+    write_changes(str(served.state), {V100[0].uuid: {"max_inst": 10}})
+    item = served.claim(result(0, "1Gi", "30"))
+    error = served.prepare(item)[item["metadata"]["uid"]].error
+    assert "max_inst=10 of GPU 0: expected 20 on nodes that give GPUs to claims" in error
+    assert (served.held(), served.files()) == ([], [])
+
+
+def test_dra_5_an_api_server_that_knows_no_claims_has_lost_none(lab: ClaimLab) -> None:
+    item = lab.claim(result())
+    with lab.running():
+        lab.prepare(item)
+    lab.fake.fail(Fault("GET", ".*/resourceclaims/.*", status=404, reason=""))
+    with lab.running():
+        wait_until(lambda: "resourceclaims/train with 404" in lab.log.read_text(), "it tries")
+        assert len(lab.held()) == len(lab.files()) == 1
 
 
 def test_dra_5_a_driver_that_was_killed_finds_what_it_held(lab: ClaimLab) -> None:

@@ -12,6 +12,8 @@ from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO
 pytestmark = pytest.mark.unit
 
 FOLDER, BOTH = "/var/run/cdi", ["/etc/cdi", "/var/run/cdi"]
+NVIDIAS = {"nvidia": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime.cdi"}}}
+CRIOS = {"nvidia": {"runtime_path": "/usr/bin/nvidia-container-runtime"}}
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,9 @@ FOLDER, BOTH = "/var/run/cdi", ["/etc/cdi", "/var/run/cdi"]
         (CONTAINERD, {"containerd": {}}, "no CDI devices"),
         (CONTAINERD, {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi"]}, "than /var/run/cdi: /etc/"),
         (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": BOTH}}}, ""),
+        (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": NVIDIAS}}, "is NVIDIA's"),
+        (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": {"runc": {}}}}, ""),
+        (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": BOTH, "runtimes": CRIOS}}}, "is NVIDIA's"),
         (CRIO, {"crio": {"runtime": {}}}, "cri-o reads CDI files in other folders than"),
     ],
 )

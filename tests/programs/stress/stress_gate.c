@@ -57,7 +57,7 @@ static void
 beat(void)
 {
     for (uint32_t gpu = 0; gpu < 2; gpu++) {
-        __atomic_store_n(&limits->gpus[gpu].heartbeat_ns, cgpu_clock_now(), __ATOMIC_RELEASE);
+        __atomic_store_n(&limits->gpus[gpu].heartbeat_ns, cgpu_host_clock_now(), __ATOMIC_RELEASE);
     }
 }
 

@@ -83,6 +83,9 @@ class Players:
         measure(self.world.driver, (), warm_up)
         shares = measure(self.world.driver, self.by_tag, seconds)
         print(shares)  # noqa: T201
+        now = time.monotonic_ns()
+        for tag, player in self.by_tag.items():  # for whoever looks why a share is wrong
+            print(tag, player.watched.figures(now), player.watched.works(now))  # noqa: T201
         assert all(player.process.poll() is None for player in self.by_tag.values())
         return shares
 

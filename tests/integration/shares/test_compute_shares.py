@@ -121,8 +121,10 @@ def test_bursts_get_their_part_beside_kernels_that_are_ten_times_as_long(
 def test_a_turn_lasts_through_short_rests_where_kernels_run_in_order(players: Players) -> None:
     """SCH-6: each burst waited for a whole kernel. Of the 44 percent that are due they had 9."""
     make_driver_dir(players.world.driver, in_order=True)
-    players.spin("busy", "--weight 1", "us=20000")
+    # the first is alone until the second has begun; kernels of 20 ms that it queues then are all
+    # before the others on such a GPU, for 20 s
     players.spin("bursts", "--weight 1", "us=100 sync=20 idle_us=500")
+    players.spin("busy", "--weight 1", "us=20000")
     shares = players.measure()
     assert shares.points["bursts"] > 15, shares
 

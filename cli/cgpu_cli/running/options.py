@@ -165,7 +165,7 @@ def translate_message(message: str, options: Options) -> str:
     given = to_variables(options)
     mem = f"--mem {printable(options.mem)}"
     names = {
-        f"--policy {options.policy}:": f"--policy {printable(options.policy_word or '')}:",
+        f"policy {options.policy}: GPU": f"--policy {printable(options.policy_word or '')}: GPU",
         f"{MEM_CONTAINER}={printable(given[MEM_CONTAINER])}": mem,
         f"{MEM_DEV}={printable(given.get(MEM_DEV, ''))}": f"{mem}, after the slash",
         MEM_CONTAINER: mem,

@@ -53,6 +53,11 @@ def read_uid(name: str) -> str | None:
     return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
 
 
+def is_unfinished(name: str) -> bool:
+    """Return whether a file of this name is one that a killed driver was writing."""
+    return name.startswith(_PREFIX) and name.endswith(f"{_SUFFIX}.new")
+
+
 def write_specification(uid: str, nodes: Iterable[DeviceNode], hook: HookPlace) -> bytes:
     """Return the content of a claim's file.
 

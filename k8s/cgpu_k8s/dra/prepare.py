@@ -113,15 +113,9 @@ class ClaimPreparer:
         Raises:
             CgpuError, OSError: which claims there are is not known.
         """
-        async with self._lock:
-            records = await asyncio.to_thread(self._list_claims)
-            files = set(filter(None, map(cdi.read_uid, self._list_files())))
-            gone = [uid for uid in files if uid not in records]
-            gone += [uid for uid, record in records.items() if await self._is_gone(record)]
-            for uid in gone:
-                (self._place.folder / cdi.file_name(uid)).unlink(missing_ok=True)
-            await asyncio.to_thread(self._reap)
-            return sorted(gone)
+        records = await asyncio.to_thread(self._list_claims)
+        gone = [uid for uid, record in records.items() if await self._is_gone(record)]
+        return await self._run_whole(lambda: self._clear(gone))
 
     async def _run_whole(self, act: Callable[[], T]) -> T:
         """Run ``act`` in a thread, after what runs, to its end.
@@ -162,7 +156,7 @@ class ClaimPreparer:
             _check_unchanged(claim, record, grant.request)
         else:
             self._registry.remove(claim.uid)  # of which nobody lives: the file would revive it
-        if not path.exists():
+        if _read(path) != content:  # none yet, or of a driver with another hook
             place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_atomically(str(path), content, 0o644)
         if record is None:
@@ -212,11 +206,20 @@ class ClaimPreparer:
         """Return the records of claims that are held, by UID."""
         return {each.id: each for each in self._registry.list_records() if each.kind == CLAIM}
 
-    def _list_files(self) -> list[str]:
-        try:
-            return [each.name for each in self._place.folder.iterdir()]
-        except FileNotFoundError:
-            return []
+    def _clear(self, gone: list[str]) -> list[str]:
+        """Remove the files of claims that are gone or not held; return the UIDs of those claims."""
+        held = self._list_claims()
+        found = {*gone}
+        for file in _list_files(self._place.folder):
+            uid = cdi.read_uid(file.name)
+            if uid is not None and uid not in held:
+                found.add(uid)
+            if uid in found or cdi.is_unfinished(file.name):
+                file.unlink(missing_ok=True)
+        ended = self._registry.find_gone()
+        with self._registry.lock(create=True):
+            self._registry.reap(ended)
+        return sorted(found)
 
     async def _is_gone(self, record: Record) -> bool:
         namespace, _, name = "".join(record.command[:1]).partition("/")
@@ -228,10 +231,20 @@ class ClaimPreparer:
             return True
         return get_member(get_member(item, "metadata", dict), "uid", str) != record.id
 
-    def _reap(self) -> None:
-        gone = self._registry.find_gone()
-        with self._registry.lock(create=True):
-            self._registry.reap(gone)
+
+def _list_files(folder: Path) -> list[Path]:
+    try:
+        return [*folder.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the content of a file; None: there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _require_kind(error: NotFoundError) -> None:

@@ -107,15 +107,16 @@ class Registration:
         self._own = self._identify()
 
     def _identify(self) -> list[Identity | None]:
-        return [
-            identify_socket(path)
-            for path in (self._sockets.endpoint, self._sockets.registration)
-            if identify_socket(path)
-        ]
+        paths = self._sockets.endpoint, self._sockets.registration
+        return [identify_socket(path) for path in paths]
 
     def _stop(self) -> None:
+        """Stop serving, and remove the sockets unless they are another driver's by now."""
         for server in self._servers:
             server.close()
+        if self._servers and self._identify() == self._own:
+            self._sockets.registration.unlink(missing_ok=True)
+            self._sockets.endpoint.unlink(missing_ok=True)
         self._servers = []
 
     def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name

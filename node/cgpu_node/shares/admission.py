@@ -83,7 +83,7 @@ def check_policy(
         policy = rules[share.uuid].policy
         if policy == wanted:
             continue
-        there = f"--policy {wanted}: GPU {share.index} is under policy {policy}"
+        there = f"policy {wanted}: GPU {share.index} is under policy {policy}"
         for record in records_on_gpu(others, share.uuid):
             raise CgpuError(f"{there} while {record.id} runs")
         if is_guest:

@@ -272,7 +272,7 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
     assert [entry.policy for entry in registry.list_records()] == [3, 3]
     with pytest.raises(CgpuError) as refusal:
         admit(registry, "three", ask(MIB), node=node, policy=1)
-    assert str(refusal.value) == "--policy 1: GPU 0 is under policy 3 while one runs"
+    assert str(refusal.value) == "policy 1: GPU 0 is under policy 3 while one runs"
     admit(registry, "four", ask(MIB, first=1), node=node, policy=1)
 
 

@@ -88,7 +88,7 @@ def test_another_policy_is_refused_on_any_gpu_that_somebody_has(registry: Regist
     admit(registry, "a", gpus=(1,))
     with pytest.raises(CgpuError) as refusal:
         admit(registry, "b", gpus=(0, 1), policy=1)
-    assert str(refusal.value) == "--policy 1: GPU 1 is under policy 6 while a runs"
+    assert str(refusal.value) == "policy 1: GPU 1 is under policy 6 while a runs"
     assert in_force(registry).policy == 6
     admit(registry, "b", gpus=(0, 1), policy=6)
 

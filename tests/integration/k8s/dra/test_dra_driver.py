@@ -116,6 +116,13 @@ def test_a_kubelet_finds_the_driver_and_says_whether_it_takes_it(served: ClaimLa
     wait_until(served.socket.exists, "a kubelet finds it again")
 
 
+def test_a_driver_that_ends_leaves_no_sockets(lab: ClaimLab) -> None:
+    """A kubelet would try to reach it for ever."""
+    with lab.running():
+        assert len([*lab.folder.rglob("*.sock")]) == 2
+    assert [*lab.folder.rglob("*.sock")] == []
+
+
 def test_dra_2_a_claim_is_held_and_given_back_and_each_step_may_be_repeated(
     served: ClaimLab,
 ) -> None:
@@ -216,6 +223,7 @@ def test_dra_5_a_driver_that_was_killed_finds_what_it_held(lab: ClaimLab) -> Non
     assert len(lab.held()) == 2
     lab.delete(gone)
     (lab.cdi / "gpu.cgpu-claim_of-nobody.json").write_text("{}")
+    (lab.cdi / f"gpu.cgpu-claim_{kept['metadata']['uid']}.json.new").write_text("{")
     (lab.cdi / "nvidia.json").write_text("{}")
     with lab.running():
         wait_until(lambda: "gave_back" in lab.log.read_text(), "it gives back")
@@ -235,6 +243,15 @@ def test_dra_5_a_file_that_was_removed_under_a_claim_is_written_again(served: Cl
         assert served.held() == []  # nobody lives in it
         assert served.prepare(item)[uid].error == ""
         assert len(served.held()) == len(served.files()) == 1
+
+
+def test_dra_5_a_claim_s_file_has_the_hook_of_the_driver_that_runs(lab: ClaimLab) -> None:
+    item = lab.claim(result())
+    for hook in (HOOK, "/opt/cgpu/cgpu-hook"):
+        with lab.running(f"--hook={hook}"):
+            assert lab.prepare(item)[item["metadata"]["uid"]].error == ""
+            assert [each["path"] for each in lab.edits()["hooks"]] == [hook]
+            assert len(lab.held()) == 1
 
 
 def test_dra_2_under_fixed_claims_have_what_they_claim_and_no_more(lab: ClaimLab) -> None:
@@ -260,6 +277,11 @@ def test_dra_5_what_others_have_on_the_node_is_not_given_twice(served: ClaimLab)
     error = served.prepare(item)[item["metadata"]["uid"]].error
     assert "memory: 2048 MiB asked on GPU 0, where 1160 of 16160 MiB are free" in error
     registry.remove("docker")
+    few = others._replace(gpus=(others.gpus[0]._replace(cap_bytes=MIB),))
+    admit(registry, "podman", few, node=node, owner=myself(), policy=3)
+    error = served.prepare(item)[item["metadata"]["uid"]].error
+    assert error == "cgpu: claim default/train: policy 6: GPU 0 is under policy 3 while podman runs"
+    registry.remove("podman")
     assert served.prepare(item)[item["metadata"]["uid"]].error == ""
     with contextlib.suppress(StopIteration):
         assert next(iter(served.held())).owner == Owner(0, 0, str(served.files()[0]))

@@ -38,6 +38,14 @@ class Slow(ClaimPreparer):
     async def _read_claim(self, _: object) -> Any:
         return {}
 
+    async def _is_gone(self, _: object) -> bool:
+        self.begun.set()
+        await asyncio.sleep(300)
+        return True
+
+    def _list_claims(self) -> Any:
+        return {"old": None}
+
     def _hold(self, *_: object) -> Any:
         self.begun.set()
         assert self.go_on.wait(30)
@@ -63,3 +71,18 @@ def test_a_call_that_is_cancelled_ends_before_the_next_begins(tmp_path: Path) ->
         return slow.done
 
     assert asyncio.run(work()) == ["held", "given back"]
+
+
+def test_claims_are_prepared_while_the_api_server_does_not_say_which_are_gone(
+    tmp_path: Path,
+) -> None:
+    async def work() -> list[str]:
+        slow = Slow(tmp_path)
+        recovery = asyncio.create_task(slow.recover())
+        await asyncio.to_thread(slow.begun.wait, 30)
+        slow.go_on.set()
+        await asyncio.wait_for(slow.prepare(AskedClaim("uid", "default", "train")), 30)
+        recovery.cancel()
+        return slow.done
+
+    assert asyncio.run(work()) == ["held"]

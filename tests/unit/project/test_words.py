@@ -118,6 +118,13 @@ def test_retired_words_do_not_come_back() -> None:
     assert _found() == {}
 
 
+def test_no_file_has_the_marks_of_a_merge() -> None:
+    """Nor where they were wrapped into a line of prose."""
+    command = ["git", "grep", "-InE", "(<{7}|>{7}) [A-Za-z0-9]"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
 def _table(title: str) -> list[tuple[str, str]]:
     """The rows of the first table below this line of the guide."""
     lines = iter(GUIDE.read_text().partition(f"\n{title}\n")[2].splitlines())

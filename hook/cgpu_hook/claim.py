@@ -39,44 +39,55 @@ def join_claim(uid: str, setting: Setting) -> None:
     """
     container = parse_state(sys.stdin.buffer.read(), _STAGE)
     config = document.read(f"{container.bundle}/config.json")
-    is_twice = _check_hooks(config)
-    request = _read_request(uid, setting)
+    hooks = _read_hooks(config)
+    named = {uuid for each in hooks for uuid in each["--gpus"].split(",")}
+    request = _read_request(uid, named, setting)
     try:
         draft = _draft_container(uid, container, config, request, setting, refresh=False)
     except GpuLostError:  # by the known facts
         draft = _draft_container(uid, container, config, request, setting, refresh=True)
     refuse_withheld(draft)
-    if is_twice and draft.open_rootfs().get_kind(SHARE_FILES[0]) == "file":
+    if len(hooks) > 1 and draft.open_rootfs().get_kind(SHARE_FILES[0]) == "file":
         return  # nothing but our first run can have put it there, as the modifiers checked
     make_mounts(draft, container.pid, rootfs_path(config, container.bundle))
     announce_container(draft)
 
 
-def _check_hooks(config: dict[str, Any]) -> bool:
-    """Return whether the same claim starts us several times, as a kubelet may name it twice.
+def _read_hooks(config: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the options of each of our hooks in the container.
+
+    There is one for each request that the container has; and a kubelet may name one twice.
 
     Raises:
         CgpuError: the container has several claims, and there is one ledger in a container.
     """
     hooks = (config.get("hooks") or {}).get("createRuntime") or []
-    ours = [each["args"] for each in hooks if (each.get("args") or [])[1:2] == [_STAGE]]
-    if any(each != ours[0] for each in ours):
+    ours = [each["args"][2:] for each in hooks if (each.get("args") or [])[1:2] == [_STAGE]]
+    options = [dict(zip(each[::2], each[1::2], strict=True)) for each in ours]
+    if len({each["--claim"] for each in options}) > 1:
         raise CgpuError(
             "the container has several claims of cgpu's: expected one, which may have several"
             " requests"
         )
-    return len(ours) > 1
+    return options
 
 
-def _read_request(uid: str, setting: Setting) -> Request:
-    """Return what is held for a claim."""
+def _read_request(uid: str, named: set[str], setting: Setting) -> Request:
+    """Return the part of what is held for a claim that is on the GPUs with the UUIDs ``named``."""
     found = record.read(f"{state_path(setting.state_dir)}/containers/{uid}")
     if "/" in uid or found is None or found.kind != record.CLAIM or found.id != uid:
         raise CgpuError(
             f"claim {printable(uid)}: nothing is held for it on this node: delete the pod, so that"
             " the driver prepares its claim again"
         )
-    return Request(found.gpus, found.weight, found.high_priority)
+    gpus = tuple(gpu for gpu in found.gpus if gpu.uuid in named)
+    if not gpus or len(gpus) < len(named):
+        raise CgpuError(
+            f"claim {printable(uid)}: the container is to have {printable(', '.join(named))}, and"
+            f" {', '.join(gpu.uuid for gpu in found.gpus)} is held: delete the pod, so that the"
+            " driver prepares its claim again"
+        )
+    return Request(gpus, found.weight, found.high_priority)
 
 
 def _draft_container(  # noqa: PLR0913 (what a draft is made from)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,14 +24,8 @@ _PERIOD = 2.0  # seconds
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = program.build_base_parser(
+    parser = program.build_node_parser(
         NAME, "Offer this node's GPUs to pods that share them, and follow its mode."
-    )
-    parser.add_argument(
-        "--node",
-        metavar="NAME",
-        default=os.environ.get("NODE_NAME") or socket.gethostname(),
-        help="this node; by default NODE_NAME, else the host's name",
     )
     parser.add_argument(
         "--pass-through",

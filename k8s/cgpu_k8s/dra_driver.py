@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -31,14 +29,8 @@ _AGAIN = 5.0  # seconds
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = program.build_base_parser(
+    parser = program.build_node_parser(
         NAME, "Offer this node's GPUs to claims, and prepare claims for their pods."
-    )
-    parser.add_argument(
-        "--node",
-        metavar="NAME",
-        default=os.environ.get("NODE_NAME") or socket.gethostname(),
-        help="this node; by default NODE_NAME, else the host's name",
     )
     parser.add_argument(
         "--policy",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +33,18 @@ def build_base_parser(name: str, description: str) -> Parser:
         help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
     )
     found.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
+    return found
+
+
+def build_node_parser(name: str, description: str) -> Parser:
+    """Return the options of programs that work for the node that they run on."""
+    found = build_base_parser(name, description)
+    found.add_argument(
+        "--node",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME") or socket.gethostname(),
+        help="this node; by default NODE_NAME, else the host's name",
+    )
     return found
 
 

@@ -1,7 +1,8 @@
 """The CDI specification of a claim: what an engine gives each container that has the claim. Pure.
 
-It gives device nodes and variables, and starts the hook that mounts libraries and limits. The hook
-takes the claim from its own arguments, which no user can write.
+It has a device for each of the claim's requests, because a container may name one of them. A device
+gives device nodes and variables, and starts the hook that mounts libraries and limits. The hook
+takes the claim and its GPUs from its own arguments, which no user can write.
 """
 
 from __future__ import annotations
@@ -36,9 +37,28 @@ class HookPlace(NamedTuple):
     state_dir: str
 
 
-def device_id(uid: str) -> str:
-    """Return the name by which a kubelet asks its engine for what a claim has."""
-    return f"{KIND}={uid}"
+class ClaimPart(NamedTuple):
+    """The part of a claim that one of its requests has.
+
+    Attributes:
+        request: its name.
+        uuids: of its GPUs.
+        nodes: the character devices of its GPUs.
+    """
+
+    request: str
+    uuids: tuple[str, ...]
+    nodes: tuple[DeviceNode, ...]
+
+
+def device_id(uid: str, request: str) -> str:
+    """Return the name by which a kubelet asks its engine for what a claim has for a request."""
+    return f"{KIND}={_name_device(uid, request)}"
+
+
+def _name_device(uid: str, request: str) -> str:
+    """Return the name of a device; that of one among several alternatives has a slash."""
+    return f"{uid}_{request.replace('/', '.')}"
 
 
 def file_name(uid: str) -> str:
@@ -58,19 +78,31 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(f"{_SUFFIX}.new")
 
 
-def write_specification(uid: str, nodes: Iterable[DeviceNode], hook: HookPlace) -> bytes:
+def write_specification(uid: str, parts: Iterable[ClaimPart], hook: HookPlace) -> bytes:
     """Return the content of a claim's file.
 
     Args:
         uid: of the claim.
-        nodes: the character devices of its GPUs.
+        parts: what it has, by request.
         hook: what prepares a container for the claim.
     """
-    arguments = ["cgpu-hook", "claim", "--claim", uid, "--state-dir", hook.state_dir]
+    devices = [
+        {
+            "name": _name_device(uid, each.request),
+            "containerEdits": _edit_container(uid, each, hook),
+        }
+        for each in parts
+    ]
+    content = {"cdiVersion": _VERSION, "kind": KIND, "devices": devices}
+    return json.dumps(content, indent=1).encode()
+
+
+def _edit_container(uid: str, part: ClaimPart, hook: HookPlace) -> dict[str, Any]:
+    arguments = ["--claim", uid, "--gpus", ",".join(part.uuids), "--state-dir", hook.state_dir]
     start = {
         "hookName": "createRuntime",
         "path": hook.program,
-        "args": arguments,
+        "args": ["cgpu-hook", "claim", *arguments],
         "env": list(_HOOK_ENVIRONMENT),
         "timeout": _HOOK_SECONDS,
     }
@@ -79,12 +111,7 @@ def write_specification(uid: str, nodes: Iterable[DeviceNode], hook: HookPlace) 
         "env": ["NVIDIA_VISIBLE_DEVICES=void"],
         "hooks": [start],
     }
-    devices = [{"path": each.container, "hostPath": each.host} for each in nodes]
+    devices = [{"path": each.container, "hostPath": each.host} for each in part.nodes]
     if devices:
         edits["deviceNodes"] = devices
-    content = {
-        "cdiVersion": _VERSION,
-        "kind": KIND,
-        "devices": [{"name": uid, "containerEdits": edits}],
-    }
-    return json.dumps(content, indent=1).encode()
+    return edits

@@ -18,6 +18,7 @@ from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import CLAIMS
 from cgpu_k8s.dra import cdi
 from cgpu_k8s.dra.claims import ClaimName, read_grant
+from cgpu_k8s.dra.slices import device_name
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
 from cgpu_k8s.objects.fields import get_member
 from cgpu_node.facts.node import load_node, refresh_if_lost
@@ -148,9 +149,8 @@ class ClaimPreparer:
         node, grant = refresh_if_lost(read)
         if not {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
             node, grant = read(refresh=True)  # not seen yet, or lost since it was allocated
-        nodes = [*_list_characters(node, grant.request)]
         path = place.folder / cdi.file_name(claim.uid)
-        content = cdi.write_specification(claim.uid, nodes, place.hook)
+        content = cdi.write_specification(claim.uid, _list_parts(node, grant), place.hook)
         record = self._list_claims().get(claim.uid)
         if record is not None:
             _check_unchanged(claim, record, grant.request)
@@ -161,9 +161,14 @@ class ClaimPreparer:
             write_atomically(str(path), content, 0o644)
         if record is None:
             self._admit(grant, node, path)
-        name = cdi.device_id(claim.uid)
         return [
-            PreparedDevice(each.request, each.pool, each.device, name, each.share_id)
+            PreparedDevice(
+                each.request,
+                each.pool,
+                each.device,
+                cdi.device_id(claim.uid, each.request),
+                each.share_id,
+            )
             for each in grant.devices
         ]
 
@@ -266,21 +271,31 @@ def _check_max_inst(claim: ClaimName, request: Request, node: Node, state_dir: s
             )
 
 
-def _list_characters(node: Node, request: Request) -> Iterator[DeviceNode]:
-    """Yield the device nodes of a request's GPUs; those of a simulated driver are plain files.
+def _list_parts(node: Node, grant: ClaimGrant) -> Iterator[cdi.ClaimPart]:
+    """Yield what a claim has for each of its requests.
 
     Raises:
-        CgpuError: one is missing.
+        CgpuError: a device node is missing.
     """
-    granted = {share.index for share in request.gpus}
-    own = (each for gpu in node.gpus if gpu.index in granted for each in gpu.device_nodes)
-    for each in (*node.device_nodes, *own):
-        try:
-            mode = os.lstat(each.host).st_mode
-        except OSError as error:
-            raise CgpuError(f"device {each.host}: {error.strerror}") from None
-        if stat.S_ISCHR(mode):
-            yield each
+    by_name = {device_name(gpu.index): gpu for gpu in node.gpus}
+    for request in dict.fromkeys(each.request for each in grant.devices):
+        names = [each.device for each in grant.devices if each.request == request]
+        gpus = [by_name[name] for name in names]
+        nodes = [*node.device_nodes, *(each for gpu in gpus for each in gpu.device_nodes)]
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        yield cdi.ClaimPart(request, uuids, tuple(filter(_is_character, nodes)))
+
+
+def _is_character(node: DeviceNode) -> bool:
+    """Return whether a device node is one; those of a simulated driver are plain files.
+
+    Raises:
+        CgpuError: it is missing.
+    """
+    try:
+        return stat.S_ISCHR(os.lstat(node.host).st_mode)
+    except OSError as error:
+        raise CgpuError(f"device {node.host}: {error.strerror}") from None
 
 
 def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None:

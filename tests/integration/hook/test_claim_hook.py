@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 UID, OTHER = "6a1d5e0e-0000-4000-8000-00000000000a", "6a1d5e0e-0000-4000-8000-00000000000b"
+Part = tuple[str, tuple[int, ...]]  # a claim, and the GPUs that it has for a request
+FIRST: Part = (UID, (0,))
 SHOW = "busybox cat /proc/self/mountinfo; busybox od -c /dev/cgpu/limits"
 
 
@@ -33,13 +35,13 @@ def _world(tmp_path: Path) -> World:
     return World(tmp_path / "world")
 
 
-def hold(world: World, uid: str = UID, gpu: int = 0, kind: Any = "claim") -> Path:
-    """Hold 2500 MiB of a GPU for a claim, and return the file that owns this."""
+def hold(world: World, *gpus: int, uid: str = UID, kind: Any = "claim") -> Path:
+    """Hold 2500 MiB of GPUs, of the first by default, and return the file that owns this."""
     node = load_node(str(world.state), str(world.driver))
-    share = GpuShare(gpu, node.gpus[gpu].uuid, 2500 * MIB)
+    shares = tuple(GpuShare(gpu, node.gpus[gpu].uuid, 2500 * MIB) for gpu in gpus or (0,))
     file = world.folder / f"{uid}.json"
     file.write_text("")
-    request = Request((share,), 6, high_priority=False)
+    request = Request(shares, 6, high_priority=False)
     owner = Owner(0, 0, str(file))
     Registry(str(world.state)).admit(uid, kind, request, node, owner, ["ml/train"], policy=6)
     return file
@@ -47,16 +49,18 @@ def hold(world: World, uid: str = UID, gpu: int = 0, kind: Any = "claim") -> Pat
 
 def start(
     world: World,
-    uids: Iterable[str] = (UID,),
+    parts: Iterable[Part] = (FIRST,),
     command: str = SHOW,
     runtime: str = "runc",
     **config: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a container as an engine does that has the CDI devices of these claims."""
+    """Run a container as an engine does that has the CDI devices of these parts of claims."""
     places = ["--state-dir", str(world.state), "--driver-dir", str(world.driver)]
-    hooks = [
-        {"path": str(HOOK), "args": ["cgpu-hook", "claim", "--claim", uid, *places]} for uid in uids
-    ]
+    node, hooks = load_node(str(world.state), str(world.driver)), []
+    for uid, numbers in parts:
+        gpus = ",".join(node.gpus[number].uuid for number in numbers)
+        arguments = ["--claim", uid, "--gpus", gpus, *places]
+        hooks.append({"path": str(HOOK), "args": ["cgpu-hook", "claim", *arguments]})
     world.write_config([], command, hooks={"createRuntime": hooks}, **config)
     return subprocess.run(
         [str(low_level(runtime, world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
@@ -87,15 +91,37 @@ def test_dra_2_a_container_gets_the_libraries_and_the_share_of_its_claim(
 
 def test_a_claim_that_is_named_twice_is_given_once(world: World) -> None:
     hold(world)
-    done = start(world, [UID, UID])
+    done = start(world, [FIRST, FIRST])
     assert done.returncode == 0, done.stderr
     assert mounts_of(done.stdout).count("/dev/cgpu/limits") == 1
 
 
+@pytest.mark.parametrize(("parts", "seen"), [
+    ([(UID, (1,))], {1}), ([(UID, (0,)), (UID, (1,))], {0, 1}), ([(UID, (0, 1))], {0, 1}),
+])  # fmt: skip
+def test_dra_2_a_container_sees_the_gpus_of_the_requests_that_it_names(
+    world: World, parts: list[Part], seen: set[int]
+) -> None:
+    hold(world, 0, 1)
+    done = start(world, parts)
+    assert done.returncode == 0, done.stderr
+    mounts = mounts_of(done.stdout)
+    assert {number for number in range(2) if f"/dev/cgpu-sim/gpu{number}" in mounts} == seen
+    assert mounts.count("/dev/cgpu/limits") == 1
+
+
+def test_dra_5_gpus_that_the_claim_does_not_hold_are_refused(world: World) -> None:
+    hold(world, 0)
+    done = start(world, [(UID, (0, 1))], "echo started")
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert f"cgpu: claim {UID}: the container is to have GPU-" in done.stderr
+
+
 def test_dra_5_a_container_with_two_claims_does_not_start(world: World) -> None:
     hold(world)
-    hold(world, OTHER, 1)
-    done = start(world, [UID, OTHER], "echo started")
+    hold(world, 1, uid=OTHER)
+    done = start(world, [FIRST, (OTHER, (1,))], "echo started")
     assert done.returncode != 0
     assert "started" not in done.stdout
     assert "cgpu: the container has several claims of cgpu's: expected one" in done.stderr
@@ -113,7 +139,7 @@ def test_dra_5_without_a_share_of_the_claim_nothing_starts(world: World, held: s
 
 def test_dra_9_the_claim_is_in_the_hooks_arguments_alone(world: World) -> None:
     """Neither a path that leads elsewhere counts, nor a variable or annotation."""
-    hold(world, OTHER, 1)
+    hold(world, 1, uid=OTHER)
     state = json.dumps({"id": "c1", "pid": 2, "bundle": str(world.bundle)}).encode()
     world.write_config([f"CGPU_CLAIM={OTHER}"], annotations={"cgpu/claim": OTHER})
     for uid in (UID, f"../containers/{OTHER}"):
@@ -123,9 +149,9 @@ def test_dra_9_the_claim_is_in_the_hooks_arguments_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/dev/cgpu", "/dev/cgpu/limits", "/dev"])
-@pytest.mark.parametrize("uids", [[UID], [UID, UID]])
+@pytest.mark.parametrize("parts", [[FIRST], [FIRST, FIRST]])
 def test_dra_5_a_mount_of_the_users_at_our_place_is_refused(
-    world: World, path: str, uids: list[str]
+    world: World, path: str, parts: list[Part]
 ) -> None:
     hold(world)
     (world.folder / "theirs").mkdir()
@@ -133,7 +159,7 @@ def test_dra_5_a_mount_of_the_users_at_our_place_is_refused(
     mine = world.folder / "theirs" / ("limits" if path.endswith("limits") else "")
     device = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
     theirs = {"destination": path, "type": "bind", "source": str(mine), "options": ["rbind"]}
-    done = start(world, uids, "echo started", mounts=[device, theirs])
+    done = start(world, parts, "echo started", mounts=[device, theirs])
     assert done.returncode != 0
     assert "started" not in done.stdout
     assert "covers /dev/cgpu, where the container's limits belong: not allowed" in done.stderr

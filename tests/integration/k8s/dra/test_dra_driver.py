@@ -132,7 +132,7 @@ def test_dra_2_a_claim_is_held_and_given_back_and_each_step_may_be_repeated(
         answer = served.prepare(item)[uid]
         assert answer.error == ""
         assert answer.devices == [
-            {1: "gpu", 2: NODE, 3: "gpu-1", 4: f"gpu.cgpu/claim={uid}", 5: "share-1"}
+            {1: "gpu", 2: NODE, 3: "gpu-1", 4: f"gpu.cgpu/claim={uid}_gpu", 5: "share-1"}
         ]
         [record] = served.held()
         assert (record.id, record.kind, record.command) == (uid, "claim", ("default/train",))
@@ -140,7 +140,7 @@ def test_dra_2_a_claim_is_held_and_given_back_and_each_step_may_be_repeated(
         assert (record.weight, record.policy) == (6, 6)
         [hook] = served.edits()["hooks"]
         assert hook["path"] == HOOK
-        assert hook["args"][1:4] == ["claim", "--claim", uid]
+        assert hook["args"][1:6] == ["claim", "--claim", uid, "--gpus", V100[1].uuid]
     for _ in range(2):
         assert served.unprepare(item) == {uid: ""}
         assert (served.held(), served.files()) == ([], [])

@@ -124,6 +124,21 @@ def test_dra_2_a_claim_for_two_gpus_has_a_cap_on_each(kubectl: Claiming) -> None
     assert len(kubectl.node.cdi_files()) == 1
 
 
+def test_dra_2_a_container_that_names_a_request_has_its_gpu_alone(kubectl: Claiming) -> None:
+    item = claim("two-sizes", memory="3Gi")
+    requests = item["spec"]["devices"]["requests"]
+    requests.append(claim("", memory="5Gi")["spec"]["devices"]["requests"][0] | {"name": "large"})
+    item["spec"]["devices"]["constraints"] = [{"distinctAttribute": "gpu.cgpu/uuid"}]
+    pod = claiming("one", "two-sizes", "main", "side", "both")
+    for container, request in zip(pod["spec"]["containers"], ("gpu", "large"), strict=False):
+        container["resources"]["claims"][0]["request"] = request
+    kubectl.create(item, pod)
+    [pod] = kubectl.running("one")
+    seen = [sorted(kubectl.seen(pod, each).values()) for each in ("main", "side", "both")]
+    assert seen == [[3072], [5120], [3072, 5120]]
+    assert len(kubectl.node.shares()) == 1
+
+
 def test_dra_3_claims_for_nvidias_driver_get_shares_of_ours(kubectl: Claiming) -> None:
     """By its class, its attributes and its capacity, from a template, for two containers."""
     kubectl.create(

@@ -6,7 +6,7 @@ from __future__ import annotations
 MEMORY = "aliyun.com/gpu-mem"  # GiB
 CORES = "aliyun.com/gpu-core.percentage"  # percent of a GPU's time
 WHOLE_GPU = "aliyun.com/gpu"  # GPUs that nobody shares
-COUNT = "aliyun.com/gpu-count"  # GPUs; as a pod's label, over how many GPUs its share is divided
+COUNT = "aliyun.com/gpu-count"  # GPUs; as a pod's label, the number of GPUs that its share is on
 ASKED = f"{MEMORY} or {WHOLE_GPU}"  # what pods ask for, in messages
 OTHERS_GPU = "nvidia.com/gpu"  # whole GPUs, published by NVIDIA's device plugin
 

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 _FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # a number without a unit of bytes
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
-assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
+assert MOST_GPUS == 16  # noqa: PLR2004, S101 (as in the pattern above)
 _MEM, _CORE, _WHOLE, _COUNT, _OTHERS = map(
     quote_text, (names.MEMORY, names.CORES, names.WHOLE_GPU, names.COUNT, names.OTHERS_GPU)
 )
 
 
 def define_variables(pod: str) -> dict[str, str]:
-    """Return the variables of a pod's checks, in an order in which each may use those before it.
+    """Return the variables that a pod's checks use, in order: each may use those before it.
 
-    For a template (``POD``), the result also has the template itself as ``pod`` and, prefixed with
-    ``old_``, the variables of the template before the update.
+    For a template (``POD``) they also include ``pod``, which is the template, and ``old_pod`` and
+    the like, for the template before the update.
     """
     malformed = _describe_malformed()
     found = {
@@ -224,7 +224,7 @@ def _describe_uneven() -> str:
 
 
 def _describe_container(text: str, *values: str) -> str:
-    """Return CEL for a sentence about a container."""
+    """Return CEL for a sentence about container ``c``."""
     return write_sentence(f"container {{}}: {text}", "c.name", *values)
 
 

@@ -42,7 +42,7 @@ def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
-    """Check that only what an agent writes changes in a node."""
+    """Check that nothing in a node changes except what an agent may change."""
     return tuple(
         Check(
             _is_unchanged(path, members),

@@ -35,10 +35,9 @@ SOCKETS = {row.version: row.sockets for row in ENGINES if row.version}
 _RUNTIMES = "which runtimes the container engine has"
 AGAIN = 60.0  # seconds after which an engine that has not restarted is asked again
 _PATIENCE = 5.0  # seconds for an answer
-# The CRI's method Status, its request with ``verbose``, and field numbers: the map ``info`` in the
-# answer, and key and value of an entry.
+# The CRI's method Status, and the encoded request with ``verbose`` set.
 _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
-_INFO, _KEY, _VALUE = 2, 1, 2
+_INFO, _KEY, _VALUE = 2, 1, 2  # field numbers of the answer's map ``info``, and of its entries
 # The file that NVIDIA's runtime reads: in .config beside its program if NVIDIA's operator installed
 # it, else in /etc.
 _FILE = "nvidia-container-runtime/config.toml"

@@ -102,7 +102,7 @@ class DevicePlugin:
             if self._listeners or time.monotonic() - self._unheard < CALL:
                 return
             self._report_failure(_UNHEARD)
-        is_unheard = self._failure == _UNHEARD  # then success is reported once the kubelet calls
+        is_unheard = self._failure == _UNHEARD  # if so, the kubelet's call will be the success
         try:
             await self._register()
         except (CgpuError, OSError) as error:

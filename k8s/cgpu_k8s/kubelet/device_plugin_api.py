@@ -38,5 +38,5 @@ def encode_devices(healthy: Mapping[str, bool]) -> bytes:
     )
 
 
-def _format_health(is_healthy: bool) -> str:  # noqa: FBT001 (it is what is written)
+def _format_health(is_healthy: bool) -> str:  # noqa: FBT001 (the value to format)
     return HEALTHY if is_healthy else UNHEALTHY

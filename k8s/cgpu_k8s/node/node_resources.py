@@ -205,8 +205,8 @@ def status_patch(node: Json, wanted: NodeResources, *, ours: bool = False) -> di
     Args:
         node: the node's object.
         wanted: the resources that it should offer.
-        ours: whether the resources in the status are the agent's even without the annotation, which
-            the agent writes after them.
+        ours: whether the resources in the status are the agent's, even if the annotation is missing
+            because it is written after them.
     """
     status = get_member(node, "status", dict)
     ours = ours or FACTS in get_strings(get_member(node, "metadata", dict), "annotations")

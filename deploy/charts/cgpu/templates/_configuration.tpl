@@ -1,4 +1,4 @@
-{{- /* kube-scheduler's configuration, in the newest version that this cluster's reads. */}}
+{{- /* The scheduler's configuration, in the newest API version that its kube-scheduler reads. */}}
 {{- define "cgpu.configuration" -}}
 {{- $minor := (semver .Capabilities.KubeVersion.Version).Minor | int -}}
 {{- $version := "v1" -}}

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Build the Kubernetes that the tests start: kube-apiserver, kube-scheduler and kubelet 1.20.2, from
-# Debian's source package. They stay in a folder outside the clone, so this takes 6 minutes of two
-# idle cores once per machine, and nothing afterwards.
+# Builds the Kubernetes that the tests start: kube-apiserver, kube-scheduler and kubelet 1.20.2,
+# from Debian's source package. The programs stay in a folder outside the clone, so the build takes
+# 6 minutes on two idle cores once per machine.
 #   kubernetes.sh        builds what is missing, and prints the folder of the programs
 #   kubernetes.sh -n     prints the folder, or says what to do if it is missing
 #   kubernetes.sh -l     lists the versions that tests run on, after building what is missing
-# $CGPU_CACHE names another place than /var/cache/cgpu.
+# $CGPU_CACHE names another folder than /var/cache/cgpu.
 set -eu
 
 version=1.20.2
-recipe=1 # a change of what is built or how: the next number builds it anew
+recipe=1 # raise it when what is built, or how, changes: then it is built anew
 cache=${CGPU_CACHE:-/var/cache/cgpu}
 bin=$cache/kubernetes-$version-$recipe
 programs="kube-apiserver kube-scheduler kubelet"
@@ -53,7 +53,7 @@ mkdir -p "$cache" || {
 }
 exec 9>"$cache/kubernetes.lock"
 flock 9
-if [ -d "$bin" ]; then # somebody else has built it meanwhile
+if [ -d "$bin" ]; then # another process has built it meanwhile
     echo "$bin"
     exit 0
 fi
@@ -66,7 +66,7 @@ mkdir -p "$work/sources" "$work/lists/partial" "$work/root" "$work/gopath/src/k8
 began=$(date +%s)
 echo "Building Kubernetes $version in $work ..." >&2
 
-# The machine's own sources of packages, with those of sources, in lists of our own.
+# Use the machine's package sources, with source packages added, but keep separate package lists.
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
     name=$work/sources/${file##*/}
     case $file in
@@ -91,7 +91,8 @@ for package in ./*.deb; do
 done
 dpkg-source --no-check -x ./kubernetes_*.dsc gopath/src/k8s.io/kubernetes >&2
 
-# As shipped, kube-apiserver dies at the first Node with resources: its reflect2 is too old for Go 1.19.
+# Replace the source package's reflect2. It is too old for Go 1.19: kube-apiserver would die at the
+# first Node with resources.
 cd gopath/src/k8s.io/kubernetes
 reflect2=vendor/github.com/modern-go/reflect2
 rm -f $reflect2/*.go $reflect2/*.s

@@ -1,4 +1,4 @@
-"""Write the chart's policies and webhook configurations, from the guard's rules: ``make guard``."""
+"""Writes the chart's policies and webhook configurations from the guard's rules: ``make guard``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.admission.webhooks import VERSIONS, dump_objects
 
 FOLDER = Path(__file__).parent / "cgpu" / "files"
-NAMESPACE = "NAMESPACE"  # the chart puts its own there
+NAMESPACE = "NAMESPACE"  # the chart replaces it by the release's namespace
 
 
 def files() -> dict[Path, str]:
-    """Return what each file has to contain."""
+    """Return the content of each file."""
     account = f"system:serviceaccount:{NAMESPACE}:cgpu-{{}}"
     settings = Settings((account.format("scheduler"),), account.format("agent"))
     return {

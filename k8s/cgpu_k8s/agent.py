@@ -19,11 +19,11 @@ report = program.make_reporter(NAME, {"failed", "not_registered", "object_not_re
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SETTING = Path("/etc/cgpu/kubernetes.json")
-_PERIOD = 2.0  # seconds
+_PERIOD = 2.0  # seconds between two attempts to take the lock
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = program.build_node_parser(
         NAME, "Offer this node's GPUs to pods that share them, and follow its mode."
     )
@@ -72,12 +72,12 @@ def build_parser() -> Parser:
 
 
 def main() -> NoReturn:
-    """Work until stopped."""
+    """Run the agent until stopped."""
     program.run(NAME, build_parser, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Keep the node as it has to be until cancelled."""
+    """Run the agent until cancelled."""
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
@@ -117,7 +117,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 
 async def _take_agent_lock(path: str) -> int:
-    """The lock that one agent of this node has at a time; wait for the end of another one."""
+    """Take the lock that one agent of the node can hold, after another has released it."""
     lock = try_lock(path)
     if lock is None:
         report("waits", {"for": f"another agent of this node, which holds {path}"})

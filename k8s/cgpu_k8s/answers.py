@@ -1,4 +1,4 @@
-"""Answers of a cluster's HTTP servers to errors: one sentence for each."""
+"""Responses of the guard and the extender to errors, of one sentence each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD, BROKEN = 400, 500
 
 
 def make_response(status: int, sentence: object) -> web.Response:
-    """Return an answer that is one sentence."""
+    """Return a response of one sentence."""
     return web.Response(status=status, text=f"{sentence}\n")
 
 
@@ -28,12 +28,12 @@ def make_middleware(
     too_long: object,
     statuses: Mapping[type[CgpuError], int] | None = None,
 ) -> Middleware:
-    """Return the middleware that turns errors into answers of one sentence.
+    """Return the middleware that turns errors into responses of one sentence.
 
     Args:
         report: writes a line of the log.
-        too_long: the sentence for a body that is larger than the server reads.
-        statuses: the status of each kind of error, if it is not BAD.
+        too_long: the sentence for a body that is too large.
+        statuses: the HTTP status for classes of CgpuError; others get BAD.
     """
 
     @web.middleware
@@ -50,7 +50,7 @@ def make_middleware(
             raise
         except Exception as error:  # noqa: BLE001 (one call must not end the others)
             what = f"internal error: {type(error).__name__}: {error} at {locate_error(error)}"
-            # As the route has it: a part of the path may be secret.
+            # Log the route's pattern, because a part of the path may be secret.
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             report("call_failed", {"path": path, "error": what})

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 NAME = "cgpu-extender"
-_SCRAPERS = 64  # connections at a time: the text is 1.8 MB for 8,000 GPUs
+_SCRAPERS = 64  # connections for metrics at a time; an answer has 1.8 MB for 8,000 GPUs
 report = program.make_reporter(
     NAME, {"watch_failed", "object_not_read", "not_bound", "call_failed", "policy_not_written"}
 )
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = program.build_base_parser(
         NAME, "Tell a kube-scheduler where pods that share GPUs go, and bind them."
     )
@@ -61,7 +61,7 @@ def build_parser() -> Parser:
 
 
 def _is_local(request: web.Request) -> bool:
-    """Return whether the caller is in our pod, as its scheduler is."""
+    """Return whether the caller is in this pod, like the scheduler that the extender serves."""
     return ip_address(str(request.remote)).is_loopback
 
 
@@ -79,7 +79,7 @@ def main() -> NoReturn:
 
 async def serve(given: argparse.Namespace) -> None:
     """Follow the API server and answer the scheduler until cancelled."""
-    # Here, so that --help does not wait for them.
+    # These imports are slow, and --help must not wait for them.
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415

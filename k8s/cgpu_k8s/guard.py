@@ -10,12 +10,12 @@ from cgpu_k8s.apiserver import program
 
 NAME = "cgpu-guard"
 report = program.make_reporter(NAME, {"failed", "call_failed"})
-# The service accounts that write decisions, and the offers of nodes.
+# The service accounts of the scheduler, which writes decisions, and of the agents.
 _SCHEDULER, _AGENT = "cgpu-scheduler", "cgpu-agent"
 
 
 def build_parser() -> Parser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = program.build_base_parser(
         NAME,
         "Tell API servers which pods, decisions, bindings and changes of nodes to let in,"
@@ -55,7 +55,7 @@ def main() -> NoReturn:
 
 async def serve(given: argparse.Namespace) -> None:
     """Answer API servers until cancelled."""
-    # Here, so that --help does not wait for them.
+    # These imports are slow, and --help must not wait for them.
     from cgpu_k8s.admission.cert_rotation import CertRotator  # noqa: PLC0415
     from cgpu_k8s.admission.server import Guard  # noqa: PLC0415
     from cgpu_k8s.admission.settings import Settings  # noqa: PLC0415

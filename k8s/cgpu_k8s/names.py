@@ -1,13 +1,13 @@
-"""The names that users, nodes and tools of this ecosystem write into Kubernetes' objects."""
+"""Names of resources, labels, annotations, drivers and schedulers in Kubernetes' objects."""
 
 from __future__ import annotations
 
-# Resources, as nodes publish and containers ask for them.
+# Resources that nodes offer and containers ask for.
 MEMORY = "aliyun.com/gpu-mem"  # GiB
-CORES = "aliyun.com/gpu-core.percentage"  # hundredths of a GPU's time
+CORES = "aliyun.com/gpu-core.percentage"  # percent of a GPU's time
 WHOLE_GPU = "aliyun.com/gpu"  # GPUs that nobody shares
-COUNT = "aliyun.com/gpu-count"  # GPUs; of a pod, as a label: over how many its share is divided
-ASKED = f"{MEMORY} or {WHOLE_GPU}"  # what a pod of ours asks for
+COUNT = "aliyun.com/gpu-count"  # GPUs; as a pod's label, the number of GPUs that its share is on
+ASKED = f"{MEMORY} or {WHOLE_GPU}"  # what pods ask for, in messages
 OTHERS_GPU = "nvidia.com/gpu"  # whole GPUs, published by NVIDIA's device plugin
 
 # Labels of a node that its administrator sets.
@@ -27,10 +27,10 @@ NODE_RESOURCES = (MEMORY, CORES, WHOLE_GPU)
 # Annotation of a node: its GPUs, by UUID.
 FACTS = "cgpu/gpus"
 
-# Annotations of a pod. Ours is the one that nodes follow, by container and UUID.
+# Annotations of a pod. Nodes follow the allocation, which names containers, and GPUs by UUID.
 ALLOCATION = "cgpu/allocation"
-RESERVATION = "cgpu/reservation"  # of a pod whose group has room, before its binding
-# Two generations of published tools read these, by container's and GPU's index.
+RESERVATION = "cgpu/reservation"  # what is reserved for a pod of a group before its binding
+# Two generations of published tools read these, which name containers and GPUs by index.
 FRAMEWORK_ALLOCATION = "scheduler.framework.gpushare.allocation"
 FRAMEWORK_ASSIGNED = "scheduler.framework.gpushare.assigned"
 FRAMEWORK_ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
@@ -40,22 +40,21 @@ MEM_DEV = "ALIYUN_COM_GPU_MEM_DEV"
 MEM_POD = "ALIYUN_COM_GPU_MEM_POD"
 MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # of whole GPUs: their indices
+GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # the indices of whole GPUs
 GPU_GROUP = "topology.kubernetes.io/gpu-group"  # the pod's group
 
-# Annotations of a pod that a ResourcePolicy counts: what its deletion costs, and that this is ours;
-# the time of the last change that makes its scheduler try again.
+# Annotations of a pod that a ResourcePolicy counts.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-OWN_COST = "cgpu/deletion-cost"
-RETRY = "cgpu/retry"
-VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # of virtual nodes
+OWN_COST = "cgpu/deletion-cost"  # the deletion cost that cgpu wrote last
+RETRY = "cgpu/retry"  # a time; writing it makes the scheduler try the pod again
+VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # the taint of virtual nodes
 
-# Dynamic Resource Allocation: our driver, and what its devices offer by the names that claims have.
+# Dynamic Resource Allocation: cgpu's driver, and the capacities of its devices.
 DRIVER = "gpu.cgpu"
 CLAIM_MEMORY, CLAIM_CORES, CLAIM_SLOTS = "memory", "cores", "slots"
-NVIDIA_DRIVER = "gpu.nvidia.com"  # NVIDIA's driver, whose attributes ours have too
+NVIDIA_DRIVER = "gpu.nvidia.com"  # NVIDIA's driver; cgpu's devices have its attributes too
 
-# Schedulers that have the extender.
+# The schedulers that call the extender.
 SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")
-# The scheduler names of a pod that chooses none; the API server fills in the second.
+# The values of schedulerName in a pod that chooses none; the API server sets the second.
 UNCHOSEN = ("", "default-scheduler")

@@ -1,1 +1,1 @@
-"""Admission by one table of rules: pods, changes to them, and changes to nodes."""
+"""Admission of pods, pod templates, bindings and changes to nodes, by one table of rules."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.admission.settings import Settings
 
-# Annotations of a pod that decide over GPUs, here or with published tools.
+# Pod annotations that assign GPUs, for cgpu or for the published tools.
 RESERVED = (
     names.ALLOCATION,
     names.FRAMEWORK_ALLOCATION,
@@ -30,35 +30,35 @@ RESERVED = (
     names.GPU_GROUP,
     names.RESERVATION,
 )
-# The object that somebody wants to write; and, if it makes pods, one of those pods.
+# CEL for the object in a request, and for the pod template of an object that makes pods.
 OBJECT, POD = "object", "variables.pod"
 
 
 class Check(NamedTuple):
-    """A condition that must hold, and the sentence if it does not, both as CEL."""
+    """A condition that must hold, and the sentence to show if it does not, both as CEL."""
 
     expression: str
     sentence: str
 
 
 def write_list(values: Iterable[str]) -> str:
-    """Return CEL for a list of strings."""
+    """Return a CEL list of string literals."""
     return f"[{', '.join(map(quote_text, values))}]"
 
 
 def quote_text(value: str) -> str:
-    """Return CEL for a string; CEL and JSON escape in the same way."""
+    """Return a CEL string literal; CEL and JSON escape in the same way."""
     return json.dumps(value)
 
 
 def write_sentence(text: str, *values: str) -> str:
-    """Return CEL for a sentence, with expressions of strings in place of its ``{}``."""
+    """Return CEL for a sentence in which ``values``, string expressions, replace each ``{}``."""
     texts = (quote_text(part) if part else "" for part in text.split("{}"))
     return " + ".join(each for pair in zip_longest(texts, values) for each in pair if each)
 
 
 def choose_sentence(*cases: tuple[str, str]) -> str:
-    """Return CEL for the sentence of the first condition that holds; an empty one if none does."""
+    """Return CEL for the sentence of the first condition that holds, or for "" if none does."""
     return "".join(f"{condition} ? ({text}) : " for condition, text in cases) + "''"
 
 
@@ -68,35 +68,40 @@ _MEM, _CORE, _WHOLE, _COUNT = map(
 
 
 def has_entry(kind: str, resource: str) -> str:
-    """Return CEL: the container names a resource in its limits or requests, by ``kind``."""
+    """Return CEL that tests whether container ``c`` names a resource in ``kind``.
+
+    Args:
+        kind: "limits" or "requests".
+        resource: the resource's name, as CEL.
+    """
     return f"(has(c.resources) && has(c.resources.{kind}) && {resource} in c.resources.{kind})"
 
 
 def has_resource(resource: str) -> str:
-    """Return CEL: the container names a resource."""
+    """Return CEL that tests whether container ``c`` names a resource in limits or requests."""
     return f"({has_entry('limits', resource)} || {has_entry('requests', resource)})"
 
 
 def select_members(item: str, kind: str) -> str:
-    """Return CEL for the labels or annotations of an object."""
+    """Return CEL for an object's "labels" or "annotations" (``kind``), a map that may be empty."""
     meta = f"{item}.metadata"
     return f"(has({meta}) && has({meta}.{kind}) ? {meta}.{kind} : {{}})"
 
 
 def select_template(item: str) -> str:
-    """Return CEL for the template of an object's pods, like ``template_of``."""
+    """Return CEL for an object's pod template, like ``template_of``."""
     spec = f"dyn({item}.spec)"
     return f"(has({spec}.jobTemplate) ? {spec}.jobTemplate.spec.template : {spec}.template)"
 
 
 def has_new_template() -> str:
-    """Return CEL: the object's template is new or has changed."""
+    """Return CEL that tests whether the object's pod template is new or changed."""
     old, new = select_template("oldObject"), select_template("object")
     return f"request.operation == 'CREATE' || {new} != {old}"
 
 
 def is_due() -> str:
-    """Return CEL: the object makes pods now, and no controller makes it, like ``rules.is_due``."""
+    """Return CEL that tests whether the object is due, like ``rules.is_due``."""
     owners, spec = "object.metadata.ownerReferences", "dyn(object.spec)"
     return (
         f"!(has({owners}) && {owners}.exists(owner, has(owner.controller) && owner.controller))"
@@ -106,13 +111,13 @@ def is_due() -> str:
 
 
 def exempt_broken(checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    """Return the checks of one rule, so that templates that broke it before are let in."""
+    """Return a rule's checks, relaxed to admit updates of templates that broke the rule before."""
     broke = f"request.operation == 'UPDATE' && ({use_old_variables(is_broken(checks))})"
     return tuple(each._replace(expression=f"({each.expression}) || ({broke})") for each in checks)
 
 
 def use_old_variables(expression: str) -> str:
-    """Return an expression for the template that the object had before, by its variables."""
+    """Return the expression for the old template: its variables get the prefix ``old_``."""
     return expression.replace("variables.", "variables.old_")
 
 
@@ -123,28 +128,28 @@ def list_containers(pod: str) -> str:
 
 
 def asks_for_gpu(pod: str) -> str:
-    """Return CEL: the pod names a resource of ours. It needs no other condition before it."""
+    """Return CEL that tests whether a pod names one of cgpu's resources; it needs no variables."""
     asks = " || ".join(has_resource(each) for each in (_MEM, _CORE, _WHOLE, _COUNT))
     return f"{list_containers(pod)}.exists(c, {asks})"
 
 
 def is_from_users(accounts: Iterable[str]) -> str:
-    """Return CEL: the request is from one of these users."""
+    """Return CEL that tests whether the request is from one of these users."""
     return f"request.userInfo.username in {write_list(accounts)}"
 
 
 def is_from_others(accounts: Iterable[str]) -> str:
-    """Return CEL: the request is from none of these users."""
+    """Return CEL that tests whether the request is from none of these users."""
     return f"!({is_from_users(accounts)})"
 
 
 def is_broken(checks: tuple[Check, ...]) -> str:
-    """Return CEL: one of these checks does not hold."""
+    """Return CEL that tests whether one of these checks fails."""
     return " || ".join(f"!({check.expression})" for check in checks)
 
 
 def check_annotations(_: Settings, item: str) -> tuple[Check, ...]:
-    """Check that no annotation of ours is set."""
+    """Check that no reserved annotation is set."""
     notes = select_members(item, "annotations")
     found = f"{write_list(RESERVED)}.filter(name, name in {notes})"
     return (
@@ -156,7 +161,7 @@ def check_annotations(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_annotation_changes(_: Settings, item: str) -> tuple[Check, ...]:
-    """Check that no annotation of ours is set, changed or removed."""
+    """Check that no reserved annotation is set, changed or removed."""
     before = select_members("oldObject", "annotations")
     after = select_members(item, "annotations")
     found = (
@@ -172,7 +177,7 @@ def check_annotation_changes(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_misspelt_names(_: Settings, item: str) -> tuple[Check, ...]:
-    """Check that no resource has a name near to one of ours: the same as ``find_misspelt``."""
+    """Check that no resource has a misspelt name of cgpu's, like ``find_misspelt``."""
     limits = "c.resources.limits"
     found = (
         f"{list_containers(item)}.filter(c, has(c.resources) && has({limits})"
@@ -183,7 +188,7 @@ def check_misspelt_names(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_miscounted_names(_: Settings, item: str) -> tuple[Check, ...]:
-    """Check labels and annotations of a pod that asks for GPUs: the same as ``find_miscounted``."""
+    """Check that a pod that asks for GPUs misspells no ``gpu-count``, like ``find_miscounted``."""
     return tuple(
         Check(
             f"variables.asking.size() == 0 || !{named}.exists(name, {_is_near((COUNTED,))})",
@@ -195,7 +200,7 @@ def check_miscounted_names(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def _is_near(patterns: Iterable[str]) -> str:
-    """Return CEL: the name is near to one of ours."""
+    """Return CEL that tests whether ``name`` is nearly one of cgpu's names."""
     return (
         f"name.startsWith({quote_text(PREFIX)}) && !(name in {write_list(OURS)})"
         f" && ({' || '.join(f'name.matches({quote_text(pattern)})' for pattern in patterns)})"
@@ -203,7 +208,7 @@ def _is_near(patterns: Iterable[str]) -> str:
 
 
 def _describe_near(named: str, patterns: Iterable[str], kind: str, start: str, *values: str) -> str:
-    """Return CEL for the sentence about the first name that is near to one of ours."""
+    """Return CEL for the sentence about the first of ``named`` that is nearly a name of cgpu's."""
     meant = choose_sentence(
         *((f"name.matches({quote_text(each)})", quote_text(NEAR[each])) for each in patterns)
     )
@@ -213,7 +218,7 @@ def _describe_near(named: str, patterns: Iterable[str], kind: str, start: str, *
 
 
 def check_other_scheduler(settings: Settings, item: str) -> tuple[Check, ...]:
-    """Check that its scheduler asks cgpu, or that a template has not chosen one yet."""
+    """Check that a pod that asks for GPUs names cgpu's scheduler; a template may name none."""
     spec = f"{item}.spec"
     name = f"(has({spec}.schedulerName) ? {spec}.schedulerName : '')"
     free = names.UNCHOSEN if item == POD else ()
@@ -231,7 +236,7 @@ def check_other_scheduler(settings: Settings, item: str) -> tuple[Check, ...]:
 
 
 def check_chosen_node(_: Settings, item: str) -> tuple[Check, ...]:
-    """Check that nobody has chosen its node."""
+    """Check that a pod that asks for GPUs names no node."""
     name = f"{item}.spec.nodeName"
     return (
         Check(

@@ -1,4 +1,4 @@
-"""The rule about what a pod asks for, as CEL: the same as ``read_pod`` refuses."""
+"""The rule about what a pod may ask for, as CEL. It refuses what ``read_pod`` refuses."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.admission.settings import Settings
 
-_FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # of numbers without a unit
+_FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # a number without a unit of bytes
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
-assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
+assert MOST_GPUS == 16  # noqa: PLR2004, S101 (as in the pattern above)
 _MEM, _CORE, _WHOLE, _COUNT, _OTHERS = map(
     quote_text, (names.MEMORY, names.CORES, names.WHOLE_GPU, names.COUNT, names.OTHERS_GPU)
 )
 
 
 def define_variables(pod: str) -> dict[str, str]:
-    """Return the variables that the checks of a pod use, in order; each may use those before it."""
+    """Return the variables that a pod's checks use, in order: each may use those before it.
+
+    For a template (``POD``) they also include ``pod``, which is the template, and ``old_pod`` and
+    the like, for the template before the update.
+    """
     malformed = _describe_malformed()
     found = {
         "containers": list_containers(pod),
@@ -49,7 +53,7 @@ def define_variables(pod: str) -> dict[str, str]:
         "ungrouped": _describe_ungrouped(),
         "label": f"{_COUNT} in variables.labels ? variables.labels[{_COUNT}] : '1'",
         "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
-        # Numbers can be read where nothing is malformed.
+        # Numbers can be read only if no container is malformed.
         "uneven": "(variables.malformed.size() + variables.whole.size() == 0"
         f" ? variables.asking : []).map(c, {_describe_uneven()}).filter(text, text != '')",
     }
@@ -62,7 +66,7 @@ def define_variables(pod: str) -> dict[str, str]:
 
 
 def check_impossible_shares(_: Settings, __: str) -> tuple[Check, ...]:
-    """Check that a GPU could give it: the same as ``read_pod`` refuses, in its order and words."""
+    """Check that GPUs could serve the pod, in the order and with the sentences of ``read_pod``."""
     cores = has_resource(_CORE)
     return (
         Check("variables.malformed.size() == 0", "variables.malformed[0]"),
@@ -92,7 +96,7 @@ def check_impossible_shares(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def _describe_ungrouped() -> str:
-    """Return CEL for the sentence about labels that make no group, or "": see ``read_group``."""
+    """Return CEL for the sentence about invalid labels of a group, or "", like ``read_group``."""
     cases = []
     for pair in groups.LABELS:
         name, size = map(_read_label, pair)
@@ -109,13 +113,13 @@ def _describe_ungrouped() -> str:
 
 
 def _read_label(name: str) -> str:
-    """Return CEL for the value of a label, or ""."""
+    """Return CEL for the value of a label, or "" if the pod does not have it."""
     label = quote_text(name)
     return f"({label} in variables.labels ? variables.labels[{label}] : '')"
 
 
 def _describe_malformed() -> str:
-    """Return CEL for the sentence about what is wrong with a container's limits, or ""."""
+    """Return CEL for the sentence about the first mistake in a container's resources, or ""."""
     number = _read_number(_WHOLE)
     return choose_sentence(
         (
@@ -163,7 +167,7 @@ def _describe_malformed() -> str:
 
 
 def _describe_miswritten(resource: str) -> Iterable[tuple[str, str]]:
-    """Return pairs of CEL: what can be wrong with a resource of a container, and the sentence."""
+    """Return pairs of CEL: a mistake in a container's resource, and the sentence about it."""
     name = quote_text(resource)
     limit, request = (f"c.resources.{kind}[{name}]" for kind in ("limits", "requests"))
     equal = f"{_is_whole(request)} && quantity({request}).compareTo(quantity({limit})) == 0"
@@ -189,7 +193,7 @@ def _describe_miswritten(resource: str) -> Iterable[tuple[str, str]]:
 
 
 def _describe_uneven() -> str:
-    """Return CEL for a sentence if a container's part cannot be divided over its GPUs, or ""."""
+    """Return CEL for the sentence about a share that does not divide over the pod's GPUs, or ""."""
     units, cores = _read_number(_MEM), _read_number(_CORE)
     least, most = f"({CORE_STEP} * variables.gpus)", "(100 * variables.gpus)"
     even = f"{cores} % {least} == 0 && {cores} >= 0 && {cores} <= {most}"
@@ -220,7 +224,7 @@ def _describe_uneven() -> str:
 
 
 def _describe_container(text: str, *values: str) -> str:
-    """Return CEL for a sentence about a container."""
+    """Return CEL for a sentence about container ``c``."""
     return write_sentence(f"container {{}}: {text}", "c.name", *values)
 
 

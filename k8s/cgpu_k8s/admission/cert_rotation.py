@@ -1,7 +1,8 @@
-"""Keeps the keys of all replicas, the trust of API servers and the shown certificate in line.
+"""Renews the guard's keys, serves its certificate, and makes API servers trust it.
 
-The Secret holds the keys. A replica that finds something due writes it with the version that it has
-read. So one of several replicas is first, and the others take the keys that it wrote.
+All replicas share the keys in one Secret. A replica that renews something writes the Secret with
+the resourceVersion that it has read. So the first write succeeds, and the other replicas use the
+keys that it wrote.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
     Report = Callable[[str, dict[str, object]], None]
 
-NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
-# and the last word of the path that each calls
+NAME = "cgpu-guard"  # the name of the Secret, the Service and the webhook configurations
+# The kinds of configurations, with the last word of the path in each.
 CONFIGURATIONS = {MUTATING: "mutate", VALIDATING: "validate"}
-# Of the Secret, in the order of ``Keys``.
+# The names in the Secret's data, in the order of ``Keys``.
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "path")
 _PERIOD = 10.0  # seconds between two checks
-_TRIES = 6  # of a check, if other replicas are faster, before it waits for the next one
+_TRIES = 6  # attempts within one check, if other replicas write first
 
 
 class CertificateClient(Protocol):
@@ -53,25 +54,25 @@ class CertificateClient(Protocol):
     async def patch(self, path: str, body: Json) -> Json:
         """Merge ``body`` into the object at ``path``; raise an ApiError.
 
-        ``body`` names the resourceVersion that was read: a ConflictError if the stored one differs.
+        It is a ConflictError if the stored resourceVersion is not the one in ``body``.
         """
         ...
 
 
 class CertRotator:
-    """Every 10 s, renews the guard's keys, shows them and makes API servers trust them.
+    """Checks every 10 s that keys, certificate and configurations are as they must be.
 
     Args:
-        api: of the API server; needs the rights that the chart gives.
-        namespace: of the Secret.
+        api: a client of the API server with the rights that the chart grants.
+        namespace: the Secret's namespace.
         host: the name or address that API servers call.
         report: writes a line of the log.
-        clock: the time, with its zone.
-        sleep: waits for seconds.
+        clock: returns the time, with a time zone.
+        sleep: waits for a number of seconds.
 
     Attributes:
-        tls: the TLS settings of the server; new connections use what the last check found.
-        shown: the keys that it shows.
+        tls: the server's TLS context; new connections get the certificate loaded last.
+        shown: the keys in use.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (two of them for tests)
@@ -91,29 +92,29 @@ class CertRotator:
         self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
     async def wait_for_keys(self) -> None:
-        """Check until there is a certificate to show."""
+        """Reconcile until there is a certificate to serve."""
         while not self.shown.chain:
             if not await self.try_reconcile():
                 await self._sleep(1)
 
     async def run(self) -> None:
-        """Check every 10 s until cancelled."""
+        """Reconcile every 10 s until cancelled."""
         while True:
             await self._sleep(_PERIOD)
             await self.try_reconcile()
 
     async def reconcile(self) -> None:
-        """Renew the keys that are due, show them, and let API servers trust them.
+        """Renew the keys that are due, load the certificate, and update the configurations.
 
         The configurations are read before the Secret, and written only if nobody has written them
-        since. So a replica cannot write an older bundle over a newer one: it has read the
-        configuration before the newer one was written, and its write is refused.
+        since. So a replica with older keys cannot overwrite a newer CA bundle: the API server
+        refuses its write.
 
         Raises:
             CgpuError: something could not be read or written.
         """
         paths = [each.path(NAME) for each in CONFIGURATIONS]
-        # One that cannot be read or written does not stop the others.
+        # If one configuration cannot be read or written, the other still is.
         found = await asyncio.gather(*map(self._api.get, paths), return_exceptions=True)
         keys = await self._renew_secret()
         if keys != self.shown:
@@ -131,11 +132,11 @@ class CertRotator:
             raise error
 
     def compute_words(self) -> Words:
-        """Return the words that the paths of API servers may begin with now."""
+        """Return the words with which the paths of API servers may begin now."""
         return compute_words(self.shown, self._clock())
 
     async def try_reconcile(self) -> bool:
-        """Reconcile, again after a pause if another replica was first; return False on failure."""
+        """Reconcile, with retries after conflicts; return False on failure."""
         failures = 0
         while True:
             try:
@@ -169,7 +170,7 @@ class CertRotator:
     async def _patch_configuration(
         self, path: str, configuration: Json, keys: Keys, verb: str
     ) -> None:
-        """Make API servers that call by this configuration trust our authority and use our path."""
+        """Update the CA bundle and the path in one webhook configuration, if they differ."""
         hooks = get_objects(configuration, "webhooks")
         known = compute_words(keys, self._clock())
         called = [
@@ -189,15 +190,15 @@ class CertRotator:
 
 
 def _read_keys(secret: Json) -> Keys:
-    """Return the keys of a Secret; a value that is no base64 counts as absent."""
+    """Return the keys of a Secret; a value that is not base64 counts as absent."""
     data = get_strings(secret, "data")
     return Keys(*(_decode_base64(data.get(name, "")) for name in _FIELDS))
 
 
 def _diff_client_config(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
-    """Return authorities and path in a webhook's clientConfig: as they are, and as they must be.
+    """Return CA bundle and path of a webhook's clientConfig, as they are and as they must be.
 
-    A word of the next hour, from a replica whose clock is ahead, stays.
+    The word of the next hour stays: a replica whose clock is ahead wrote it.
     """
     service = get_member(client, "service", dict)
     where = get_member(service or client, "path" if service else "url", str)
@@ -220,8 +221,8 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _load_certificate(tls: ssl.SSLContext, keys: Keys) -> None:
-    """Show the certificate to callers that connect from now on."""
-    # The ssl module reads files only, and the root of a container can be read-only.
+    """Load the certificate for new connections."""
+    # The ssl module reads only files, and a container's file system can be read-only.
     with os.fdopen(os.memfd_create("tls"), "wb") as file:
         file.write(keys.chain + keys.key)
         file.flush()

@@ -1,6 +1,6 @@
-"""The guard's authority and the certificate that it signs: renewed when they are due.
+"""The guard's certificate authority, the certificate that it signs, and when they are renewed.
 
-Pure but for chance: the time is a parameter.
+All of it is pure except for randomness: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Span(NamedTuple):
-    """The lifetime of a certificate, and the remaining time from which it is renewed."""
+    """The lifetime of a certificate, and how long before its end it is renewed."""
 
     life: timedelta
     renewed: timedelta
@@ -34,12 +34,12 @@ class Span(NamedTuple):
 
 AUTHORITY = Span(timedelta(days=3650), timedelta(days=365))
 SERVING = Span(timedelta(days=90), timedelta(days=30))
-_EARLY = timedelta(hours=1)  # by which the clocks of a cluster may differ
+_EARLY = timedelta(hours=1)  # how much the clocks of a cluster may differ
 _KEY_BYTES = 32
 _KEY = re.compile(rb"[0-9a-f]{64}")
-WORD = timedelta(hours=1)  # for which a word is in the paths
-_MOST = 4  # authorities; there are more than two only after damage
-# The errors of the library for a certificate or key that is none, or that we do not make.
+WORD = timedelta(hours=1)  # how long one word is in the paths
+_MOST = 4  # authorities in the bundle; there are more than two only after damage
+# What the library raises for malformed certificates and keys, and for kinds that cgpu never makes.
 _FOREIGN = (
     ValueError,
     TypeError,
@@ -57,14 +57,16 @@ _AUTHORITY, _GUARD = (
 
 
 class Keys(NamedTuple):
-    """The keys and certificates that all replicas share, most of them as PEM; empty at first.
+    """The keys and certificates that all replicas share, in PEM except for ``path``.
+
+    All are empty at first.
 
     Attributes:
         authorities: the certificates that API servers are to trust, the newest first.
-        signer: the key of the newest authority. Older ones sign nothing any more.
-        chain: the certificate that the guard shows, signed by an authority.
-        key: the key of that certificate.
-        path: the key, in ASCII, from which the first words of the paths are computed.
+        signer: the private key of the newest authority; older ones no longer sign.
+        chain: the certificate that the guard serves, signed by an authority.
+        key: the private key of that certificate.
+        path: the secret key from which the words in paths are computed, as hexadecimal digits.
     """
 
     authorities: bytes = b""
@@ -75,7 +77,7 @@ class Keys(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The first words of the paths that API servers call: now, an hour before and after."""
+    """The secret words with which the paths begin: of this hour, the last and the next one."""
 
     now: str
     before: str
@@ -83,22 +85,22 @@ class Words(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A certificate and its key."""
+    """A certificate and its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
 def renew_keys(keys: Keys, host: str, now: datetime) -> Keys:
-    """Return ``keys``, of which everything that is due, damaged or missing is made anew.
+    """Return ``keys`` with everything that is due, damaged or missing made anew.
 
-    A year before its end, an authority gets a successor. It then signs a last certificate, and its
-    key is dropped. So all API servers trust the new authority long before that signs anything.
+    A year before an authority expires, it signs a last certificate, its key is dropped, and it gets
+    a successor. So API servers trust the new authority long before it signs anything.
 
     Args:
-        keys: the keys as they are, in whatever condition.
+        keys: the keys as they are; they may be damaged or missing.
         host: the name or address that API servers call.
-        now: the time, with its zone.
+        now: the time, with a time zone.
     """
     path = keys.path if _KEY.fullmatch(keys.path) else secrets.token_hex(_KEY_BYTES).encode()
     return _renew_certificates(keys, host, now)._replace(path=path)
@@ -119,10 +121,10 @@ def _renew_certificates(keys: Keys, host: str, now: datetime) -> Keys:
 
 
 def compute_words(keys: Keys, now: datetime) -> Words:
-    """Return the words of the paths at a time; "" without a key.
+    """Return the words of this hour, the last and the next one; "" if there is no key.
 
-    A word does not stay secret: an API server that cannot call a path shows it to the one that
-    waits for it.
+    Words change because they leak: an API server that cannot call a webhook shows its path to the
+    user whose request it refuses.
     """
     number = int(now.timestamp() // WORD.total_seconds())
     return Words(*(_compute_word(keys.path, number + step) for step in (0, -1, 1)))
@@ -133,14 +135,14 @@ def _compute_word(key: bytes, number: int) -> str:
 
 
 def read_expiry(keys: Keys) -> datetime:
-    """Return when the certificate ends."""
+    """Return when the certificate expires."""
     return x509.load_pem_x509_certificates(keys.chain)[0].not_valid_after_utc
 
 
 def _assemble_keys(
     known: list[x509.Certificate], pair: _Pair, keys: Keys, host: str, now: datetime
 ) -> Keys:
-    """Return these authorities, with the certificate of ``keys`` while that is fit."""
+    """Return keys with the authorities ``known``; if the certificate is unfit, sign a new one."""
     shown = (
         (keys.chain, keys.key)
         if _is_serving(keys, known, host, now)
@@ -150,7 +152,7 @@ def _assemble_keys(
 
 
 def _load_authorities(pem: bytes, now: datetime) -> list[x509.Certificate]:
-    """Return the authorities in ``pem`` that are valid now, and whole."""
+    """Return the certificates in ``pem`` that are undamaged authorities and valid now."""
     try:
         found = x509.load_pem_x509_certificates(pem)
     except _FOREIGN:
@@ -167,7 +169,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _match_key(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
-    """Return the first certificate if it has the key of ``pem``; else None."""
+    """Return the first certificate paired with the key in ``pem``; None if they do not match."""
     if not certificates:
         return None
     try:
@@ -181,7 +183,7 @@ def _match_key(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None
 
 
 def _is_serving(keys: Keys, known: list[x509.Certificate], host: str, now: datetime) -> bool:
-    """Return whether API servers that trust ``known`` accept the certificate for a while."""
+    """Return whether the certificate is for ``host``, issued by one of ``known``, and not due."""
     try:
         pair = _match_key(x509.load_pem_x509_certificates(keys.chain), keys.key)
         if pair is None or _read_names(pair.certificate) != [_to_general_name(host)]:

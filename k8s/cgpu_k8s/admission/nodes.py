@@ -1,4 +1,4 @@
-"""The rules about nodes as CEL: the changes that an agent may make."""
+"""The rules about the changes that an agent may make to nodes, as CEL."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.admission.settings import Settings
 
-# The members of its node that an agent changes, by the path of the object that they are in. The API
-# server changes three of the metadata by itself.
+# The members of a node that its agent may change, by the path of the object that has them. The API
+# server itself changes generation, managedFields and resourceVersion.
 OFFERED: Mapping[str, tuple[str, ...]] = {
     "": ("metadata", "status"),
     "metadata": ("annotations", "labels", "generation", "managedFields", "resourceVersion"),
@@ -23,13 +23,13 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
     "status.allocatable": names.NODE_RESOURCES,
     "status.capacity": names.NODE_RESOURCES,
 }
-# The name under which an API server, from 1.30 on, gives the node of the pod to which a token is
-# bound.
+# The key in the user's ``extra`` for the node of the pod to which a token is bound, from
+# Kubernetes 1.30 on.
 NODE_NAME = "authentication.kubernetes.io/node-name"
 
 
 def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
-    """Check that the node is the one of the pod to which the user's token is bound."""
+    """Check that the user's token is bound to a pod on this node."""
     extra, name = "request.userInfo.extra", quote_text(NODE_NAME)
     return (
         Check(
@@ -42,7 +42,7 @@ def check_foreign_node(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
-    """Check that nothing of a node changes but what an agent writes."""
+    """Check that nothing in a node changes except what an agent may change."""
     return tuple(
         Check(
             _is_unchanged(path, members),
@@ -53,7 +53,7 @@ def check_node_changes(_: Settings, __: str) -> tuple[Check, ...]:
 
 
 def _is_unchanged(path: str, exceptions: Iterable[str]) -> str:
-    """Return CEL: the object at a path has the same members as before, except some."""
+    """Return CEL that tests whether the object at a path is unchanged, except for some members."""
     after, before = _select_part("object", path), _select_part("oldObject", path)
     free = write_list(exceptions)
     return (
@@ -63,10 +63,10 @@ def _is_unchanged(path: str, exceptions: Iterable[str]) -> str:
 
 
 def _select_part(item: str, path: str) -> str:
-    """Return CEL for the object at a path, whose members are not known.
+    """Return CEL for the object at a path as ``dyn``, or for {} if there is none.
 
-    The first level of a node always exists. A list of all members of a node's status would miss
-    those that later versions add.
+    ``dyn`` lets CEL iterate over the members. A list of them would miss those that later versions
+    of Kubernetes add. The first level of a node always exists.
     """
     whole = f"{item}.{path}" if path else item
     return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"

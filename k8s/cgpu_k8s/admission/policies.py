@@ -18,7 +18,7 @@ from cgpu_k8s.admission.rules import (
 from cgpu_k8s.admission.settings import Settings
 
 _API = "admissionregistration.k8s.io/v1"
-# By name: the requests that a policy is for.
+# The names of the policies, with the requests that each applies to.
 EVENTS = {
     "cgpu-pods": CREATED,
     "cgpu-templates": TEMPLATES,
@@ -29,7 +29,7 @@ EVENTS = {
 
 
 def make_policies(settings: Settings) -> list[dict[str, Any]]:
-    """Return the objects that make an API server follow the rules, without a webhook."""
+    """Return the policies and bindings by which an API server applies the rules itself."""
     return [
         each
         for name, event in EVENTS.items()
@@ -50,7 +50,7 @@ def _make_policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            # Where a template cannot be checked, its pods still are.
+            # If the check of a template fails, its pods are still checked.
             "failurePolicy": "Ignore" if event == TEMPLATES else "Fail",
             "matchConstraints": {"resourceRules": [make_resource_rule(event)]},
             **({"matchConditions": conditions} if conditions else {}),
@@ -68,7 +68,7 @@ def _make_policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
 
 
 def make_conditions(event: Event, settings: Settings) -> dict[str, str]:
-    """Return conditions in CEL, by name, for an event's requests: for policies and webhooks."""
+    """Return an event's match conditions in CEL, by name, for policies and webhooks."""
     if event == TEMPLATES:
         return {"renewed": cel.has_new_template(), "due": cel.is_due()}
     return {
@@ -79,7 +79,7 @@ def make_conditions(event: Event, settings: Settings) -> dict[str, str]:
 
 
 def make_resource_rule(event: Event) -> dict[str, Any]:
-    """Return an event's requests by what a configuration can select without an expression."""
+    """Return the rule that selects an event's resources, for policies and webhooks."""
     return {
         "apiGroups": [*event.groups],
         "apiVersions": [*event.versions],

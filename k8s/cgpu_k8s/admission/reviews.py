@@ -1,4 +1,4 @@
-"""AdmissionReviews (``admission.k8s.io/v1``): the calls of webhooks, and their answers; pure."""
+"""AdmissionReviews (``admission.k8s.io/v1``): requests to webhooks and their responses; pure."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
-# The names under which an API server gives the pod to which a token is bound: its name and its UID.
+# The keys in the user's ``extra`` for the name and the UID of the pod to which a token is bound.
 _POD = ("authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid")
 
 
 class ReviewError(CgpuError):
-    """The body is no AdmissionReview of version 1."""
+    """The body is not an AdmissionReview of version 1."""
 
 
 class AdmissionRequest(NamedTuple):
     """A request of the API server.
 
     Attributes:
-        uid: the request's own, which the answer repeats.
-        namespace: of the object.
-        name: of the object; of a Binding, that of its pod; "" if it has none yet.
-        review: the change that somebody wants to make.
-        pod: name and UID of the pod to which the user's token is bound; both "" if to none.
+        uid: the request's UID, which the response repeats.
+        namespace: the object's namespace.
+        name: the object's name, for a Binding the pod's; "" if it has none yet.
+        review: what the rules see of the request.
+        pod: name and UID of the pod to which the user's token is bound; both "" if there is none.
     """
 
     uid: str
@@ -44,7 +44,7 @@ class AdmissionRequest(NamedTuple):
     pod: tuple[str, str] = ("", "")
 
     def is_binding(self, settings: Settings) -> bool:
-        """Return whether somebody other than the scheduler binds a pod: see ``validate``."""
+        """Return whether a user other than the scheduler binds a pod."""
         return event_applies(BOUND, self.review, settings)
 
     def is_node_change(self, settings: Settings) -> bool:
@@ -64,8 +64,8 @@ def read_review(data: bytes) -> AdmissionRequest:
     """Return the request in a body.
 
     Raises:
-        ReviewError: the body is no JSON, or no AdmissionReview of version 1.
-        ObjectError: a member is of another kind than Kubernetes' API describes.
+        ReviewError: the body is not an AdmissionReview of version 1 in JSON.
+        ObjectError: a member does not have the type that Kubernetes' API defines.
     """
     try:
         sent = json.loads(data)
@@ -105,16 +105,17 @@ def read_review(data: bytes) -> AdmissionRequest:
 def validate(
     asked: AdmissionRequest, settings: Settings, pod: Json | None = None
 ) -> dict[str, Any]:
-    """Return the answer of the webhooks that refuse, by the rules and the right to bind a pod.
+    """Return the response that admits or refuses a request.
+
+    The rules decide. In addition, only the scheduler may bind a pod that asks for GPUs.
 
     Args:
         asked: the request.
-        settings: of the cluster.
-        pod: the pod that ``asked.find_needed_pod`` names, which no rule can see; None: there is
-            none.
+        settings: the cluster's settings.
+        pod: the pod that ``asked.find_needed_pod`` names; None if there is none.
 
     Raises:
-        ObjectError: the object or ``pod`` is not what Kubernetes' API describes.
+        ObjectError: the object or ``pod`` is not as Kubernetes' API defines it.
     """
     sentence = find_refusal(
         asked.review._replace(node=_find_token_node(asked, pod or {})), settings
@@ -133,21 +134,21 @@ def validate(
 
 
 def _find_token_node(asked: AdmissionRequest, pod: Json) -> str:
-    """Return the pod's node if the user's token is bound to the pod, else ""."""
+    """Return the node of ``pod`` if the user's token is bound to this pod, else ""."""
     uid = get_member(get_member(pod, "metadata", dict), "uid", str)
     node = get_member(get_member(pod, "spec", dict), "nodeName", str)
     return node if uid == asked.pod[1] else ""
 
 
 def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
-    """Return the answer of the webhook that sends a new pod that asks for GPUs to our scheduler.
+    """Return the response that sends a new pod that asks for GPUs to cgpu's scheduler.
 
-    The pod also gets the cluster's runtime class, if ``settings`` has one. Values that the pod has
-    itself stay, and are for ``validate`` to refuse. Nothing is written anywhere, so a dry run needs
-    nothing else.
+    The pod also gets the cluster's runtime class, if ``settings`` has one. Values that the pod
+    already has stay; ``validate`` refuses wrong ones. The call has no side effects, so a dry run
+    gets the same response.
 
     Raises:
-        ObjectError: the object is no pod.
+        ObjectError: the object is not a pod.
     """
     review = asked.review
     creates_pod = (review.operation, review.resource) == ("CREATE", "pods")
@@ -164,7 +165,7 @@ def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
 
 
 def _make_patch(name: str, value: str) -> dict[str, str]:
-    return {"op": "add", "path": f"/spec/{name}", "value": value}  # replaces what is there
+    return {"op": "add", "path": f"/spec/{name}", "value": value}  # or replace
 
 
 def _make_response(

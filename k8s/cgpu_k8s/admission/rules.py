@@ -1,9 +1,9 @@
 """The rules of the guard, each in two forms: a function for a webhook, and CEL for a policy.
 
-A decision counts because nobody but the scheduler can write it. An agent has the right to change
-all nodes; the rules restrict it to what it offers on its own node. The rules do not restrict who
-may bind a pod that asks for GPUs, because a Binding does not contain the pod. That is up
-to the right to create ``pods/binding``, and a pod that is bound without a decision gets no GPU.
+Nodes trust a decision because only the scheduler can write it. RBAC lets an agent change all nodes;
+the rules restrict it to what it offers on its own node. The rules do not restrict who binds a pod
+that asks for GPUs, because a Binding does not contain the pod. RBAC restricts that by the right to
+create ``pods/binding``, and a pod that is bound without a decision gets no GPU.
 Design: docs/design/kubernetes.md.
 """
 
@@ -32,11 +32,11 @@ class Review(NamedTuple):
 
     Attributes:
         operation: CREATE or UPDATE.
-        resource: ``pods`` or ``jobs``, or with its subresource ``pods/status``.
+        resource: such as ``pods`` or, with a subresource, ``pods/status``.
         user: the user who makes the request.
-        item: the object as it would be.
-        before: the object as it is; None: there is none.
-        node: the node of the pod to which the user's token is bound; "": not known.
+        item: the object as the request would store it.
+        before: the stored object; None if there is none.
+        node: the node of the pod to which the user's token is bound; "" if it is not known.
     """
 
     operation: str
@@ -60,10 +60,10 @@ class Event(NamedTuple):
 
     Attributes:
         operations: as in ``Review``.
-        resources: likewise; ``pods/*`` are all subresources.
-        users: the users who have to follow the rules.
-        groups: of the resources.
-        versions: of the groups.
+        resources: as in ``Review``; ``pods/*`` means all subresources.
+        users: the users to whom the rules apply.
+        groups: the API groups of the resources.
+        versions: the versions of these groups.
     """
 
     operations: tuple[str, ...]
@@ -73,9 +73,8 @@ class Event(NamedTuple):
     versions: tuple[str, ...] = ("v1",)
 
 
-CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # no pod begins with a decision
-# Objects whose pods would be refused. These rules only inform their authors early: the pods are
-# refused in any case.
+CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # nobody creates a pod with a decision
+# Objects that make pods. Here the rules only give an early error: the pods would be refused too.
 TEMPLATES = Event(
     ("CREATE", "UPDATE"),
     tuple(sorted({each.plural for each in MAKERS.values()})),
@@ -92,10 +91,9 @@ class Rule(NamedTuple):
     """One rule.
 
     Attributes:
-        event: the requests that it is for.
-        refuse: returns why a request breaks the rule, in one sentence, or "".
+        event: the requests that it applies to.
+        refuse: returns in one sentence why a request breaks the rule, or "".
         checks: returns the same rule as CEL, given the settings and an expression for the object.
-            Each ``Check`` is a condition that must hold, and the sentence if it does not.
     """
 
     event: Event
@@ -104,15 +102,15 @@ class Rule(NamedTuple):
 
 
 def find_refusal(review: Review, settings: Settings) -> str:
-    """Return why a request is refused, in one sentence; "" if it is let in.
+    """Return in one sentence why a request is refused; "" if it is admitted.
 
     Raises:
-        ObjectError: the object is not what Kubernetes' API describes.
+        ObjectError: the object is not as Kubernetes' API defines it.
     """
     was: Review | None = None
     if event_applies(TEMPLATES, review, settings):
         pod, before = template_of(review.item), template_of(review.before or {})
-        if pod == before or not is_due(review.item):  # what is there can be scaled and removed
+        if pod == before or not is_due(review.item):  # such as when the object is scaled
             return ""
         was = review._replace(item=before) if review.before else None
         review = review._replace(item=pod)
@@ -125,7 +123,7 @@ def find_refusal(review: Review, settings: Settings) -> str:
 
 
 def is_due(maker: Json) -> bool:
-    """Return whether an object, such as a Deployment, makes pods now and has no controller."""
+    """Return whether an object such as a Deployment makes pods now and has no controller."""
     spec = get_member(maker, "spec", dict)
     owners = get_objects(get_member(maker, "metadata", dict), "ownerReferences")
     owned = any(get_member(each, "controller", bool) for each in owners)
@@ -176,7 +174,7 @@ def _refuse_miscounted_names(review: Review, _: Settings) -> str:
 def _refuse_other_scheduler(review: Review, settings: Settings) -> str:
     """Refuse a pod of another scheduler, which would be bound without a decision.
 
-    The pods of a template that names no scheduler get one when they are made.
+    A template may name no scheduler: its pods get one when they are created.
     """
     name = get_member(_read_spec(review), "schedulerName", str)
     free = names.UNCHOSEN if review.resource in TEMPLATES.resources else ()
@@ -207,7 +205,7 @@ def _refuse_foreign_node(review: Review, _: Settings) -> str:
 
 
 def _refuse_node_changes(review: Review, _: Settings) -> str:
-    """Refuse changes to labels, taints and other resources of a node, which are not its agent's."""
+    """Refuse changes to what is not the agent's, such as a node's taints and other labels."""
     for path, members in nodes.OFFERED.items():
         after, before = _read_part(review.item, path), _read_part(review.before or {}, path)
         for key in {**before, **after}:
@@ -219,7 +217,7 @@ def _refuse_node_changes(review: Review, _: Settings) -> str:
 
 
 def _read_part(item: Json, path: str) -> Json:
-    """Return the object at a path; an empty one if there is none."""
+    """Return the object at a path, or {} if there is none."""
     for name in filter(None, path.split(".")):
         item = get_member(item, name, dict)
     return item

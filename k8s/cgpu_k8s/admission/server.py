@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 ABSENT = 404
-# Bytes of a review: an object before and after. etcd stores no more than 1.5 MiB of each, but an
-# API server writes a "<" in it as six bytes.
+# The most bytes of a review, which has an object before and after the change. etcd stores at most
+# 1.5 MiB of each, but an API server encodes "<" as six bytes.
 LONGEST = 24 << 20
-PATIENCE = 10.0  # seconds for a body; API servers wait 5 for the answer
+PATIENCE = 10.0  # seconds to wait for a body; API servers wait 5 for the response
 
 
 class ObjectReader(Protocol):
@@ -38,13 +38,14 @@ class ObjectReader(Protocol):
 
 
 class Guard:
-    """Answers an API server's reviews.
+    """Answers the AdmissionReviews of API servers.
 
     Args:
-        settings: of the cluster.
-        api: of the API server; needs the right to ``get`` pods.
+        settings: the cluster's settings.
+        api: a client of the API server with the right to ``get`` pods.
         report: writes a line of the log.
-        words: gives the secret words, of which API servers have one from their configuration.
+        words: returns the secret first segments of paths that are valid now. API servers have one
+            of them from the webhook configuration.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class Guard:
         return app
 
     def is_from_api_server(self, request: web.Request) -> bool:
-        """Return whether an API server calls: the path begins with a word that holds now."""
+        """Return whether an API server calls: the path begins with a secret word."""
         given = request.match_info.get("word", "").encode()
         return any(word and hmac.compare_digest(given, word.encode()) for word in self._words())
 
     def _require_api_server(self, handler: Handler) -> Handler:
-        """Return ``handler``, which parses the body, for calls of API servers only."""
+        """Return a handler that calls ``handler``, and so parses bodies, for API servers only."""
 
         async def check_caller(request: web.Request) -> web.StreamResponse:
             if self.is_from_api_server(request):
@@ -96,7 +97,7 @@ class Guard:
             try:
                 pod = await self._api.get(PODS.path(name, namespace=namespace))
             except NotFoundError:
-                pass  # of a Binding, the API server says so itself
+                pass  # the API server itself refuses a Binding of a pod that is not there
             except ApiError as error:
                 return make_response(BROKEN, f"pod {namespace}/{name} cannot be read: {error}")
         return web.json_response(reviews.validate(asked, self._settings, pod))

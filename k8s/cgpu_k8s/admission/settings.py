@@ -1,4 +1,4 @@
-"""The settings of a cluster that the guard's rules need."""
+"""The settings of the guard's rules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Settings(NamedTuple):
         accounts: the users that write decisions, such as
             ``system:serviceaccount:cgpu-system:cgpu-scheduler``.
         agent: the service account of the agents of all nodes.
-        schedulers: the values of ``schedulerName`` whose schedulers ask cgpu. Pods that name none
-            get the first.
-        runtime_class: the ``runtimeClassName`` for pods that name none; "": they get none.
+        schedulers: the values of ``schedulerName`` whose schedulers ask cgpu's extender. Pods that
+            name none get the first.
+        runtime_class: the ``runtimeClassName`` that pods without one get; "" if they get none.
     """
 
     accounts: tuple[str, ...]

@@ -1,11 +1,14 @@
-"""The objects that make an API server follow the rules: policies or webhook configurations.
+"""The policies and webhook configurations by which API servers apply the rules.
 
-| Kubernetes | the rules are followed by | while no guard answers | |---|---|---| | before 1.28 |
-the webhook | everything is let in; a node gives nothing without a decision | | 1.28 and 1.29 | the
-webhook, for requests about GPUs or from agents | these wait | | from 1.30 | policies; the webhook
-sends pods to the scheduler | likewise |
+- Before Kubernetes 1.28, webhooks see every request. While no guard answers, all are admitted, but
+  a node gives a pod nothing without a decision.
+- In 1.28 and 1.29, webhooks see requests about GPUs and those of agents. While no guard answers,
+  these are refused.
+- From 1.30 on, policies apply the rules, and a webhook sends pods to the scheduler. While no guard
+  answers, no pod that asks for GPUs can be created.
 
-Templates of pods are let in while no guard answers, in each version: their pods are not.
+While no guard answers, webhooks admit pod templates in each version. The templates' pods are
+checked as above.
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
     from cgpu_k8s.admission.settings import Settings
 
 _API = "admissionregistration.k8s.io/v1"
-# Minor versions from which on an API server has conditions of webhooks, and policies.
+# Minor versions: the oldest supported, the first with match conditions of webhooks, and the first
+# with policies.
 FIRST, CONDITIONS, POLICIES = 20, 28, 30
 VERSIONS = (FIRST, CONDITIONS, POLICIES)  # the first minor version of each set of objects
 _VALIDATING, _MUTATING = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
-_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits; and if it then lets the request in
-# The user that binds the pods of all other schedulers: those never ask for GPUs.
+_PATIENCE, _LITTLE = 5, 1  # seconds that an API server waits for a vital webhook, and for others
+# The user of the cluster's own scheduler, whose pods never ask for GPUs.
 _BINDER = "system:kube-scheduler"
 
 
@@ -38,10 +42,9 @@ class Hook(NamedTuple):
     """One webhook.
 
     Attributes:
-        event: the requests that it is for.
-        conditions: CEL, by name, that selects requests among those; if the API server has
-            conditions.
-        vital: whether the requests are refused while no guard answers.
+        event: the requests that it is called for.
+        conditions: match conditions in CEL, by name, used from Kubernetes 1.28 on.
+        vital: whether requests are refused while no guard answers, from Kubernetes 1.28 on.
         again: whether it is called again if a later webhook changes the object.
     """
 
@@ -52,11 +55,11 @@ class Hook(NamedTuple):
 
 
 def make_objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
-    """Return the objects for API servers of this minor version, and of later ones up to the next.
+    """Return the objects for API servers of a minor version, up to the next of VERSIONS.
 
     Args:
-        settings: of the cluster.
-        namespace: of the guard's Service.
+        settings: the cluster's settings.
+        namespace: the namespace of the guard's Service.
         minor: one of VERSIONS.
     """
     hooks = {
@@ -76,7 +79,7 @@ def dump_objects(settings: Settings, namespace: str, minor: int) -> str:
 
 
 def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
-    """Return the webhooks that refuse, by name."""
+    """Return the validating webhooks, by name."""
     noted, altered = (
         cel.is_broken(checks(settings, cel.OBJECT))
         for checks in (cel.check_annotations, cel.check_annotation_changes)
@@ -91,7 +94,8 @@ def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
         "annotations": Hook(CHANGED, {**make_conditions(CHANGED, settings), "concerned": altered}),
         "bindings": Hook(BOUND, {**make_conditions(BOUND, settings), "concerned": noted}),
     }
-    # A condition does not see the pod of a Binding, so all that others bind are asked about.
+    # A condition cannot see the pod of a Binding, so the guard is asked about all pods that users
+    # other than the schedulers bind.
     binders = {"others": cel.is_from_others((*settings.accounts, _BINDER))}
     return {
         **(ruled if minor < POLICIES else {}),
@@ -100,19 +104,20 @@ def make_validating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
 
 
 def _is_concerned(pod: str, settings: Settings) -> str:
-    """Return CEL: a rule can refuse the pod that an expression names."""
+    """Return CEL that tests whether a rule could refuse ``pod``, an expression."""
     checks = (*cel.check_annotations(settings, pod), *cel.check_misspelt_names(settings, pod))
     return f"{cel.is_broken(checks)} || {cel.asks_for_gpu(pod)}"
 
 
 def make_mutating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
-    """Return the webhooks that are called first, by name: for new pods, and for changes to nodes.
+    """Return the mutating webhooks, by name: for new pods, and for changes to nodes.
 
-    Changes to nodes are checked here because API servers before 1.20.6 show validating webhooks the
-    new node as the old one, too (CVE-2021-25735).
+    The one for nodes only validates. It is a mutating webhook because API servers before 1.20.6
+    send validating webhooks the new node also as the old one (CVE-2021-25735).
     """
     return {
-        # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
+        # Another webhook may add a request for GPUs, so this one is called again. The one for nodes
+        # is not: what other webhooks add to a node is not the agent's change.
         "schedulers": Hook(CREATED, {"concerned": cel.asks_for_gpu(cel.OBJECT)}, again=True),
         **({"nodes": Hook(NODES, make_conditions(NODES, settings))} if minor < POLICIES else {}),
     }
@@ -121,7 +126,7 @@ def make_mutating_hooks(settings: Settings, minor: int) -> dict[str, Hook]:
 def _make_configuration(
     kind: str, hooks: Mapping[str, Hook], namespace: str, minor: int
 ) -> dict[str, Any]:
-    # The guard adds the path and the authority: an upgrade of the chart must not overwrite them.
+    # The guard adds the path and the CA bundle: an upgrade of the chart must not overwrite them.
     service = {"namespace": namespace, "name": NAME, "port": 443}
     return {
         "apiVersion": _API,

@@ -1,4 +1,4 @@
-"""Requests to the API server: one answer, or one error of ``errors``, for each."""
+"""Requests to the API server: each returns one answer or raises one error of ``errors``."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from cgpu_k8s.apiserver.errors import (
 )
 
 Json = dict[str, Any]
-MERGE = "application/merge-patch+json"  # a list replaces the list
-STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kubernetes' own keys
+MERGE = "application/merge-patch+json"  # a list in the patch replaces the stored list
+STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kubernetes' merge keys
 JSON = "application/json"
-PAGE = 500  # objects that a list asks for at a time
-LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
-DEAD = 60.0  # seconds after which ``_enable_keepalive`` has found out that a server is gone
+PAGE = 500  # objects in a page of a list
+LONGEST_LINE = 32 << 20  # bytes; objects that the API server stores are much smaller
+DEAD = 60.0  # seconds after which keepalive probes have shown that a server is gone
 REFUSED = 400
 UNAUTHORIZED = 401
 
 
 class Page(NamedTuple):
-    """Some of the objects of a list, in the API server's order, and the version of the list."""
+    """Some objects of a list, in the API server's order, and the list's ``resourceVersion``."""
 
     items: list[Json]
     version: str
@@ -49,8 +49,8 @@ class Page(NamedTuple):
 class ApiRequest(NamedTuple):
     """A request: method, path, query, and a body of the content type ``kind``.
 
-    ``before`` is called when the connection is there and the body is about to be written. If it
-    raises a CgpuError, the server gets no body, carries nothing out, and the error is raised.
+    ``before`` is called once the client is connected and is about to write the body. If it raises a
+    CgpuError, the request raises that error. The server gets no body and changes nothing.
     """
 
     method: str
@@ -67,23 +67,23 @@ class ApiRequest(NamedTuple):
 
 @asynccontextmanager
 async def open_client(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
-    """Open a client of ``cluster``, whose connections stay open until the end of the block.
+    """Open a client of ``cluster``; its connections close at the end of the block.
 
-    A request that has no answer after ``timeout`` seconds raises NoAnswerError.
+    A request without an answer after ``timeout`` seconds raises NoAnswerError.
     """
     async with aiohttp.ClientSession(
         headers={"Accept": JSON, "User-Agent": f"cgpu/{VERSION}"},
         cookie_jar=aiohttp.DummyCookieJar(),
-        connector=aiohttp.TCPConnector(limit=0),  # watches hold theirs for minutes
+        connector=aiohttp.TCPConnector(limit=0),  # each watch holds a connection for minutes
     ) as session:
         yield Client(cluster, session, timeout)
 
 
 class Client:
-    """Requests to one cluster; see ``open_client``.
+    """A client of one cluster; see ``open_client``.
 
-    Each method raises an ApiError, or a ConfigurationError if there is no credential. A path
-    is one of ``resources``.
+    Each method can raise an ApiError, or a ConfigurationError if there is no credential. Paths are
+    those of ``Resource.path``.
     """
 
     def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, timeout: float) -> None:
@@ -93,7 +93,7 @@ class Client:
         self._tls: dict[Certificate | None, ssl.SSLContext] = {}
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
-        """Return the object, or whatever else is at ``path``."""
+        """Return the JSON object at ``path``."""
         return await self._request_json(ApiRequest("GET", path, query))
 
     async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
@@ -101,7 +101,10 @@ class Client:
         return await self._request_json(ApiRequest("POST", path, body=body, before=before))
 
     async def put(self, path: str, body: Json) -> Json:
-        """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
+        """Replace the object, and return it as stored.
+
+        Raises ConflictError if the stored ``resourceVersion`` is not the one in ``body``.
+        """
         return await self._request_json(ApiRequest("PUT", path, body=body))
 
     async def patch(
@@ -111,19 +114,22 @@ class Client:
         kind: str = STRATEGIC,
         before: Callable[[], None] | None = None,
     ) -> Json:
-        """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE, after ``before``."""
+        """Merge ``body`` into the object by ``kind``, STRATEGIC or MERGE; return it as stored.
+
+        ``before``: see ``ApiRequest``.
+        """
         return await self._request_json(ApiRequest("PATCH", path, None, body, kind, before))
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
-        """Delete the object; ``body`` may give DeleteOptions."""
+        """Delete the object, with DeleteOptions in ``body`` if there are any."""
         return await self._request_json(ApiRequest("DELETE", path, body=body))
 
     async def list_pages(
         self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
     ) -> AsyncGenerator[Page, None]:
-        """Yield all objects of a list, ``size`` at a time, as they were at one moment.
+        """Yield all objects of a list in pages of ``size``, as a consistent snapshot.
 
-        Raises GoneError between two pages if the API server no longer knows that moment.
+        Raises GoneError between two pages if the API server no longer has the snapshot.
         """
         asked = {**(query or {}), "limit": str(size)}
         while True:
@@ -146,11 +152,11 @@ class Client:
     async def stream_lines(
         self, path: str, query: Mapping[str, str], silence: float
     ) -> AsyncGenerator[Json, None]:
-        """Yield the JSON objects of an answer that goes on, one a line, until the server ends it.
+        """Yield the JSON objects of a streamed answer, one for each line, until the server ends it.
 
         Raises NoAnswerError after ``silence`` seconds without a byte, DEAD seconds after the
-        server's machine is gone, if the connection breaks, and if a line is not JSON. If the
-        connection broke within a line, the line is dropped.
+        server's machine is gone, if the connection breaks, and if a line is not a JSON object.
+        A line that a broken connection cuts off is dropped.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
         request, rest = ApiRequest("GET", path, query), b""
@@ -173,7 +179,7 @@ class Client:
     async def _open_response(
         self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open the answer to a request; after a 401, to the same with a newer credential."""
+        """Open the answer to a request; after a 401, try once more with a new credential."""
         try:
             response = await self._send_request(request, patience)
             if response.status == UNAUTHORIZED and self.cluster.credentials.renew():
@@ -187,7 +193,7 @@ class Client:
             aiohttp.ClientConnectorError,
             aiohttp.ClientConnectorCertificateError,
             aiohttp.ConnectionTimeoutError,
-            UnicodeError,  # a host whose name has no form for DNS
+            UnicodeError,  # a host name that cannot be encoded for DNS
         ) as error:
             cause = getattr(error, "os_error", None) or error
             is_stranger = isinstance(cause, ssl.SSLCertVerificationError)
@@ -208,7 +214,7 @@ class Client:
         self, request: ApiRequest, patience: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         credential = await self.cluster.credentials.get_current()
-        if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
+        if credential.certificate not in self._tls:  # only the newest context is kept
             context = self.cluster.trust.make_context(credential.certificate)
             self._tls = {credential.certificate: context}
         headers = credential.headers
@@ -254,9 +260,9 @@ class Client:
 
 
 def _simplify_reason(reason: str) -> str:
-    """Return the reason for a failed connection, without error numbers and OpenSSL's line numbers.
+    """Return the reason for a failed connection without error numbers and OpenSSL's line numbers.
 
-    If several addresses failed for the same reason, it is named once.
+    A reason for which several addresses failed appears once.
     """
     numbers = dict.fromkeys(map(int, re.findall(r"\[Errno (\d+)\]", reason)))
     found = ", ".join(map(os.strerror, numbers)) or re.sub(r"\[Errno -\d+\] ", "", reason)
@@ -264,13 +270,13 @@ def _simplify_reason(reason: str) -> str:
 
 
 def _enable_keepalive(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel ask the other end of an answer's connection whether it is there.
+    """Let the kernel send keepalive probes on an answer's connection.
 
-    A watch is silent for minutes; only the kernel can find out that its server is gone.
+    A watch can be silent for minutes. Only such probes show that the server is gone.
     """
     transport = response.connection.transport if response.connection else None
     link = transport.get_extra_info("socket") if transport else None
-    if link is not None and sys.platform == "linux":  # where watches run
+    if link is not None and sys.platform == "linux":  # the only platform where watches run
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)

@@ -1,4 +1,4 @@
-"""The cluster that ``configuration`` reads: its API server, and the credentials for it."""
+"""A cluster: the address of its API server, how to verify that, and credentials for it."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ JWT_PARTS = 3
 
 
 class Certificate(NamedTuple):
-    """A client's certificate with its chain, and its key, as PEM."""
+    """A client's certificate with its chain, and its private key, as PEM."""
 
     chain: str
     key: str
 
 
 class Credential(NamedTuple):
-    """The credential of one request: HTTP headers, and a certificate or None."""
+    """The credential of one request: HTTP headers, and a client certificate or None."""
 
     headers: dict[str, str]
     certificate: Certificate | None = None
 
 
 class Credentials(Protocol):
-    """The source of a client's credential; each request calls it anew."""
+    """The source of a client's credential, which each request asks anew."""
 
     async def get_current(self) -> Credential:
         """Return the credential to use now; raise ConfigurationError if there is none."""
         ...
 
     def renew(self) -> bool:
-        """Forget the refused credential; return False if the next one would be the same."""
+        """Drop the credential, which was refused; return False if the next one is the same."""
         ...
 
     def find_problem(self) -> str:
@@ -68,13 +68,13 @@ class Fixed:
 
 @dataclass
 class TokenFile:
-    """A token in a file, which the kubelet or an administrator replaces while we run."""
+    """A token in a file, which the kubelet or an administrator may replace at any time."""
 
     path: Path
     last: Credential = field(default_factory=lambda: Credential({}))
 
     async def get_current(self) -> Credential:
-        """Return the token that the file has now; some 20 us."""
+        """Return the token that the file has now. Reading it takes about 20 us."""
         try:
             token = self.path.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
@@ -99,13 +99,13 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Trust:
-    """The rules by which the API server's certificate is checked.
+    """The rules by which the API server's certificate is verified.
 
     Attributes:
-        authorities: certificates that may sign the server's, as PEM; "" means the system's.
+        authorities: the trusted certificate authorities as PEM; "" means the system's.
         insecure: whether every certificate is accepted.
-        name: the name in the server's certificate if it is not the one in its address.
-        origin: the name of the authorities in messages.
+        name: the host name that the certificate must have; "" means the one in the address.
+        origin: what messages call the source of these settings.
     """
 
     authorities: str = ""
@@ -114,15 +114,15 @@ class Trust:
     origin: str = ""
 
     def make_context(self, certificate: Certificate | None) -> ssl.SSLContext:
-        """Return the TLS settings for requests with ``certificate``; raise ConfigurationError."""
+        """Return the TLS context for requests with ``certificate``; raise ConfigurationError."""
         try:
             context = ssl.create_default_context(cadata=self.authorities or None)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
                 f"the certificate authority of {self.origin} is not PEM: {error}"
             ) from None
-        # Python 3.13 and later set this flag. They then refuse authorities that kubectl accepts, as
-        # EKS's.
+        # With this flag, the default from Python 3.13 on, Python refuses authorities that kubectl
+        # accepts, such as EKS's.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.insecure:
             context.check_hostname = False
@@ -132,7 +132,7 @@ class Trust:
         return context
 
     def _load_certificate(self, context: ssl.SSLContext, certificate: Certificate) -> None:
-        # The ssl module reads files only.
+        # The ssl module reads certificates only from files.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600
             file.write(f"{certificate.chain}\n{certificate.key}\n")
             file.flush()
@@ -151,9 +151,9 @@ class Cluster:
     Attributes:
         server: its address, such as ``https://127.0.0.1:6443``, without a slash at the end.
         origin: its name in messages, such as ``context "lab" of /root/.kube/config``.
-        trust: the rules for its certificate.
-        credentials: the source of our credential.
-        namespace: the one that commands take if none is named.
+        trust: how its certificate is verified.
+        credentials: the source of the client's credential.
+        namespace: the default namespace of commands.
         proxy: the address of an HTTP proxy, or "".
     """
 
@@ -180,7 +180,7 @@ def make_bearer(token: str) -> Credential:
 
 
 def describe_expiry(credential: Credential) -> str:
-    """Return a clause with the time at which the token expired; "" if it did not, or has none."""
+    """Return a clause with the time at which a JWT expired; "" if it is valid or has no expiry."""
     parts = credential.headers.get("Authorization", "").removeprefix("Bearer ").split(".")
     if len(parts) != JWT_PARTS:
         return ""

@@ -1,4 +1,4 @@
-"""Chooses the cluster to talk to: a kubeconfig's, or the one in which the pod runs."""
+"""Loads the cluster to talk to, from a kubeconfig or from the pod in which the process runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def load_cluster(
     """Return the cluster that kubectl would use.
 
     Args:
-        kubeconfig: a file; None: those of ``$KUBECONFIG``, or ``~/.kube/config``. If there is none,
-            the service account of the pod is used.
-        context: one of its contexts; None: the current one.
-        environment: of the process.
-        account: the directory of a pod's service account.
+        kubeconfig: a kubeconfig; None for those of ``$KUBECONFIG`` or for ``~/.kube/config``. If
+            none of these exists, the pod's service account is used.
+        context: one of the kubeconfig's contexts; None for the current one.
+        environment: the environment of the process.
+        account: the directory of the pod's service account.
 
     Raises:
-        ConfigurationError: there is none, it cannot be read, or it lacks something.
+        ConfigurationError: there is no configuration, or it is not readable or incomplete.
     """
     paths = _list_paths(kubeconfig, environment)
     files = [each for each in paths if each.exists()]
@@ -52,7 +52,11 @@ def load_cluster(
 def load_in_cluster(
     environment: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT
 ) -> Cluster:
-    """Return the cluster of the pod that this process runs in, with the pod's service account."""
+    """Return the cluster of the pod in which this process runs, with the pod's service account.
+
+    Raises:
+        ConfigurationError: the process does not run in a pod, or a file is not readable.
+    """
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:

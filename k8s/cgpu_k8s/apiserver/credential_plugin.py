@@ -18,8 +18,8 @@ from cgpu_k8s.apiserver.cluster import Certificate, Credential, make_bearer
 from cgpu_k8s.apiserver.errors import LONGEST_MESSAGE, ConfigurationError
 
 GROUP = "client.authentication.k8s.io/"
-EARLY = timedelta(seconds=10)  # before its end, a credential is replaced
-PATIENCE = 60.0  # seconds that a program may take
+EARLY = timedelta(seconds=10)  # how long before its expiry a credential is replaced
+PATIENCE = 60.0  # seconds that the program may take
 
 
 @dataclass
@@ -28,10 +28,10 @@ class ExecPlugin:
 
     Attributes:
         command: the program and its arguments.
-        environment: variables that are added to those of the process.
+        environment: variables that the program gets besides those of this process.
         information: the ``ExecCredential`` that the program gets.
-        origin: the name of the plug-in's user entry in messages.
-        hint: the kubeconfig's hint on installing it.
+        origin: what messages call the kubeconfig's user entry.
+        hint: how to install the program, from the kubeconfig.
     """
 
     command: list[str]
@@ -52,14 +52,17 @@ class ExecPlugin:
         cluster: Mapping[str, Any],
         authority: str,
     ) -> ExecPlugin:
-        """Return the plug-in that ``exec`` of a user in the file ``home`` describes.
+        """Return the plug-in that the ``exec`` of a kubeconfig's user describes.
 
         Args:
             fields: the content of ``exec``.
-            home: the kubeconfig, from which a relative path of the program starts.
-            origin: the name of the user entry in messages.
-            cluster: the entry of the cluster, for a plug-in that asks for it.
-            authority: its certificate authority as PEM, or "".
+            home: the kubeconfig; the program's path may be relative to its directory.
+            origin: what messages call the user entry.
+            cluster: the cluster's entry, for a plug-in that asks for it.
+            authority: the cluster's certificate authority as PEM, or "".
+
+        Raises:
+            ConfigurationError: ``fields`` is invalid, or needs a user who answers questions.
         """
         if not isinstance(fields, dict) or not fields.get("command"):
             raise ConfigurationError(f"{origin} has an exec plug-in without a command")
@@ -75,7 +78,7 @@ class ExecPlugin:
                 " cgpu cannot answer them"
             )
         program = str(fields["command"])
-        if "/" in program:  # otherwise it is searched for in PATH
+        if "/" in program:  # otherwise it is looked up in PATH
             program = str(home.parent / program)
         spec: dict[str, Any] = {"interactive": False}
         if fields.get("provideClusterInfo") is True:
@@ -98,24 +101,24 @@ class ExecPlugin:
         """Return the credential; run the program if it has expired. Raises ConfigurationError."""
         if self._credential is not None and not self._is_expired(EARLY):
             return self._credential
-        if self._running is None or self._running.done():  # many requests, one program
+        if self._running is None or self._running.done():  # concurrent requests share one run
             self._running = asyncio.ensure_future(self._refresh_credential())
         return await asyncio.shield(self._running)
 
     async def _refresh_credential(self) -> Credential:
-        # A thread: asyncio's own programs cannot be awaited to the end once they are cancelled.
+        # In a thread: a cancelled task could no longer wait for an asyncio subprocess to end.
         self._credential, self._expires = self._parse_output(
             await asyncio.to_thread(self._run_program)
         )
         return self._credential
 
     def renew(self) -> bool:
-        """Drop the credential; return True, because the program may print another one."""
+        """Drop the credential; return True, since the program may print another one."""
         self._credential = None
         return True
 
     def find_problem(self) -> str:
-        """Return a clause: the program's credential has expired, or is refused."""
+        """Return a clause that says that the program's credential has expired or is refused."""
         what = "is refused"
         if self._expires is not None and self._is_expired():
             what = f"expired at {self._expires:%Y-%m-%d %H:%M:%S} UTC, by this machine's clock"
@@ -169,7 +172,7 @@ class ExecPlugin:
             )
         if not token and not (chain and key):
             raise self._make_error("prints neither a token nor a certificate with its key")
-        # One that has expired is sent too: our clock may be wrong, and not the server's.
+        # An expired credential is sent too: this machine's clock may be wrong.
         credential = make_bearer(str(token)) if token else Credential({})
         if chain and key:
             credential = credential._replace(certificate=Certificate(str(chain), str(key)))
@@ -182,7 +185,7 @@ class ExecPlugin:
 
 
 def _parse_time(text: str) -> datetime:
-    """Parse a time of RFC 3339, which Python 3.10 reads only without the Z."""
+    """Parse a time as in RFC 3339. Python 3.10 does not parse the suffix Z."""
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
@@ -192,7 +195,7 @@ def _are_mappings(value: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _make_cluster_info(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
-    """Return the part of a cluster's entry that a plug-in may get, with the authority as data."""
+    """Return the ``spec.cluster`` of an ``ExecCredential``, with the authority as data."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     known = {name: cluster[name] for name in names if name in cluster}
     if authority:

@@ -1,14 +1,14 @@
-"""The errors with which a request to the API server can end."""
+"""The errors of requests to the API server."""
 
 from __future__ import annotations
 
 from cgpu_env.errors import CgpuError, printable
 
-LONGEST_MESSAGE = 600
+LONGEST_MESSAGE = 600  # characters
 
 
 class ConfigurationError(CgpuError):
-    """The configuration does not name an API server, or no credentials for it."""
+    """The configuration lacks an API server or credentials for it, or is invalid."""
 
 
 class ApiError(CgpuError):
@@ -16,10 +16,10 @@ class ApiError(CgpuError):
 
     Attributes:
         status: the HTTP status; 0 if there was no answer.
-        reason: Kubernetes' word for it, such as ``AlreadyExists``, or an empty string.
+        reason: the ``reason`` of Kubernetes' Status, such as ``AlreadyExists``, or "".
         sure: whether the request certainly changed nothing. If not, a write may have been carried
-            out: read the object before deciding anything.
-        retry_after: seconds that the API server asks the client to wait, or None.
+            out: read the object before you act on the error.
+        retry_after: how many seconds the API server asks the client to wait, or None.
     """
 
     sure = True
@@ -44,7 +44,7 @@ class UnauthorizedError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """403: the user has no right to it, or an admission check refuses it."""
+    """403: RBAC or admission refuses the request."""
 
 
 class NotFoundError(ApiError):
@@ -52,15 +52,15 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the object exists already, or has changed since it was read."""
+    """409: the object already exists, or has changed since it was read."""
 
 
 class GoneError(ApiError):
-    """410: the version to continue from is too old; list again."""
+    """410: the resourceVersion or list to continue from is too old; list again."""
 
 
 class InvalidError(ApiError):
-    """422: the object breaks a rule of its kind."""
+    """422: the object is invalid."""
 
 
 class TooManyRequestsError(ApiError):
@@ -68,7 +68,7 @@ class TooManyRequestsError(ApiError):
 
 
 class ServerError(ApiError):
-    """5xx: the API server failed, before or after it carried the request out."""
+    """5xx: the API server failed, before or after it carried out the request."""
 
     sure = False
 
@@ -78,7 +78,7 @@ class UnreachableError(ApiError):
 
 
 class NoAnswerError(ApiError):
-    """The request was sent, and no whole answer came: a time-out, or a connection that broke."""
+    """The request was sent, but no complete answer came: a time-out or a broken connection."""
 
     sure = False
 
@@ -102,8 +102,8 @@ def make_api_error(
     Args:
         request: the request, such as ``GET /api/v1/nodes``.
         status: the HTTP status.
-        answer: the parsed answer: a Status object, or anything else.
-        retry_after: the header of this name, in seconds.
+        answer: the parsed body: a Status object, or anything else.
+        retry_after: the header ``Retry-After``, in seconds.
         hint: what the user can do.
     """
     kind = BY_STATUS.get(status, ServerError if status >= 500 else ApiError)  # noqa: PLR2004

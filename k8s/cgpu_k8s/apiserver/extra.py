@@ -1,4 +1,4 @@
-"""The libraries that the extra ``k8s`` installs, which a plain installation of cgpu lacks."""
+"""Reports that the libraries of the extra ``k8s`` are not installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def report_missing() -> Iterator[None]:
     """Report a failed import in the block as a missing extra.
 
     Raises:
-        CgpuError: the extra is not installed.
+        CgpuError: a module is missing.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Clusters and users in a kubeconfig."""
+"""Reads clusters and users from kubeconfigs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Fields = Mapping[str, Any]
 
 
 class Kubeconfig:
-    """One kubeconfig, or several: the first that has a name wins.
+    """One kubeconfig, or several merged: of entries with the same name, the first counts.
 
     Raises ConfigurationError, here and in ``read_cluster``.
     """
@@ -119,15 +119,16 @@ class Kubeconfig:
 
 
 def _read_address(fields: Fields, key: str, origin: str, example: str) -> str:
-    """Return a cluster's HTTP address, without a slash at the end."""
+    """Return the HTTP address in a cluster's entry, without a slash at the end."""
     address = str(fields.get(key) or "").rstrip("/")
     try:
         parts = urlsplit(address)
         fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-        known = parts.username is None or key == "proxy-url"  # else the user's entry says who asks
+        # Only a proxy's address may have a user name: the user entry has that of the API server.
+        known = parts.username is None or key == "proxy-url"
         if fits and known and address.isprintable() and " " not in address:
             return address
-    except ValueError:  # no port, or no address of IPv6
+    except ValueError:  # an invalid port or IPv6 address
         pass
     raise ConfigurationError(
         f"{origin} has {key}={printable(address)}: it must be an address such as {example}"
@@ -135,7 +136,7 @@ def _read_address(fields: Fields, key: str, origin: str, example: str) -> str:
 
 
 def _read_pem(fields: Fields, key: str, home: Path, origin: str) -> str:
-    """The PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
+    """Return the PEM of ``KEY-data`` (base64) or of the file ``KEY``; "" if there is neither."""
     data = fields.get(f"{key}-data")
     if data:
         try:
@@ -149,7 +150,7 @@ def _read_pem(fields: Fields, key: str, home: Path, origin: str) -> str:
 def _read_credentials(
     user: Fields, home: Path, origin: str, cluster: Fields, authority: str
 ) -> Credentials:
-    """Return the credentials in a user's entry: certificate, token, file, password or plug-in."""
+    """Return the credentials of a user's entry: certificate, token, file, password or plug-in."""
     if user.get("auth-provider"):
         raise ConfigurationError(
             f"{origin} uses an auth-provider, which Kubernetes removed in 1.26: use a token, a"

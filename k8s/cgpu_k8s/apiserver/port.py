@@ -1,10 +1,9 @@
-"""A port that bounds the connections of callers it does not know.
+"""A port that limits the number of connections from unknown callers.
 
-Anyone who reaches a pod can open connections to it and send nothing, or half a request. Such a
-connection is a stranger. When there are too many, the port closes the oldest stranger of the
-address that has most. A connection that has sent a request that only a friend can send is no
-stranger any more. Strangers at the address of a friend are counted separately, so that others
-cannot push them out.
+Anyone who reaches a pod can open connections to it and send nothing, or half a request. Each new
+connection is a stranger until it sends a request that only a friend can send. If there are too many
+strangers, the port closes the oldest one of the address that has the most. Strangers from addresses
+of friends are counted separately, so that others cannot displace them.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
     from aiohttp.typedefs import Handler
 
-STRANGERS = 256  # more than an API server or a scheduler begins at once
-_MOST_FRIENDS = 64  # addresses: of API servers
-_HANDSHAKE = 10.0  # seconds
-_PAUSE = 0.1  # seconds, if there is no descriptor left
-_QUEUE = 1024  # connections that wait to be accepted: the kernel must not refuse a burst
+STRANGERS = 256  # more connections than an API server or a scheduler opens at once
+_MOST_FRIENDS = 64  # addresses of friends to remember
+_HANDSHAKE = 10.0  # seconds that a TLS handshake may take
+_PAUSE = 0.1  # seconds to wait if no file descriptor is left
+_QUEUE = 1024  # backlog of connections to accept: the kernel must not refuse a burst
 
 
 class _Stranger(NamedTuple):
@@ -41,10 +40,10 @@ class Port:
     """Serves an application.
 
     Args:
-        app: the application; nothing may serve it yet.
-        is_friend: whether only a friend can have sent this request, whose body is not read yet.
-        tls: the TLS settings; None: plain HTTP.
-        most: strangers at a time.
+        app: the application, which must not be served yet.
+        is_friend: returns whether only a friend can have sent a request. The body is not read yet.
+        tls: the TLS context; None for plain HTTP.
+        most: how many strangers there may be at a time.
     """
 
     def __init__(
@@ -72,10 +71,10 @@ class Port:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, host: str | None, port: int) -> str:
-        """Serve at ``host``, or at every address, and return an address with the port.
+        """Serve at ``host``, or at every address if None; return an address as ADDRESS:PORT.
 
         Raises:
-            OSError: it is not free, or not this machine's.
+            OSError: the address is in use, or is not one of this machine.
         """
         await self._runner.setup()
         self._listeners = _open_listeners(host, port)
@@ -84,7 +83,7 @@ class Port:
         return "{}:{}".format(*self._listeners[0].getsockname()[:2])
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving, and close all connections."""
         for task in self._tasks:
             task.cancel()
         for listener in self._listeners:
@@ -105,23 +104,23 @@ class Port:
                 await asyncio.sleep(_PAUSE)
                 continue
             self._make_room(address[0])
-            protocol = cast("web.Server", self._runner.server)()  # there since ``open``
+            protocol = cast("web.Server", self._runner.server)()  # not None after ``setup``
             self._strangers[protocol] = _Stranger(connection, address[0])
             self._start_task(self._serve_connection(protocol, connection))
-            await asyncio.sleep(0)  # connections accepted earlier go on first
+            await asyncio.sleep(0)  # let connections accepted earlier make progress
 
     async def _serve_connection(
         self, protocol: web.RequestHandler, connection: socket.socket
     ) -> None:
         loop = asyncio.get_running_loop()
         limit = _HANDSHAKE if self._tls else None
-        with contextlib.suppress(OSError):  # it sends no TLS, or is gone
+        with contextlib.suppress(OSError):  # the caller speaks no TLS or is gone
             await loop.connect_accepted_socket(
                 lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit
             )
 
     def _make_room(self, address: str) -> None:
-        """Make room for a stranger of this address; strangers at friends' addresses count apart."""
+        """Drop a stranger if there are too many of those that count together with ``address``."""
         gone = [each for each, it in self._strangers.items() if it.connection.fileno() < 0]
         for protocol in gone:
             del self._strangers[protocol]
@@ -140,20 +139,20 @@ class Port:
         stranger = self._strangers.pop(protocol)
         if protocol.transport is not None:
             protocol.transport.abort()
-        else:  # in the handshake
+        else:  # still in the handshake
             with contextlib.suppress(OSError):
                 stranger.connection.shutdown(socket.SHUT_RDWR)
 
 
 def _open_listeners(host: str | None, port: int) -> list[socket.socket]:
-    """Return sockets that listen at every address of ``host``; None: of any kind of address."""
+    """Return sockets that listen at every address of ``host``, or of the machine if it is None."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     with contextlib.ExitStack() as undone:
         for family, _, _, _, address in dict.fromkeys(found):
             try:
                 listener = undone.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            except OSError:  # the kernel has no addresses of this kind
+            except OSError:  # the kernel lacks this address family
                 continue
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

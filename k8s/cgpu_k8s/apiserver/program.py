@@ -1,4 +1,4 @@
-"""A program that follows the API server until it is stopped: its command line, log and end."""
+"""The command line, log and shutdown of programs that follow the API server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_base_parser(name: str, description: str) -> Parser:
-    """Return the options that all programs have."""
+    """Return a parser with the options that all programs have."""
     found = Parser(prog=name, description=description)
     found.add_version(name)
     found.add_argument(
@@ -49,11 +49,11 @@ def build_node_parser(name: str, description: str) -> Parser:
 
 
 def make_reporter(name: str, warnings: Collection[str]) -> Report:
-    """Return the function that writes a line of the log: an event and its fields.
+    """Return the function that logs an event with its fields.
 
     Args:
-        name: of the program.
-        warnings: the events that are warnings.
+        name: the program's name.
+        warnings: the events to log as warnings.
     """
     log = logging.getLogger(name)
 
@@ -69,15 +69,15 @@ def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
     """Read the command line, and serve until SIGTERM or SIGINT.
 
     Args:
-        name: of the program.
-        arguments: its command line.
-        serve: the rest of the program; it imports what ``--help`` does not wait for.
+        name: the program's name.
+        arguments: returns the parser of its command line.
+        serve: does the work. It contains the slow imports, so that ``--help`` does not wait.
     """
 
     def parse_and_serve() -> int:
         given = arguments().parse_args()
         logging.basicConfig(stream=sys.stderr, format="%(message)s")
-        logging.getLogger(name).setLevel(logging.INFO)  # not of libraries
+        logging.getLogger(name).setLevel(logging.INFO)  # libraries keep WARNING
         with extra.report_missing():
             asyncio.run(run_until_stopped(serve(given)))
         return 0

@@ -1,4 +1,4 @@
-"""Distinguishes new events of a watch from those that come twice or late: pure."""
+"""Tells new events of a watch from repeated and late ones (pure)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import OrderedDict
 from typing import Any
 
 Json = dict[str, Any]
-REMEMBERED = 1000  # deleted objects
+REMEMBERED = 1000  # how many deleted objects are remembered
 
 
 def get_metadata(item: Json) -> Json:
-    """Return an object's metadata, empty if it has none."""
+    """Return an object's metadata; {} if it has none."""
     about = item.get("metadata")
     return about if isinstance(about, dict) else {}
 
@@ -21,13 +21,13 @@ def version_of(item: Json) -> str:
 
 
 class VersionTracker:
-    """The newest version seen, of the whole list and of each object in it.
+    """The newest resourceVersions seen: of the whole list, and of each object in it.
 
-    Versions are decimal numbers that rise with every write, in etcd's API server and by contract
-    since 1.35. From an API server with other versions, every event counts as new.
+    They are decimal numbers that grow with every write: with etcd in every release, and by contract
+    from Kubernetes 1.35 on. If an API server has other versions, every event counts as new.
 
     Attributes:
-        version: the version from which a watch goes on; "" before the first list.
+        version: the version from which a watch continues; "" before the first list.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class VersionTracker:
             self._versions[str(get_metadata(item).get("uid"))] = int(version)
 
     def advance_to(self, version: str) -> None:
-        """Record that every event up to ``version`` has come."""
+        """Record that every event up to ``version`` has been received."""
         numbers = version.isdecimal() and self.version.isdecimal()
         if not numbers or int(version) > int(self.version):
             self.version = version
 
     def accept_event(self, kind: str, item: Json) -> bool:
-        """Return whether an event of ``kind`` is new for ``item``, and record it."""
+        """Record an event of ``kind`` for the object ``item``; return whether it is new."""
         uid, version = str(get_metadata(item).get("uid")), version_of(item)
         self.advance_to(version)
         if not version.isdecimal():
@@ -56,7 +56,7 @@ class VersionTracker:
         number, last = int(version), self._versions.get(uid, -1)
         if kind == "DELETED":
             return last >= 0 and number >= last and self._record_deletion(uid, number)
-        # An object that a selector did not choose for a while has the same UID again.
+        # An object that a selector stops matching counts as DELETED. It can match again later.
         if number <= max(last, self._deleted.get(uid, -1)):
             return False
         self._versions[uid] = number

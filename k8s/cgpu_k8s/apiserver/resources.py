@@ -1,4 +1,4 @@
-"""The kinds of objects that cgpu reads and writes, and the paths where the API server has them."""
+"""The resources that cgpu reads and writes, and their paths at the API server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 
 class Resource(NamedTuple):
-    """A kind: its API group ("" for the core one), version and plural."""
+    """A resource: its API group ("" for the core group), version and plural name."""
 
     group: str
     version: str
     plural: str
 
     def path(self, name: str = "", *, namespace: str = "", part: str = "") -> str:
-        """Return the path of all objects, of those in ``namespace``, or of the one called ``name``.
+        """Return the path of all objects, of those in ``namespace``, or of the object ``name``.
 
         ``part`` is a subresource, such as ``status`` or ``binding``.
         """
@@ -36,7 +36,7 @@ SECRETS = Resource("", "v1", "secrets")
 MUTATING = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
 VALIDATING = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
 
-# The kinds that make pods from a template, by the words that kubectl has for them.
+# The resources that make pods from a template, by the names and short names that kubectl takes.
 MAKERS = {
     word: Resource(group, "v1", f"{kind}s")
     for group, kind, short in (

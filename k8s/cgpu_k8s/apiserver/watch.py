@@ -1,8 +1,8 @@
-"""All objects of a kind, and every later change to them, whatever happens to connections.
+"""All objects of a resource, and every later change to them, whatever happens to connections.
 
-A watch lists the objects, then watches from the version of the list. If the connection ends, breaks
-or falls silent, the watch goes on from the last version. If the API server no longer has the
-changes since then, all objects are listed again.
+A watch lists the objects, then watches from the list's version. If the connection ends, breaks or
+is silent too long, the watch continues from the last version. If the API server no longer has the
+changes since then, the watch lists all objects again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CHANGES = (ADDED, MODIFIED, DELETED)
 
 @dataclass(frozen=True)
 class Listed(Generic[T]):
-    """All objects as they are now; objects that are not among them are gone."""
+    """All objects as they are now. All others are gone."""
 
     items: list[T]
 
 
 @dataclass(frozen=True)
 class Changed(Generic[T]):
-    """One object was ADDED, MODIFIED or DELETED; ``item`` is its new state, or its last one."""
+    """One object was ADDED, MODIFIED or DELETED; ``item`` is its new or, if deleted, last state."""
 
     kind: str
     item: T
@@ -49,11 +49,12 @@ class Pace(NamedTuple):
     """The times of a watch, in seconds.
 
     Attributes:
-        first, longest: pauses after a failure; each is twice the one before.
-        length: each request lasts for this long, or up to twice as long by chance. In an idle
-            cluster nothing comes in that time: API servers send a bookmark only if the kind has
-            changed.
-        silence: if nothing comes for this much longer, the connection counts as dead.
+        first: the pause after the first failure; each further failure doubles the pause.
+        longest: the longest pause.
+        length: a request lasts this long, or up to twice as long at random. In an idle cluster
+            nothing may come all that time: API servers send a bookmark only after a change.
+        silence: if nothing comes until this long after the end of ``length``, the connection
+            counts as dead.
     """
 
     first: float = 0.1
@@ -62,9 +63,10 @@ class Pace(NamedTuple):
     silence: float = 15.0
 
     def compute_pause(self, failures: int, chance: float) -> float:
-        """Return the seconds to wait after so many failures in a row; ``chance`` is from 0 to 1.
+        """Return the seconds to wait after ``failures`` in a row.
 
-        Half of it is chance, so that a thousand nodes do not come back at the same moment.
+        ``chance``, from 0 to 1, varies up to half of the pause, so that a thousand nodes do not
+        come back at the same moment.
         """
         longest = min(self.longest, self.first * 2.0 ** min(failures - 1, 30))
         return longest * (0.5 + chance / 2)
@@ -75,16 +77,16 @@ class Watch(Generic[T]):
     """The changes to the objects at ``path``; iterate over it once.
 
     Attributes:
-        client: of the cluster.
-        path: of all objects, or of those in one namespace.
-        read: makes of an object what the caller keeps. It is called page by page, so that a list of
-            10,000 pods is never in memory as a whole. It must not raise.
+        client: a client of the cluster.
+        path: the path of all objects, or of those in one namespace.
+        read: converts an object into what the caller keeps. It is called page by page, so that a
+            list of 10,000 pods is never in memory as a whole. It must not raise.
         selectors: ``fieldSelector`` and ``labelSelector``.
         pace: the times of the watch.
-        report: is called with each error, before the pause that follows it.
-        sleep: waits for seconds.
-        heard: ``time.monotonic()`` when the API server last sent anything, or None.
-        lists: how often all objects were listed.
+        report: is called with each error, before the pause that follows the error.
+        sleep: waits for a number of seconds.
+        heard: the ``time.monotonic()`` at which the API server last sent anything, or None.
+        lists: how many times all objects were listed.
     """
 
     client: Client
@@ -109,7 +111,7 @@ class Watch(Generic[T]):
                 async with aclosing(self._watch_changes()) as changes:
                     async for change in changes:
                         yield change
-                # ended without news, which is a failure only if it happens again at once
+                # A normal end. The next request waits only if requests keep ending at once.
                 self._failures += 1
                 wait = self.pace.compute_pause(self._failures, random.random())  # noqa: S311
                 wait *= self._failures > 1
@@ -140,7 +142,7 @@ class Watch(Generic[T]):
         return Listed(items)
 
     async def _watch_changes(self) -> AsyncGenerator[Changed[T], None]:
-        """Yield the changes of one request, until it ends."""
+        """Yield the changes of one watch request until it ends."""
         length = max(1, int(self.pace.length * (1 + random.random())))  # noqa: S311
         asked = {
             **self.selectors,
@@ -163,7 +165,10 @@ class Watch(Generic[T]):
                 self._failures = 0
 
     def _parse_change(self, line: Json) -> Changed[T] | None:
-        """Return the change in a line, or None if it is not new; raise the error in a line."""
+        """Return the change in a line, or None if there is none or it is not new.
+
+        Raises the ApiError that the line contains, or NoAnswerError if the line is invalid.
+        """
         kind, item = line.get("type"), line.get("object")
         if kind == "ERROR":
             status = item if isinstance(item, dict) else {}

@@ -1,1 +1,1 @@
-"""The kubelet and its container runtime: requests of a node's programs to them."""
+"""Requests to the kubelet and its container runtime, and answers to the kubelet's."""

@@ -1,4 +1,4 @@
-"""Asks the node's container engine for the configuration that it has read, and judges it."""
+"""Asks the node's container engine for the configuration that it has loaded, and checks it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.objects.fields import Json
 
-    Judge = Callable[[str, Json, str], str]  # engine, configuration, root of its file system
+    Judge = Callable[[str, Json, str], str]  # engine, its configuration, its root directory
 
 # The sockets on which each engine listens for its kubelet, by the name that a kubelet reports.
 SOCKETS = {row.version: row.sockets for row in ENGINES if row.version}
 _RUNTIMES = "which runtimes the container engine has"
-AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
-_PATIENCE = 5.0
-# Of the request and the answer of the CRI's Status, and of an entry of its map.
+AGAIN = 60.0  # seconds after which an engine that has not restarted is asked again
+_PATIENCE = 5.0  # seconds for an answer
+# The CRI's method Status, and the encoded request with ``verbose`` set.
 _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
-_INFO, _KEY, _VALUE = 2, 1, 2
-# The file that NVIDIA's runtime reads: beside its program if an operator has brought it, else in
-# /etc.
+_INFO, _KEY, _VALUE = 2, 1, 2  # field numbers of the answer's map ``info``, and of its entries
+# The file that NVIDIA's runtime reads: in .config beside its program if NVIDIA's operator installed
+# it, else in /etc.
 _FILE = "nvidia-container-runtime/config.toml"
 _UCRED = struct.Struct("iII")
 
@@ -48,9 +48,10 @@ class ContainerRuntime:
     """The container engine of this node.
 
     Args:
-        path: of its socket; None: the usual path of the engine that the node names.
-        judge: returns what is wrong with an engine's configuration; "": nothing.
-        unknown: what is not known if the engine does not answer.
+        path: the path of its socket; None for the usual path of the engine that the node reports.
+        judge: returns what is wrong with an engine's configuration, or "". The default checks that
+            pods pass through cgpu's runtime.
+        unknown: the subject of the sentence for an engine that does not answer.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class ContainerRuntime:
         self._problem: str | None = None
 
     async def find_problem(self, node: Json) -> str:
-        """Return what is wrong, such as why pods may not pass through cgpu's runtime; "": nothing.
+        """Return what is wrong with the engine's configuration, or "".
 
-        If the engine does not answer now, the last result is returned.
+        If the engine does not answer, the last result is returned.
         """
         try:
             name = _read_engine_name(node)
@@ -76,8 +77,8 @@ class ContainerRuntime:
         return self._problem or ""
 
     async def _refresh_problem(self, name: str, path: str) -> None:
-        """Ask the engine, unless it was asked since its start and not long ago."""
-        facts = Path(path).stat()  # noqa: ASYNC240 (of a socket in /run)
+        """Ask the engine if it has restarted, or was last asked more than AGAIN seconds ago."""
+        facts = Path(path).stat()  # noqa: ASYNC240 (a socket in /run)
         here = path, facts.st_ino, facts.st_ctime_ns
         now = time.monotonic()
         if self._asked and self._asked[0] == here and now - self._asked[1] < AGAIN:
@@ -88,10 +89,10 @@ class ContainerRuntime:
 
 
 def _read_engine_name(node: Json) -> str:
-    """Return the engine that the node's kubelet reports.
+    """Return the name of the engine that the node's kubelet reports.
 
     Raises:
-        CgpuError: it is none that names the runtime of each container.
+        CgpuError: it is not one of ``SOCKETS``.
     """
     status = get_member(node, "status", dict)
     version = get_member(get_member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
@@ -103,7 +104,7 @@ def _read_engine_name(node: Json) -> str:
 
 
 def _judge_runtimes(name: str, config: Json, root: str) -> str:
-    """Return why pods may not pass through cgpu's runtime; "" if they do."""
+    """Return why pods may not pass through cgpu's runtime, or ""."""
     return runtimes.find_problem(
         name,
         runtimes.READERS[name](config),
@@ -131,7 +132,7 @@ async def _query_crio(path: str) -> Json:
             session.get("http://crio/config", raise_for_status=True) as answer,
         ):
             return _parse_toml(await answer.text())
-    except aiohttp.ClientError as error:  # not all are OSErrors
+    except aiohttp.ClientError as error:  # some are not OSErrors
         raise CgpuError(f"{path}: {printable(str(error), 300)}") from None
 
 
@@ -142,7 +143,7 @@ _READERS: Mapping[str, Callable[[str], Awaitable[Json]]] = {
 
 
 def _find_root(path: str) -> str:
-    """Return the root directory of the process that listens at a socket, as we reach it."""
+    """Return a path to the root directory of the process that listens at a socket."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
         ours = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)

@@ -1,13 +1,13 @@
-"""``aliyun.com/gpu-count`` as a device plugin, which makes a kubelet keep the node's resources.
+"""The device plugin of ``aliyun.com/gpu-count``, which makes kubelets keep the node's resources.
 
-A kubelet that starts again keeps resources that somebody else wrote into the node's status only if
-its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
-published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
-make its socket again and to register anew. It also registers anew if the kubelet does not listen to
-it: a kubelet first answers and then calls back, and forgets a plugin that it does not reach.
+A kubelet that restarts keeps resources that others wrote into the node's status only if its folder
+for device plugins has a checkpoint. So a real plugin publishes one small resource, which no pod
+asks for. A starting kubelet empties the folder. The plugin must then create its socket and register
+again. It also registers again if the kubelet does not call it: a kubelet first accepts the
+registration, then calls the plugin, and forgets a plugin that it cannot reach.
 
-Where nobody may write a node's status, the other resources are plugins, too, with a device for each
-unit. Which devices a pod gets says nothing: its decision does.
+Where nobody may write a node's status, the other resources are plugins too, with a device for each
+unit. It does not matter which devices a pod gets, because its decision counts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock", WHOLE_GPU: "cgpu-gpu.sock"}
 PERIOD = 1.0  # seconds between two checks of the kubelet's socket
-CALL = 15.0  # in which a kubelet has to call a plugin that it accepted; it tries for 10
+CALL = 15.0  # seconds in which a kubelet must call a plugin that it accepted; it tries for 10
 _UNHEARD = "the kubelet took the plugin, and does not listen to it"
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
@@ -48,13 +48,13 @@ Report = Callable[[str, dict[str, object]], None]
 
 
 class DevicePlugin:
-    """The plugin of a resource, for the kubelet whose folder for device plugins is ``folder``.
+    """The device plugin of one resource.
 
     Args:
-        folder: the kubelet's.
+        folder: the kubelet's folder for device plugins.
         report: writes a line of the log.
-        resource: its name.
-        socket: the plugin's, in the folder.
+        resource: the resource's name.
+        socket: the name of the plugin's socket in the folder.
 
     Attributes:
         holds: set once a kubelet knows the devices.
@@ -75,7 +75,7 @@ class DevicePlugin:
         self.holds = asyncio.Event()
 
     async def publish(self, devices: Mapping[str, bool]) -> None:
-        """Publish ``devices`` from now on: by the GPU's UUID, whether each is healthy."""
+        """Publish devices from now on: whether each is healthy, by device ID."""
         async with self._changed:
             if self._devices != dict(devices):
                 self._devices = dict(devices)
@@ -92,7 +92,7 @@ class DevicePlugin:
             await self._stop()
 
     async def _ensure_registered(self) -> None:
-        """Register anew if the kubelet started again, removed our socket, or does not listen."""
+        """Register if the kubelet restarted, removed the plugin's socket, or does not call it."""
         kubelet = identify_socket(self._folder / api.KUBELET)
         own = identify_socket(self._folder / self._socket)
         if kubelet is None:
@@ -102,7 +102,7 @@ class DevicePlugin:
             if self._listeners or time.monotonic() - self._unheard < CALL:
                 return
             self._report_failure(_UNHEARD)
-        is_unheard = self._failure == _UNHEARD  # then its success is that the kubelet listens
+        is_unheard = self._failure == _UNHEARD  # if so, the kubelet's call will be the success
         try:
             await self._register()
         except (CgpuError, OSError) as error:
@@ -142,7 +142,7 @@ class DevicePlugin:
             self._failure = reason
             self._report("not_registered", {"error": reason})
 
-    def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
+    def __mapping__(self) -> dict[str, Handler]:  # grpclib requires this name
         """Return the methods of the plugin."""
         take = _refuse_allocation if self._resource == COUNT else _allocate_nothing
         methods = {
@@ -177,16 +177,16 @@ class DevicePlugin:
 
 
 class UnitPlugins:
-    """The resources that pods ask for, with a device for each unit."""
+    """The device plugins of the resources that pods ask for, with a device for each unit."""
 
     def __init__(self, folder: Path, report: Report) -> None:
         self._plugins = {name: DevicePlugin(folder, report, name, UNITS[name]) for name in UNITS}
 
     async def publish(self, resources: Mapping[str, int]) -> None:
-        """Publish so many units of each resource from now on, all healthy, whatever the GPUs are.
+        """Publish this many units of each resource from now on, all of them as healthy.
 
-        A kubelet that starts again would fail pods that have an unhealthy device. Pods get their
-        nodes by the annotation, which names the GPUs that are lost.
+        A kubelet that restarts would fail pods with an unhealthy device. Pods are placed by the
+        annotation, which shows the lost GPUs.
         """
         for name, plugin in self._plugins.items():
             await plugin.publish({str(unit): True for unit in range(resources.get(name, 0))})

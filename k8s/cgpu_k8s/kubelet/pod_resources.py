@@ -1,7 +1,7 @@
-"""The kubelet's API for pod resources: containers with whole GPUs, and other plugins with GPUs.
+"""Asks the kubelet which containers have whole GPUs, and which other plugins offer the GPUs.
 
-The messages are in protobuf's encoding, with the numbers that Kubernetes documents (``v1``). The
-containers with whole GPUs are written on the node, for the metrics of ``cgpud``.
+It uses the PodResources API (``v1``) with the field numbers that Kubernetes documents. Containers
+with whole GPUs are written into the state directory, for the metrics of ``cgpud``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LIST = "/v1.PodResourcesLister/List"
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"  # from Kubernetes 1.23 on
-VENDOR = "nvidia.com/"  # of the resources that are GPUs
-# Fields of ListPodResourcesResponse, PodResources, ContainerResources and ContainerDevices, and of
-# AllocatableResourcesResponse.
+VENDOR = "nvidia.com/"  # the prefix of resources that are whole GPUs
+# Field numbers of ListPodResourcesResponse, AllocatableResourcesResponse, PodResources,
+# ContainerResources and ContainerDevices.
 _PODS = _OFFERED = 1
 _POD_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3
 _CONTAINER_NAME, _DEVICES = 1, 2
@@ -36,7 +36,7 @@ _RESOURCE, _IDS = 1, 2
 
 
 class PodResources:
-    """Asks the kubelet at ``socket``, and writes its answer into the state directory ``state``."""
+    """Asks the kubelet at ``socket``, and writes answers into the state directory ``state``."""
 
     def __init__(
         self, socket: Path, state: str, report: Callable[[str, dict[str, object]], None]
@@ -46,7 +46,7 @@ class PodResources:
         self._offered: dict[str, list[str]] = {}
 
     def find_conflict(self, uuids: Collection[str]) -> str:
-        """Return which other plugin offers one of these GPUs; "" if the kubelet lists none."""
+        """Return a sentence about another plugin that offers one of these GPUs, or ""."""
         for resource, ids in sorted(self._offered.items()):
             uuid = next((each for each in uuids if any(each in one for one in ids)), "")
             if uuid and resource != COUNT:
@@ -54,8 +54,8 @@ class PodResources:
         return ""
 
     async def run(self) -> None:
-        """Go on asking until cancelled."""
-        # One channel for good: it finds a kubelet that is back.
+        """Ask every ``exclusive.PERIOD`` seconds until cancelled."""
+        # One channel is enough: it reconnects to a kubelet that is back.
         async with Channel(path=str(self._socket), codec=BytesCodec()) as channel:
             while True:
                 try:
@@ -65,7 +65,7 @@ class PodResources:
                     self._failure = ""
                 except (CgpuError, OSError) as error:
                     self._report_failure(str(error))
-                with suppress(CgpuError, OSError):  # an older kubelet does not know the question
+                with suppress(CgpuError, OSError):  # an older kubelet lacks the method
                     self._offered = read_offered(await self._call_kubelet(channel, ALLOCATABLE))
                 await asyncio.sleep(exclusive.PERIOD)
 
@@ -85,7 +85,7 @@ def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
     """Return the containers with NVIDIA's devices in a ListPodResourcesResponse.
 
     Raises:
-        CgpuError: ``answer`` is none.
+        CgpuError: ``answer`` is not readable.
     """
     return _parse_answer(
         lambda: tuple(
@@ -95,15 +95,15 @@ def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
 
 
 def read_offered(answer: bytes) -> dict[str, list[str]]:
-    """The IDs of all devices that pods may get, by resource, in an AllocatableResourcesResponse.
+    """Return the IDs of all devices in an AllocatableResourcesResponse, by resource.
 
     Raises:
-        CgpuError: ``answer`` is none.
+        CgpuError: ``answer`` is not readable.
     """
 
     def read_devices() -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for devices in decode_values(answer, _OFFERED):  # those of each NUMA node apart
+        for devices in decode_values(answer, _OFFERED):  # a resource has an entry per NUMA node
             ids = found.setdefault(decode_text(devices, _RESOURCE), [])
             ids += [each.decode() for each in decode_values(devices, _IDS)]
         return found

@@ -1,4 +1,4 @@
-"""Messages in protobuf's encoding, as far as a node needs it (texts, messages of texts): pure."""
+"""Encodes and decodes protobuf messages of strings and nested messages; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 def encode_message(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the message of these fields, each a number with a text or a message."""
+    """Return a message with these fields: pairs of a field number and an encoded value."""
     return b"".join(
         _encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(len(value)) + value
         for number, value in fields
@@ -26,21 +26,25 @@ def _encode_varint(value: int) -> bytes:
 
 
 def decode_text(message: bytes, number: int) -> str:
-    """Return the last text of a field; "" if there is none."""
+    """Return the string in a field, the last one if it repeats; "" if there is none.
+
+    Raises:
+        ValueError, IndexError: ``message`` is malformed.
+    """
     return b"".join(decode_values(message, number)[-1:]).decode()
 
 
 def decode_values(message: bytes, number: int) -> list[bytes]:
-    """Return the values of a field that has a length, in order.
+    """Return the values of a length-delimited field, in order.
 
     Raises:
-        ValueError, IndexError: ``message`` is no message.
+        ValueError, IndexError: ``message`` is malformed.
     """
     return [value for key, value in _decode_fields(message) if key == number]
 
 
 def _decode_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the fields that have a length; skip the others."""
+    """Yield number and value of each length-delimited field; skip the others."""
     at = 0
     while at < len(message):
         key, at = _decode_varint(message, at)
@@ -57,7 +61,7 @@ def _decode_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _decode_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a number, and the index after it."""
+    """Return the varint at index ``at``, and the index after it."""
     value, shift = 0, 0
     while message[at] & 0x80:
         value |= (message[at] & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""Calls by gRPC whose messages are bytes."""
+"""Unary gRPC calls with messages as bytes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int, int]
 _PATIENCE = 5.0  # seconds for an answer
-# grpclib's errors for an answer that is none; the last two: a message that is cut short, or
-# compressed.
+# What grpclib raises for an invalid answer; the last two are for a message that is cut short, and
+# for a compressed one.
 _BROKEN = (ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError)
 
 
 class BytesCodec(CodecBase):
-    """Messages go over gRPC as they are."""
+    """Passes messages through as bytes."""
 
     __content_subtype__ = "proto"
 
     def encode(self, message: bytes, message_type: object) -> bytes:
-        """Return the message."""
+        """Return the message unchanged."""
         del message_type
         return message
 
     def decode(self, data: bytes, message_type: object) -> bytes:
-        """Return the message."""
+        """Return the message unchanged."""
         del message_type
         return data
 
@@ -45,7 +45,7 @@ async def call_method(channel: Channel, method: str, request: bytes) -> bytes:
     """Call a method and return the answer.
 
     Raises:
-        CgpuError: it does not answer, or refuses.
+        CgpuError: the server does not answer within 5 s, or returns an error.
     """
     kind = Cardinality.UNARY_UNARY
     try:
@@ -61,7 +61,10 @@ async def call_method(channel: Channel, method: str, request: bytes) -> bytes:
 
 
 def identify_socket(path: Path) -> Identity | None:
-    """Return a socket's device, inode and change time; an inode number may be used again."""
+    """Return a socket's device, inode and change time; None if the socket is not there.
+
+    The change time is included because a new socket may reuse an inode number.
+    """
     with contextlib.suppress(OSError):
         facts = path.stat()
         return facts.st_dev, facts.st_ino, facts.st_ctime_ns

@@ -1,7 +1,8 @@
-"""Finds out from an engine's configuration whether pods pass through cgpu's runtime: pure.
+"""Finds out from an engine's configuration whether pods pass through cgpu's runtime; pure.
 
-A runtime of NVIDIA's gives a pod the GPUs that its variables name. So each one that the engine has
-must have cgpu's behind it, or pods that ask for a part of a GPU could have all of them.
+NVIDIA's runtime gives a pod the GPUs that the pod's variables name. So each runtime of NVIDIA's in
+the engine must start cgpu's runtime. Otherwise pods that ask for a part of a GPU could get whole
+GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 CONTAINERD, CRIO = "containerd", "cri-o"
 _OURS, NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
-# cgpu install changes no default of CRI-O's.
+# cgpu install does not change CRI-O's default runtime.
 _INSTALL = {CONTAINERD: "cgpu install containerd --default", CRIO: "cgpu install crio"}
 _PASSING = f"{ALLOCATION.partition('/')[0]}/*"
 
@@ -29,8 +30,8 @@ class Runtime(NamedTuple):
 
     Attributes:
         name: the name by which pods choose it.
-        program: the program that it starts; "": runc, or another one that gives no container a GPU.
-        passes: whether a pod's decision reaches its containers' configurations.
+        program: the path of its program, or "" for one that gives no container a GPU, such as runc.
+        passes: whether the engine passes the pod's decision on to it.
     """
 
     name: str
@@ -39,10 +40,10 @@ class Runtime(NamedTuple):
 
 
 def read_containerd(config: Json) -> list[Runtime]:
-    """Return the runtimes of containerd, whose CRI plugin shows its configuration.
+    """Return the runtimes in the configuration that containerd's CRI plugin shows.
 
     Raises:
-        ObjectError: ``config`` is no such configuration.
+        ObjectError: ``config`` is not such a configuration.
     """
     found = []
     runtimes = get_member(get_member(config, "containerd", dict), "runtimes", dict)
@@ -57,10 +58,10 @@ def read_containerd(config: Json) -> list[Runtime]:
 
 
 def read_crio(config: Json) -> list[Runtime]:
-    """Return the runtimes of CRI-O, which passes all annotations of a pod on.
+    """Return the runtimes in CRI-O's configuration. CRI-O passes all annotations of a pod on.
 
     Raises:
-        ObjectError: ``config`` is no such configuration.
+        ObjectError: ``config`` is not such a configuration.
     """
     about = get_member(get_member(config, "crio", dict), "runtime", dict)
     runtimes = get_member(about, "runtimes", dict)
@@ -81,12 +82,12 @@ READERS: Mapping[str, Callable[[Json], list[Runtime]]] = {
 def find_problem(
     engine: str, runtimes: Iterable[Runtime], behind: Callable[[str], Iterable[str]]
 ) -> str:
-    """Return why pods may not pass through cgpu's runtime; "" if they do.
+    """Return why pods may not pass through cgpu's runtime, or "".
 
     Args:
         engine: CONTAINERD or CRIO.
-        runtimes: all of the engine's.
-        behind: returns the programs that a runtime of NVIDIA's starts.
+        runtimes: all runtimes of the engine.
+        behind: returns the programs that a runtime of NVIDIA's may start.
     """
     ours = []
     for each in runtimes:

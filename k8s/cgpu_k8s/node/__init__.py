@@ -1,1 +1,1 @@
-"""The agent of a node: it finds the node's GPUs, offers them, and audits the pods' shares."""
+"""The agent of a node, which finds the node's GPUs, offers them, and audits the pods' shares."""

@@ -1,7 +1,7 @@
-"""The controller of a node: observes it, plans what differs, and applies the plan.
+"""The controller of a node: it observes the node, plans changes, and applies the plan.
 
-It keeps the node's object in line with the GPUs, and the mode in force in line with the node's
-label. Design: docs/design/kubernetes.md.
+It reconciles the node's object with the GPUs, and the mode in force with the node's label.
+Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.node.pods import NodePod
 
 DEVICES = "--resources devices"
-LOOK = 5.0  # seconds between two checks of the GPUs
+LOOK = 5.0  # seconds between two observations of the GPUs
 
 
 class Place(NamedTuple):
@@ -41,10 +41,10 @@ class Place(NamedTuple):
 
     Attributes:
         name: its name in the cluster.
-        setting: path of ``kubernetes.json``.
-        state: path of the state directory.
-        pass_through: namespaces whose pods are treated like any other container; None: those in
-            force.
+        setting: the path of ``kubernetes.json``.
+        state: the path of the state directory.
+        pass_through: namespaces whose pods are treated like any other container; None keeps those
+            in ``kubernetes.json``.
     """
 
     name: str
@@ -54,12 +54,13 @@ class Place(NamedTuple):
 
 
 class Plugins(NamedTuple):
-    """The plugins that the kubelet has for the node's GPUs.
+    """The kubelet's device plugins for the node's GPUs.
 
     Attributes:
-        gpu_count: that of ``aliyun.com/gpu-count``.
-        units: those of the other resources; None: they are written into the node's status.
-        find_conflict: returns which other plugin offers one of these GPUs; "": none.
+        gpu_count: the plugin of ``aliyun.com/gpu-count``.
+        units: the plugins of the other resources; None if the agent writes these resources into the
+            node's status.
+        find_conflict: returns which other plugin offers one of these GPUs, or "".
     """
 
     gpu_count: DevicePlugin
@@ -72,14 +73,14 @@ class Agent:
 
     Args:
         place: the node.
-        client: of the API server.
+        client: a client of the API server.
         gpus: observes the GPUs.
-        shares: audits the shares of them.
-        plugins: of the kubelet.
+        shares: audits the shares of the GPUs.
+        plugins: the kubelet's plugins.
         report: writes a line of the log.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (what it stands between)
+    def __init__(  # noqa: PLR0913, PLR0917 (the parts that it connects)
         self,
         place: Place,
         client: Client,
@@ -92,10 +93,11 @@ class Agent:
         self._report, self._failures = report, dict[str, str]()
         self._events = Events(client, place.name, self._set_failure)
         self._cluster = NodeInformer(client, place.name, place.state, report, self._set_failure)
-        self._unsent: dict[str, bool] = {}  # what GPUs were before an event that was refused
+        # By UUID: whether a GPU was healthy before an event that the API server refused.
+        self._unsent: dict[str, bool] = {}
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run the controller until cancelled."""
         await run_together(
             self._cluster.follow_node(),
             self._cluster.follow_pods(),
@@ -119,7 +121,7 @@ class Agent:
                 await self._reconcile()
                 self._set_failure("", "node")
             except ConflictError:
-                pause = 1.0  # the watch shows what is newer
+                pause = 1.0  # the watch will bring the newer state
             except (CgpuError, OSError) as error:
                 pause = getattr(error, "retry_after", None) or 1.0
                 self._set_failure(str(error), "node")
@@ -134,7 +136,7 @@ class Agent:
         return node is not None and plan.read_schedule_label(node) not in LEFT_ALONE
 
     async def _observe_node(self) -> None:
-        """Check which GPUs answer, whether pods reach them through cgpu, and the shares of them."""
+        """Observe which GPUs answer and whether pods reach them through cgpu; audit the shares."""
         if self._is_sharing():
             await self._gpus.observe(self._cluster.node or {})
         else:
@@ -149,7 +151,7 @@ class Agent:
             self._set_failure(f"who has shares cannot be read: {error}", "shares")
 
     async def _reconcile(self) -> None:
-        """Make the node's object, and the mode in force, as they should be."""
+        """Plan from the last observations, and apply the plan."""
         node, pods, gpus = self._cluster.node, self._cluster.pods, self._gpus.state
         if node is None or pods is None:
             return
@@ -181,10 +183,10 @@ class Agent:
         )
 
     async def _apply_plan(self, node: Json, steps: NodePlan) -> None:
-        """Take the steps, the next one only if the one before succeeded.
+        """Apply the steps in order, then send the events about GPUs.
 
         Raises:
-            CgpuError, OSError: one failed.
+            CgpuError, OSError: a step failed; the steps after it were not applied.
         """
         for step in steps.steps:
             node = await self._apply_step(node, step)
@@ -192,7 +194,7 @@ class Agent:
             await self._send_health_events(steps.health)
 
     async def _apply_step(self, node: Json, step: Step) -> Json:
-        """Take a step; return the node's object as it is then."""
+        """Apply a step, and return the node's object as it is then."""
         match step:
             case plan.SendEvent():
                 await self._events.send(*step)
@@ -235,7 +237,7 @@ class Agent:
         self._cluster.news.set()
 
     def _set_failure(self, problem: str, about: str) -> None:
-        """Report a problem with something once while it lasts; "": there is none."""
+        """Report a problem with a subject once while it lasts; "" means that there is none."""
         if problem and problem != self._failures.get(about):
             self._report("failed", {"error": problem})
         self._failures[about] = problem

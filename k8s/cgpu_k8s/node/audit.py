@@ -1,8 +1,7 @@
-"""Compares the shares of pods' containers with what their pods ask for.
+"""Compares the shares of pods' containers with what their pods ask for; pure.
 
-The runtime makes the same check when a container starts, with the facts of that moment. This module
-finds later what the runtime could not know without an agent, containers from before a change of the
-configuration, and annotations that have changed since.
+cgpu's runtime makes the same check when a container starts. The audit also finds containers that
+started while no agent ran or before the configuration changed, and annotations that changed since.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class Living(NamedTuple):
     """A container or session with a share.
 
     Attributes:
-        id: its own.
-        pod: its pod and container name; None: it is of no pod.
+        id: its id.
+        pod: its pod's UID and its name in the pod; None if it belongs to no pod.
         caps: MiB that it may hold now, by the GPU's UUID.
-        promised: MiB that nobody else may be promised, likewise.
-        weight: its part of the GPUs' time, which nobody else may be promised either.
+        promised: MiB that are reserved for it, by the GPU's UUID.
+        weight: the weight that is reserved for it on each GPU.
     """
 
     id: str
@@ -44,9 +43,9 @@ class ContainerMismatch(NamedTuple):
     """A container that does not have what its pod asks for.
 
     Attributes:
-        container: the id of the container with a share; "": it has none.
-        sentence: for the event about the node.
-        caps: the caps that it should have, as UUIDs of GPUs and MiB; empty: nothing can be done.
+        container: the container's id, or "" if it has no share.
+        sentence: the message of the event about the node.
+        caps: the caps to set, as pairs of a GPU's UUID and MiB; empty if no cap repairs it.
     """
 
     container: str
@@ -62,12 +61,12 @@ def audit_containers(
     *,
     limited: bool,
 ) -> list[ContainerMismatch]:
-    """Return the findings about the containers of this node's pods.
+    """Return the containers of this node's pods that do not have what their pods ask for.
 
     Args:
-        living: all that have shares.
-        pods: of this node, by UID.
-        gpus: of this node, by UUID.
+        living: all containers and sessions with shares.
+        pods: the node's pods, by UID.
+        gpus: the node's GPUs, by UUID.
         passing: namespaces whose pods are treated like any other container.
         limited: whether the mode in force limits memory.
     """

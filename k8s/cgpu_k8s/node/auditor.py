@@ -25,7 +25,7 @@ class ShareAuditor:
 
     Args:
         shares: the shares on the node.
-        setting: path of ``kubernetes.json``.
+        setting: the path of ``kubernetes.json``.
 
     Attributes:
         held: memory and weights that others than pods hold, by the GPU's UUID.
@@ -36,12 +36,12 @@ class ShareAuditor:
         self._shares, self._setting = shares, setting
         self.held: dict[str, NonPodUsage] = {}
         self.findings: tuple[ContainerMismatch, ...] = ()
-        # ids of the containers with shares at the audit before
+        # The ids of the containers with shares at the last audit.
         self._before: frozenset[str] = frozenset()
         self._suspected: frozenset[ContainerMismatch] = frozenset()
 
     async def audit(self, node: Json, pods: Mapping[str, NodePod]) -> None:
-        """Compare, and lower the caps of containers that have more than their pods ask for.
+        """Audit the shares, and lower the caps of containers that have more than they ask for.
 
         Raises:
             CgpuError, OSError: the shares cannot be read, or a cap cannot be set.
@@ -57,7 +57,7 @@ class ShareAuditor:
             return
         limited = setting.mode not in UNLIMITED
         found = audit_containers(living, pods, gpus, setting.pass_through, limited=limited)
-        # The kubelet's report is a moment old, so a mismatch is reported only if it is found twice.
+        # The pods' statuses lag behind, so a mismatch without caps counts only if found twice.
         self.findings = tuple(each for each in found if each.caps or each in self._suspected)
         self._suspected = frozenset(found)
         for each in self.findings:

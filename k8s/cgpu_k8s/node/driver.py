@@ -1,4 +1,4 @@
-"""The driver's GPUs, asked through a child process: the driver may hang or crash."""
+"""Asks the driver for its GPUs through a child process, since the driver may hang or crash."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from cgpu_node.facts.node import check_release
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE = 4.0  # seconds: with those between two checks, GPUs that are lost are seen within 10
-_FIRST_PATIENCE = 120.0  # a driver without its persistence daemon takes seconds for each GPU
+_PATIENCE = 4.0  # seconds; observations are 5 s apart, so a lost GPU is noticed within 10 s
+_FIRST_PATIENCE = 120.0  # a driver without persistence daemon takes seconds to start each GPU
 
 
 class Driver:
-    """Asks the driver for its GPUs, and which answer; the driver is in use until ``close``.
+    """Asks the driver which GPUs it has and which of them answer.
+
+    A child process keeps the driver in use until ``close``.
 
     Args:
-        folder: finds the directory of the driver's libraries; it may raise CgpuError.
+        folder: returns the directory of the driver's libraries, or raises a CgpuError.
     """
 
     def __init__(self, folder: Callable[[], str]) -> None:
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
-        self._asked = ""  # the directory of the driver that the child asks
+        self._asked = ""  # the directory of the child's driver
         self._killed: list[subprocess.Popen[bytes]] = []
         self._opening: asyncio.Future[tuple[DriverGpu, ...]] | None = None
 
     async def list_gpus(self) -> tuple[DriverGpu, ...] | None:
-        """Return the GPUs; None while the driver starts, which may take longer than a check.
+        """Return the GPUs, also those that do not answer; None while the driver starts.
 
         Raises:
-            CgpuError: the driver does not answer, or is too old for the node.
+            CgpuError: the driver does not answer, or is too old for cgpu.
         """
         if self._opening is None and self._child:
             return await self._await_answer(_PATIENCE)
@@ -59,22 +61,22 @@ class Driver:
             why = printable(str(error), 400) or f"no answer within {patience:g} s"
             raise CgpuError(f"the driver does not say which GPUs there are: {why}") from None
         except CgpuError:
-            self._end_session()  # so that another driver can be installed
+            self._end_session()  # another driver can be installed only while this one is not in use
             raise
 
     def close(self) -> None:
-        """Release the driver: the next question begins anew, and so sees GPUs that are back."""
+        """Release the driver. The next call starts a new session, which sees GPUs that are back."""
         opening, self._opening = self._opening, None
         if opening and not opening.cancel():
-            opening.exception()  # nobody asks for it any more
+            opening.exception()  # mark it as retrieved, or asyncio logs it
         self._end_session()
 
     def _end_session(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.kill()  # which ends a thread that reads from it, too
+            child.kill()  # this also ends a thread that reads from it
             self._killed.append(child)
-        # Not waited for: a process that is stuck in the kernel does not die.
+        # Do not wait: a process that is stuck in the kernel does not die.
         self._killed = [each for each in self._killed if each.poll() is None]
 
     def _query_probe(self) -> tuple[DriverGpu, ...]:
@@ -110,7 +112,11 @@ class Driver:
         )
 
     def _await_killed(self) -> None:
-        """Wait for children that were killed: else more and more would hang in the kernel."""
+        """Wait for killed children, so that stuck ones do not accumulate.
+
+        Raises:
+            OSError: one does not die.
+        """
         try:
             for each in self._killed:
                 each.wait(_PATIENCE)
@@ -119,7 +125,7 @@ class Driver:
 
 
 def _read_links(gpu: int, links: list[list[int]]) -> dict[int, GpuLink]:
-    """Return the links of a GPU to those behind it, from all pairs as the probe lists them."""
+    """Return the links from a GPU to those of higher index, from the probe's pairs of GPUs."""
     return {
         other: GpuLink(LEVELS.get(level, UNKNOWN), nvlinks)
         for one, other, level, nvlinks in links

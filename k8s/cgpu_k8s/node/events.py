@@ -1,4 +1,4 @@
-"""Events about a node, each sent once for as long as it is true."""
+"""Sends events about a node, each once while its cause lasts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.apiserver.client import Client
 
 NORMAL, WARNING = "Normal", "Warning"
-NAMESPACE = "default"  # where events about nodes are
+NAMESPACE = "default"  # events about objects without a namespace belong there
 COMPONENT = "cgpu-agent"
 
 
@@ -23,9 +23,9 @@ class Events:
     """Sends the events about the node ``name``.
 
     Args:
-        client: of the API server.
-        name: of the node.
-        fail: takes an error and what it is about, and reports it once; "" means no error.
+        client: a client of the API server.
+        name: the node's name.
+        fail: reports a problem with a subject once while it lasts; "" means that there is none.
     """
 
     def __init__(self, client: Client, name: str, fail: Callable[[str, str], None]) -> None:
@@ -35,10 +35,10 @@ class Events:
     async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> bool:
         """Send an event, unless the last one for this reason and subject had the same message.
 
-        If the API server refuses the event, no error is raised; the next call with it tries again.
+        If the API server refuses the event, the next call with the same event sends it again.
 
         Returns:
-            Whether the API server has it.
+            Whether the API server has the event.
         """
         if self._sent.get((reason, about)) == message:
             return True

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class GpuState(NamedTuple):
-    """The GPUs of the node, as they were observed last.
+    """The last observation of the node's GPUs.
 
     Attributes:
-        seen: those that answer; None: they were not checked yet, or the driver has not begun.
-        lost: those that do not answer.
-        names: of all GPUs that answered since we started, by UUID.
-        silence: why no GPU answers; "": some do.
-        barred: why pods may not pass through cgpu's runtime; "": they do.
+        seen: the GPUs that answer; None if they were not asked yet, or the driver still starts.
+        lost: the GPUs that do not answer.
+        names: the product names of all GPUs that ever answered this agent, by UUID.
+        silence: the driver's error, or "" if it answered.
+        barred: why pods may not pass through cgpu's runtime, or "".
     """
 
     seen: tuple[DriverGpu, ...] | None = None
@@ -37,8 +37,8 @@ class GpuObserver:
     """Observes the GPUs.
 
     Args:
-        driver: of the node's GPUs.
-        runtime: the container engine of the node.
+        driver: the driver of the node's GPUs.
+        runtime: the node's container engine.
 
     Attributes:
         state: the last observation.
@@ -49,14 +49,14 @@ class GpuObserver:
         self.state = GpuState()
 
     async def observe(self, node: Json) -> None:
-        """Check the GPUs, and the runtime, of a node whose GPUs cgpu may share."""
+        """Observe the GPUs and the runtime of a node that shares its GPUs."""
         self.state = self.state._replace(barred=await self._runtime.find_problem(node))
         try:
             found, silence = await self._driver.list_gpus(), ""
         except CgpuError as error:
             found, silence = (), str(error)
         if found is None:
-            return  # the last observation holds until the driver has begun
+            return  # the last observation holds until the driver has started
         seen = tuple(gpu for gpu in found if not gpu.lost)
         lost = tuple(gpu for gpu in found if gpu.lost)
         names = {**self.state.names, **{gpu.uuid: gpu.name for gpu in seen}}
@@ -65,6 +65,6 @@ class GpuObserver:
             self._driver.close()  # only a new session of the driver sees a GPU that is back
 
     def release(self) -> None:
-        """Release the driver: others may want to reset GPUs, or divide them."""
+        """Release the driver, so that others can reset or partition GPUs."""
         self._driver.close()
         self.state = self.state._replace(seen=None)

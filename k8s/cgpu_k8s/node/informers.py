@@ -1,4 +1,4 @@
-"""This node and its pods, as the API server has them."""
+"""Follows this node and its pods at the API server."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class NodeInformer:
     """Follows a node and its pods.
 
     Args:
-        client: of the API server.
-        name: of the node.
-        state: path of the state directory, into which the pods' specifications are written.
+        client: a client of the API server.
+        name: the node's name.
+        state: the path of the state directory, into which the pods' specifications are written.
         report: writes a line of the log.
-        fail: reports a problem with something once; "": there is none.
+        fail: reports a problem with a subject once while it lasts; "" means that there is none.
 
     Attributes:
-        node: its object; None: not known, or it does not exist.
-        pods: those on the node, by UID; None: not known.
+        node: the node's object; None if it is not known or does not exist.
+        pods: the node's pods, by UID; None if they are not known.
         news: set when anything has changed.
     """
 
@@ -68,7 +68,7 @@ class NodeInformer:
                 self.news.set()
 
     async def follow_pods(self) -> None:
-        """Keep ``pods`` up to date, and their specifications for the start of containers."""
+        """Keep ``pods``, and their specifications on the node, up to date until cancelled."""
         watch = self._make_watch(
             PODS.path(), f"spec.nodeName={self._name}", self._try_read_pod, self._specs.mark_stale
         )
@@ -110,7 +110,12 @@ class NodeInformer:
         await self._specs.mark_current()
 
     async def patch_node(self, node: Json, patch: Json, part: str = "") -> Json:
-        """Change the node's object, unless it has changed since the state ``node``."""
+        """Patch the node's object, and return it as stored.
+
+        Raises:
+            ConflictError: it has changed since the state ``node``.
+            ApiError: the API server refuses the patch, or does not answer.
+        """
         about = {**get_member(patch, "metadata", dict), "resourceVersion": version_of(node)}
         path = NODES.path(self._name, part=part)
         written = await self._client.patch(path, {**patch, "metadata": about}, MERGE)
@@ -118,7 +123,7 @@ class NodeInformer:
         return written
 
     def update_node(self, node: Json) -> None:
-        """Take over a node that was just written, because the watch may still show older states."""
+        """Store ``node`` unless a newer state is known: the watch may lag behind a write."""
         new, last = version_of(node), version_of(self.node or {})
         if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
             self.node = node

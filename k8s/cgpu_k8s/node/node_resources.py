@@ -1,4 +1,4 @@
-"""The labels, annotation and resources that a node offers, computed from its GPUs: pure."""
+"""Computes a node's labels, annotation and resources from its GPUs; pure."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.links import GpuLink
 
-SLOTS = 20  # containers on a GPU in a mode that sets no limit of its own
+SLOTS = 20  # containers on a GPU, if the mode sets no limit
 _LONGEST_LABEL = 63
 _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class DriverGpu(NamedTuple):
-    """A GPU of the driver's.
+    """A GPU as the driver reports it.
 
     Attributes:
-        uuid: empty if it does not answer, and the driver does not name it any more.
-        index: the driver's number of it.
-        name: the product's; empty if it does not answer.
+        uuid: its UUID; "" if it does not answer and the driver does not know the UUID.
+        index: its index in the driver.
+        name: its product name; "" if it does not answer.
         mib: its memory in MiB; 0 if it does not answer.
-        lost: why it does not answer, and what to do; empty: it answers.
-        links: to the GPUs behind it, by the driver's numbers of them.
+        lost: why it does not answer, and what to do; "" if it answers.
+        links: its links to the GPUs of higher index, by index.
     """
 
     uuid: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing uses
     name: str
     mib: int
     lost: str = ""
@@ -63,12 +63,12 @@ class DriverGpu(NamedTuple):
 
 
 class NodeResources(NamedTuple):
-    """The entries of a node's object about its GPUs; empty if it offers nothing.
+    """The entries of a node's object about its GPUs; all empty if the node offers nothing.
 
     Attributes:
-        annotations: ``cgpu/gpus``.
-        labels: those that published tools read.
-        resources: the amount of each.
+        annotations: ``cgpu/gpus`` with its value.
+        labels: the labels that published tools read.
+        resources: the amount of each resource.
     """
 
     annotations: Mapping[str, str]
@@ -80,7 +80,7 @@ NOTHING = NodeResources({}, {}, {})
 
 
 def read_known_gpus(node: Json) -> tuple[Fact, ...]:
-    """Return the GPUs that the node's annotation names; none if it is missing or not readable."""
+    """Return the GPUs in the node's annotation; none if it is missing or not readable."""
     notes = get_strings(get_member(node, "metadata", dict), "annotations")
     try:
         return read_facts(notes.get(FACTS, "")).gpus
@@ -95,16 +95,17 @@ def compute_facts(
     kept: Collection[str],
     held: Mapping[str, NonPodUsage],
 ) -> tuple[Fact, ...]:
-    """Return the node's GPUs, also lost ones, so that the cache keeps the pods on them.
+    """Return the node's GPUs for its annotation.
 
-    A lost GPU gets no new pods.
+    They include lost GPUs, so that the scheduler's cache keeps the pods on them. A lost GPU gets no
+    new pods.
 
     Args:
-        mode: in force on the node.
-        seen: the GPUs that answer; indices may have changed. One below 1 GiB offers nothing.
-        before: the GPUs that were known.
-        kept: UUIDs of GPUs that stay if they do not answer.
-        held: the memory and weights that others than pods were promised, by UUID.
+        mode: the mode in force on the node.
+        seen: the GPUs that answer. GPUs below 1 GiB are left out.
+        before: the GPUs in the annotation until now; their indices may be out of date.
+        kept: UUIDs of the GPUs that stay in the annotation if they do not answer.
+        held: the memory and weights that others than pods hold, by UUID.
     """
     slots = RULES[mode].get("max_inst", SLOTS)
     found = [Fact(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB]
@@ -113,7 +114,7 @@ def compute_facts(
     for gpu in before:
         if gpu.uuid in answering or gpu.uuid not in kept:
             continue
-        number = gpu.index  # another GPU may have it since
+        number = gpu.index  # another GPU may have this index now
         while number in taken:
             number += 1
         taken.add(number)
@@ -125,7 +126,7 @@ def compute_facts(
 
 
 def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
-    """The GPU less what others hold; ``limited``: its slots are limited, so theirs count too."""
+    """Return the GPU with what others hold of it; slots count only if the mode limits them."""
     return gpu._replace(
         held=min(gpu.units, gpu.units_of(held.mib)),
         held_slots=min(gpu.slots, held.weights) * limited,
@@ -135,19 +136,19 @@ def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
 def compute_node_resources(
     mode: str, gpus: Collection[Fact], names: Mapping[str, str], seen: Iterable[DriverGpu] = ()
 ) -> NodeResources:
-    """Return the entries in the object of a node with these GPUs.
+    """Return the entries for a node with these GPUs.
 
-    Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
-    running pods against them, and would fail those that no longer fit. Schedulers read the
-    annotation, which has both.
+    The resources include lost GPUs and what others hold, because a kubelet that restarts fails
+    running pods that no longer fit into them. cgpu's scheduler reads the annotation instead, which
+    shows what is lost or held.
 
     Args:
-        mode: in force on the node.
-        gpus: of the node, at least one.
-        names: of GPUs, by UUID.
+        mode: the mode in force on the node.
+        gpus: the node's GPUs, at least one.
+        names: product names of GPUs, by UUID.
         seen: the GPUs that answer, with the links between them.
     """
-    first = min(gpus, key=lambda gpu: (gpu.mib, gpu.index))  # no pod gets less than it hopes for
+    first = min(gpus, key=lambda gpu: (gpu.mib, gpu.index))  # no GPU has less than the label says
     labels = {GPU_MEMORY: f"{first.mib}MiB", GPU_COUNT: str(len(gpus))}
     name = _NO_LABEL.sub("-", names.get(first.uuid, ""))[:_LONGEST_LABEL].strip("._-")
     if name:
@@ -169,9 +170,10 @@ def compute_node_resources(
 
 
 def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:
-    """Return the merge patch that makes labels and annotations as ``wanted``; empty if they are.
+    """Return the merge patch that sets labels and annotations to ``wanted``; {} if none is needed.
 
-    Labels without the annotation, which is written with them, are somebody else's.
+    The agent writes labels and annotation together. Labels without the annotation are not the
+    agent's, and stay if ``wanted`` is empty.
     """
     meta = get_member(node, "metadata", dict)
     notes = get_strings(meta, "annotations")
@@ -185,7 +187,10 @@ def metadata_patch(node: Json, wanted: NodeResources) -> dict[str, Any]:
 
 
 def withheld_patch(node: Json, reason: str) -> dict[str, Any]:
-    """The merge patch by which a node keeps its GPUs and gets no more pods; empty if it does."""
+    """Return the merge patch that keeps new pods off the node; {} if none is needed or possible.
+
+    The GPUs stay in the annotation, with ``reason``.
+    """
     text = get_strings(get_member(node, "metadata", dict), "annotations").get(FACTS, "")
     try:
         new = write_facts(*read_facts(text)._replace(withheld=reason))
@@ -195,13 +200,13 @@ def withheld_patch(node: Json, reason: str) -> dict[str, Any]:
 
 
 def status_patch(node: Json, wanted: NodeResources, *, ours: bool = False) -> dict[str, Any]:
-    """Return the merge patch of the resources in the node's status: capacity and allocatable.
+    """Return the merge patch for the status's capacity and allocatable; {} if none is needed.
 
     Args:
-        node: its object.
+        node: the node's object.
         wanted: the resources that it should offer.
-        ours: whether its resources are an agent's even without the annotation, which is written
-            after them.
+        ours: whether the resources in the status are the agent's, even if the annotation is missing
+            because it is written after them.
     """
     status = get_member(node, "status", dict)
     ours = ours or FACTS in get_strings(get_member(node, "metadata", dict), "annotations")

@@ -1,4 +1,4 @@
-"""Shares of this node's GPUs that are not of pods: those of docker and ``cgpu-run``."""
+"""Sums what docker's containers and ``cgpu-run`` hold of this node's GPUs; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NonPodUsage(NamedTuple):
-    """Memory in MiB of a GPU, and the weights of the containers that share it."""
+    """Memory of a GPU in MiB, and the sum of weights on it."""
 
     mib: int = 0
     weights: int = 0
@@ -20,15 +20,15 @@ class NonPodUsage(NamedTuple):
 def sum_non_pod_usage(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
 ) -> dict[str, NonPodUsage]:
-    """Return the shares that are not in the scheduler's cache, by the GPU's UUID.
+    """Return the sum of the shares that are not in the scheduler's cache, by the GPU's UUID.
 
-    A container of a pod that is gone from the cluster still counts. A container of a pod that is
-    not known yet does not: it was created a moment ago.
+    A container whose pod is gone from the cluster still counts. A new container of an unknown pod
+    does not: the watch may not have shown the pod yet.
 
     Args:
-        living: all containers and sessions that have shares.
-        pods: the UIDs of the pods that are in the cache.
-        before: the ids of those that lived at the check before.
+        living: all containers and sessions with shares.
+        pods: the UIDs of the pods in the cache.
+        before: the ids of the containers with shares at the last audit.
     """
     found: dict[str, NonPodUsage] = {}
     for each in living:

@@ -1,7 +1,7 @@
-"""Plans what an agent has to do for its node to be as it should: pure.
+"""Plans the steps by which an agent brings its node into the desired state; pure.
 
-A plan is a list of steps in their order. If a step needs another one first, such as the mode in
-force before anything is offered, only the order ensures that. Design: docs/design/kubernetes.md.
+The order of the steps matters. For example, the mode must be in force before anything is offered.
+Design: docs/design/kubernetes.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HELD, NOT_OFFERED, LOST, BACK, WRONG = (
 
 
 class SendEvent(NamedTuple):
-    """An event about the node."""
+    """Send an event about the node."""
 
     reason: str
     message: str
@@ -45,39 +45,39 @@ class SendEvent(NamedTuple):
 
 
 class EndEvents(NamedTuple):
-    """End the events for a reason, except those about these subjects."""
+    """Forget the events sent for a reason, except those about these subjects."""
 
     reason: str
     kept: frozenset[str] = frozenset()
 
 
 class PublishDevices(NamedTuple):
-    """The devices of the plugin of ``aliyun.com/gpu-count``: whether each is healthy, by UUID."""
+    """Publish the devices of ``aliyun.com/gpu-count``: whether each GPU is healthy, by UUID."""
 
     healthy: Mapping[str, bool]
 
 
 class PublishUnits(NamedTuple):
-    """The resources that are plugins with a device for each unit."""
+    """Publish the resources that are plugins with a device for each unit: how many of each."""
 
     resources: Mapping[str, int]
 
 
 class PutSetting(NamedTuple):
-    """The setting by which containers start; None: there is none."""
+    """Write the setting that is in force for new containers; None removes it."""
 
     setting: Kubernetes | None
 
 
 class PatchNode(NamedTuple):
-    """A merge patch of the node's object, or of a part of it such as ``status``."""
+    """Apply a merge patch to the node's object, or to a subresource of it such as ``status``."""
 
     patch: dict[str, Any]
     part: str = ""
 
 
 class WriteLog(NamedTuple):
-    """A line of the log."""
+    """Write a line of the log."""
 
     event: str
     fields: dict[str, object]
@@ -87,7 +87,7 @@ Step = SendEvent | EndEvents | PublishDevices | PublishUnits | PutSetting | Patc
 
 
 class HealthEvent(NamedTuple):
-    """The event about a GPU that does not answer any more, or answers again."""
+    """The event that a GPU stopped answering, or answers again."""
 
     uuid: str
     healthy: bool
@@ -95,24 +95,24 @@ class HealthEvent(NamedTuple):
 
 
 class NodePlan(NamedTuple):
-    """The steps to take, and then the events about GPUs; None: not now."""
+    """The steps to take, and the events about GPUs to send after them; None if none are due yet."""
 
     steps: tuple[Step, ...]
     health: tuple[HealthEvent, ...] | None = None
 
 
 class NodeState(NamedTuple):
-    """The node, as a plan begins with it.
+    """The state of the node from which a plan starts.
 
     Attributes:
-        node: its object.
-        sharing: the names of the pods that have shares, sorted.
-        named: UUIDs of the GPUs of all pods.
-        gpus: of the node.
+        node: the node's object.
+        sharing: the names of the pods that share GPUs, sorted.
+        named: UUIDs of the GPUs in the pods' annotations.
+        gpus: the last observation of the GPUs.
         held: the memory and weights that others than pods hold, by the GPU's UUID.
-        has_setting: whether ``kubernetes.json`` exists, so that what is published is ours.
-        has_units: whether resources are published by plugins, and not in the node's status.
-        is_registered: whether a kubelet has registered the device plugin.
+        has_setting: whether ``kubernetes.json`` exists. If so, the agent wrote the resources.
+        has_units: whether plugins publish memory and time, instead of the node's status.
+        is_registered: whether a kubelet knows the plugin of ``aliyun.com/gpu-count``.
     """
 
     node: Json
@@ -126,19 +126,22 @@ class NodeState(NamedTuple):
 
 
 def read_schedule_label(node: Json) -> str:
-    """Return the node's label for how its GPUs are shared; "" without one."""
+    """Return the value of the node's label ``ack.node.gpu.schedule``, or ""."""
     return get_strings(get_member(node, "metadata", dict), "labels").get(SCHEDULE, "")
 
 
 def plan_mismatch_events(findings: Iterable[ContainerMismatch]) -> NodePlan:
-    """Send an event about each container that does not have what its pod asks for."""
+    """Plan an event about each container that does not have what its pod asks for."""
     sentences = frozenset(each.sentence for each in findings)
     sent = (SendEvent(WRONG, each, about=each) for each in sorted(sentences))
     return NodePlan((EndEvents(WRONG, sentences), *sent))
 
 
 def plan_withdrawal(state: NodeState, reason: str) -> NodePlan:
-    """Offer nothing. The GPUs of running pods stay published, but schedulers send no more pods."""
+    """Plan to offer nothing, for ``reason``.
+
+    While pods share the GPUs, these stay published, but the scheduler places no more pods on them.
+    """
     node, label = state.node, read_schedule_label(state.node)
     steps: list[Step] = []
     if state.sharing:
@@ -149,7 +152,7 @@ def plan_withdrawal(state: NodeState, reason: str) -> NodePlan:
         )
     else:
         steps += [PublishDevices({}), *_plan_resources(state, NOTHING, ours=state.has_setting)]
-        if why_not_shared(node):  # containers are like any others from now on
+        if why_not_shared(node):  # new containers are like any others
             steps.append(PutSetting(None))
     is_expected = not state.sharing and label in LEFT_ALONE and label not in UNSERVED
     return NodePlan(
@@ -160,13 +163,13 @@ def plan_withdrawal(state: NodeState, reason: str) -> NodePlan:
 def plan_offer(
     state: NodeState, before: Kubernetes | None, wanted: Kubernetes, unsent: Mapping[str, bool]
 ) -> NodePlan:
-    """Offer the GPUs, with the mode in force before anything is offered.
+    """Plan to offer the GPUs. The mode is in force before anything is offered.
 
     Args:
-        state: of a node that has no reason to withhold anything.
-        before: the setting that is there.
-        wanted: the setting for the label of the node.
-        unsent: the health of GPUs before events that were refused, by UUID.
+        state: the state of a node that has no reason to withhold its GPUs.
+        before: the setting in force; None if there is none.
+        wanted: the setting that follows from the node's label.
+        unsent: whether GPUs were healthy before events that the API server refused, by UUID.
     """
     mode, gpus = wanted.mode, state.gpus
     steps: list[Step] = []
@@ -197,7 +200,7 @@ def plan_offer(
 
 
 def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> Iterator[Step]:
-    """Write what differs: resources first, because schedulers go by the annotation."""
+    """Plan to write what differs: resources first, since pods are placed by the annotation."""
     status: dict[str, Any] = {}
     if state.has_units:
         yield PublishUnits(wanted.resources)
@@ -213,7 +216,7 @@ def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> I
 
 
 def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
-    """Return sentences about GPUs that are lost and were never offered, so cannot be withdrawn."""
+    """Return sentences about lost GPUs that are not among ``facts``, as they were never offered."""
     known = {name for gpu in facts for name in (gpu.uuid, gpu.index) if not gpu.healthy}
     return {
         format_lost_gpu(Gpu(gpu.index, gpu.uuid, 0, gpu.lost))
@@ -225,7 +228,14 @@ def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
 def plan_health_events(
     before: Iterable[Fact], facts: Iterable[Fact], gpus: GpuState, unsent: Mapping[str, bool]
 ) -> tuple[HealthEvent, ...]:
-    """Return the events about GPUs whose health differs from what the node showed before."""
+    """Return the events about GPUs whose health has changed.
+
+    Args:
+        before: the GPUs as the node's annotation has them.
+        facts: the GPUs as they are now.
+        gpus: the last observation, with the reasons.
+        unsent: whether GPUs were healthy before events that the API server refused, by UUID.
+    """
     was = {**{gpu.uuid: gpu.healthy for gpu in before}, **unsent}
     causes = {gpu.uuid or gpu.index: gpu.lost for gpu in gpus.lost}
     found = []
@@ -249,7 +259,7 @@ def _describe_held_mode(label: str, mode: str, sharing: tuple[str, ...]) -> str:
 
 
 def _describe_pods(names: tuple[str, ...]) -> str:
-    """Return subject and verb, such as ``pod a/b has`` or ``2 pods (a/b and others) have``."""
+    """Return the start of a clause: ``pod a/b has`` or ``2 pods (a/b and others) have``."""
     if len(names) == 1:
         return f"pod {names[0]} has"
     return f"{len(names)} pods ({names[0]} and others) have"

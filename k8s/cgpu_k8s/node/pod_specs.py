@@ -1,4 +1,4 @@
-"""Writes the pods' requests on the node; they limit allocations at a container's start."""
+"""Writes the pods' specifications on the node; the runtime holds decisions to them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.node.pods import NodePod
 
-_WELL = 15.0  # seconds without a failure: longer than a watch pauses after one
-_AGAIN = 0.01
+_WELL = 15.0  # seconds without a failure; longer than the longest pause of a watch
+_AGAIN = 0.01  # seconds until the lock is tried again
 
 
 class Specs:
-    """The specifications in the state directory ``state``, and whether they are complete.
+    """The specifications in the state directory ``state``, and the lock that marks them complete.
 
-    Errors of the file system are the caller's.
+    Methods raise the OSErrors of the file system.
     """
 
     def __init__(self, state: str) -> None:
@@ -31,7 +31,7 @@ class Specs:
         self._listed, self._failed = False, float("-inf")
 
     async def replace_all(self, pods: Collection[NodePod]) -> None:
-        """Keep the specifications of these pods only, which are all pods of the node."""
+        """Write the specifications of all pods of the node, and remove all others."""
         for uid in set(podspecs.list_uids(self._state)) - {pod.uid for pod in pods}:
             self.remove(uid)
         for pod in pods:
@@ -40,7 +40,7 @@ class Specs:
         await self.mark_current()
 
     def update(self, pod: NodePod) -> None:
-        """Write the specification of a pod that is new or has changed."""
+        """Write the specification of a new or changed pod; remove that of a pod without a share."""
         if not pod.shares:
             self.remove(pod.uid)
             return
@@ -50,7 +50,7 @@ class Specs:
             self._left[pod.uid] = spec
 
     def remove(self, uid: str) -> None:
-        """Remove the specification of a pod that is gone, or has ended for good."""
+        """Remove the specification of a pod that is gone or has ended."""
         self._left.pop(uid, None)
         podspecs.remove_spec(self._state, uid)
 
@@ -60,8 +60,8 @@ class Specs:
         self._current.end()
 
     async def mark_current(self) -> None:
-        """Take the lock, which shows that all is written, if nothing has failed lately."""
+        """Take the lock if all is written and nothing has failed for 15 s."""
         while self._listed and time.monotonic() - self._failed > _WELL:
             if self._current.begin():
                 return
-            await asyncio.sleep(_AGAIN)  # somebody checks the lock just now
+            await asyncio.sleep(_AGAIN)  # another process is just checking the lock

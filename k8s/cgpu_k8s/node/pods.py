@@ -1,4 +1,4 @@
-"""The pods of this node, as the agent has to know them."""
+"""The pods of this node, reduced to what the agent needs; pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class NodePod(NamedTuple):
     Attributes:
         uid: its UID.
         name: ``NAMESPACE/NAME``.
-        shares: whether it asks for GPUs or a part of one, and has not ended for good.
-        gpus: UUIDs of the GPUs that its annotation names.
-        limits: the requests of its containers, by name.
-        running: the names of its containers that run.
+        shares: whether it asks for GPUs or a part of one, and has not ended.
+        gpus: the UUIDs of the GPUs in its decision; empty if it has none.
+        limits: the limits of its containers, by name.
+        running: the names of its running containers.
     """
 
     uid: str
@@ -44,10 +44,10 @@ class NodePod(NamedTuple):
 
 
 def read_node_pod(item: Json) -> NodePod:
-    """Read a pod's object.
+    """Return what the agent needs of a pod's object.
 
     Raises:
-        ObjectError: it is no pod.
+        ObjectError: ``item`` is not a pod.
     """
     pod, status = read_pod(item), get_member(item, "status", dict)
     running = (
@@ -72,6 +72,6 @@ def _read_gpus(text: str) -> frozenset[str]:
         return frozenset()
     try:
         found = allocation_annotation.parse_annotation(text)
-    except CgpuError:  # the runtime refuses its containers, and says why
+    except CgpuError:  # the runtime refuses the pod's containers, and says why
         return frozenset()
     return frozenset(uuid for grants in found.containers.values() for uuid in grants)

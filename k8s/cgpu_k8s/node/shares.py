@@ -1,4 +1,4 @@
-"""The shares of this node's GPUs: the containers that have them, and their caps."""
+"""Reads the shares of this node's GPUs, and sets caps."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MIB = 20
 
 
 class Shares:
-    """The shares that the state directory ``state`` has."""
+    """The shares in the state directory ``state``."""
 
     def __init__(self, state: str) -> None:
         self.state = state
         self._registry = Registry(state)
 
     def list_living(self) -> list[Living]:
-        """Return all containers and sessions that live.
+        """Return all living containers and sessions with shares.
 
         Raises:
             CgpuError, OSError: their records cannot be read.
@@ -43,7 +43,11 @@ class Shares:
         ]
 
     def set_caps(self, container: str, caps: Iterable[tuple[str, int]]) -> None:
-        """Set the caps of a container: UUIDs of GPUs with MiB.
+        """Set caps of a container.
+
+        Args:
+            container: its id.
+            caps: pairs of a GPU's UUID and MiB.
 
         Raises:
             CgpuError: the node's server does not set them.
@@ -54,9 +58,9 @@ class Shares:
 
 
 def _read_caps(record: Record) -> Iterable[tuple[str, int]]:
-    """Return the caps that are in force, which may be lower than those that were promised."""
+    """Return the caps in force, in bytes by UUID; they may be lower than what was promised."""
     try:
         limits = cgpu_native.read_limits(f"{record.directory}/limits").gpus
-    except (OSError, cgpu_native.NativeError):  # it has just ended
+    except (OSError, cgpu_native.NativeError):  # the container has just ended
         return ((gpu.uuid, gpu.cap_bytes) for gpu in record.gpus)
     return ((gpu.uuid, gpu.cap_bytes) for gpu in limits)

@@ -1,4 +1,4 @@
-{{- /* The newest version of the scheduler's configuration that the cluster's kube-scheduler reads. */}}
+{{- /* The scheduler's configuration, in the newest API version that its kube-scheduler reads. */}}
 {{- define "cgpu.configuration" -}}
 {{- $minor := (semver .Capabilities.KubeVersion.Version).Minor | int -}}
 {{- $version := "v1" -}}
@@ -13,8 +13,8 @@ apiVersion: kubescheduler.config.k8s.io/{{ $version }}
 kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
-  # With these, another replica binds within 20 s after a leader has died. The extender of a leader
-  # binds nothing from 10 s after its last renewal on.
+  # With these times, another replica binds within 20 s after the leader has died. leaseDuration
+  # must be above 10 s: an extender stops binding when the lease was not renewed for 10 s.
   leaseDuration: 13s
   renewDeadline: 10s
   retryPeriod: 1s
@@ -22,13 +22,13 @@ leaderElection:
   resourceNamespace: {{ .Release.Namespace }}
   resourceName: cgpu-scheduler
 {{- if lt $minor 23 }}
-# Before 1.23 they are served without TLS too. That cannot be turned off here, and --port=0 counts
-# only without a file.
+# Before 1.23, kube-scheduler also serves health and metrics without TLS. A configuration cannot
+# turn that off, and --port=0 has no effect beside one.
 healthzBindAddress: 127.0.0.1:10251
 metricsBindAddress: 127.0.0.1:10251
 {{- end }}
-# Why a pod fits nowhere is written before the next pod is looked at. At the usual 50 a second, pods
-# that fit would wait for those that do not.
+# kube-scheduler writes why a pod fits nowhere before it looks at the next pod. With the default qps
+# of 50, pods that fit would wait for pods that do not.
 clientConnection: {qps: 200, burst: 400}
 percentageOfNodesToScore: 100
 profiles:

@@ -17,7 +17,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* What every container has that does not need more: no user, no capability, nothing to write. */}}
+{{- /* The security context of containers that need no capabilities and write no files. */}}
 {{- define "cgpu.confined" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -40,7 +40,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Replicas on different nodes, while there are any. */}}
+{{- /* The affinity that spreads replicas over different nodes if possible. */}}
 {{- define "cgpu.apart" -}}
 podAntiAffinity:
   preferredDuringSchedulingIgnoredDuringExecution:

@@ -1,1 +1,1 @@
-"""Reads and writes cgpu's fields in Kubernetes' objects: pure."""
+"""Pure functions that read and write cgpu's fields of Kubernetes objects."""

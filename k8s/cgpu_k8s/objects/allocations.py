@@ -1,7 +1,7 @@
-"""An allocation as a pod's annotations, and back.
+"""Writes allocations to the annotations of pods, and reads them back.
 
-Nodes follow ``cgpu/allocation`` alone. The others are what two generations of published tools
-read; they number the pod's containers, without init containers, and the node's GPUs.
+Nodes follow only ``cgpu/allocation``. The other annotations are for two generations of published
+tools. They name containers and GPUs by index, and init containers have no index.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Allocation(NamedTuple):
     """The GPUs of a pod, and its part of each.
 
     Attributes:
-        pod: its UID.
-        owner: the UID of its controller; "": none.
+        pod: the UID of the pod.
+        owner: the UID of its controller; "" if it has none.
         node: the name of its node.
         gpus: the UUIDs of its GPUs.
-        part: the pod's part of each of them.
-        containers: each container's part of each of them.
+        part: the pod's part of each GPU.
+        containers: each container's part of each GPU, by the container's name.
     """
 
     pod: str
@@ -56,10 +56,10 @@ def write_annotations(
     """Return the annotations that a pod's binding adds.
 
     Args:
-        allocation: the GPUs and part that the pod gets.
-        pod: the pod, with the names of its containers.
+        allocation: what the pod gets.
+        pod: the pod, for its group and the indices of its containers.
         gpus: the GPUs of the node, by UUID.
-        now: nanoseconds since 1970.
+        now: the time in nanoseconds since 1970.
     """
     decided = {
         names.ALLOCATION: _write_allocation(allocation, gpus),
@@ -101,7 +101,7 @@ def _write_framework(
         for index, name in enumerate(pod.apps)
         if name in allocation.containers
     }
-    parts = parts or {0: allocation.part}  # init containers alone ask: tools show the pod's part
+    parts = parts or {0: allocation.part}  # only init containers ask: let tools show the pod's part
 
     def write_shares(resource: str) -> str:
         shares = {index: getattr(part, resource) for index, part in parts.items()}
@@ -121,7 +121,7 @@ def _write_framework(
 
 
 def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
-    """The annotations of the older tools, which know one GPU: several are joined by commas."""
+    """Return the annotations for the older tools, which expect one GPU. Commas join several."""
     given = [gpus[uuid] for uuid in allocation.gpus]
     return {
         names.MEM_IDX: ",".join(str(gpu.index) for gpu in given),
@@ -133,13 +133,13 @@ def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) ->
 
 
 def read_allocation(pod: Pod) -> Allocation | None:
-    """Return the allocation in a pod's annotation; None if it has none, or asks for nothing.
+    """Return the allocation in a pod's annotation, or None if it has none or asks for no GPU.
 
-    The annotation names the GPUs; the part of each is in the pod's specification, which nobody can
-    change. The pod's label is not read: it can change while the pod runs.
+    The GPUs come from the annotation. The part of each comes from the pod's specification, which is
+    immutable. The label with the number of GPUs is not read, as it can change while the pod runs.
 
     Raises:
-        CgpuError: the annotation is not for this pod as it is now; one sentence.
+        CgpuError: the annotation does not match the pod. The message is one sentence.
     """
     if not pod.allocation_annotation or not pod.containers:
         return None
@@ -152,7 +152,7 @@ def read_allocation(pod: Pod) -> Allocation | None:
         raise _make_error(f"containers: expected {', '.join(sorted(asking))}")
     gpus = tuple(next(iter(found.containers.values())))
     request = PodRequest(pod.uid, pod.owner, len(gpus), pod.containers)
-    asked = pod.containers[0].gpus  # else a label says how many, which can have changed
+    asked = pod.containers[0].gpus  # 0 for shares: their number is a label, which can have changed
     if asked and asked != len(gpus):
         raise _make_error(f"{len(gpus)} GPUs: expected {asked}, the pod's {names.WHOLE_GPU}")
     try:

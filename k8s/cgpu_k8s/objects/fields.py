@@ -1,6 +1,6 @@
-"""Reads the members of JSON objects as Kubernetes writes them: absent, null and empty are alike.
+"""Reads members of Kubernetes' JSON objects. An absent or null member counts as an empty one.
 
-The API server serves only well-formed objects; other senders may not.
+The API server serves only well-formed objects. Other senders may not, so types are checked.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or fal
 
 
 class ObjectError(CgpuError):
-    """An object is not what Kubernetes' API describes; one sentence names the member."""
+    """An object does not match the Kubernetes API. The message, one sentence, names the member."""
 
 
 def get_member(item: Json, name: str, kind: type[Kind]) -> Kind:
-    """Return the member ``name`` of an object; an empty ``kind`` if it is absent or null.
+    """Return the member ``name`` of an object, or an empty ``kind`` if it is absent or null.
 
     Raises:
-        ObjectError: it is of another kind.
+        ObjectError: the member has another type.
     """
     value = item.get(name)
     if value is None:
@@ -37,10 +37,10 @@ def get_member(item: Json, name: str, kind: type[Kind]) -> Kind:
 
 
 def get_objects(item: Json, name: str) -> list[dict[str, Any]]:
-    """Return the members of a list of objects.
+    """Return the member ``name``, a list of objects; empty if it is absent or null.
 
     Raises:
-        ObjectError: it is no such list.
+        ObjectError: the member is not a list of objects.
     """
     found = get_member(item, name, list)
     for each in found:
@@ -50,10 +50,10 @@ def get_objects(item: Json, name: str) -> list[dict[str, Any]]:
 
 
 def get_strings(item: Json, name: str) -> dict[str, str]:
-    """Return the members of an object of strings, such as labels.
+    """Return the member ``name``, an object of strings such as labels; empty if absent or null.
 
     Raises:
-        ObjectError: it is no such object.
+        ObjectError: the member is not an object of strings.
     """
     found = get_member(item, name, dict)
     for key, value in found.items():

@@ -1,9 +1,10 @@
-"""The annotation ``cgpu/gpus`` of a node: its GPUs, as its agent finds them.
+"""Reads and writes a node's annotation ``cgpu/gpus``, by which its agent describes its GPUs.
 
-``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,"cores":100,"slots":20,
-"healthy":true,"held":0,"held_slots":0}]}``, ``"withheld":"why"`` while no more pods are to come,
-and ``"links"`` as ``links.py`` writes them, where they are known. Further members are for later
-versions to add, and are ignored.
+The annotation is ``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,
+"cores":100,"slots":20,"healthy":true,"held":0,"held_slots":0}]}``. It also has
+``"withheld":"why"`` while the node takes no more pods, and ``"links"`` in the format of
+``links.py`` if the links are known. Unknown members are ignored, so that later versions can add
+some.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ if TYPE_CHECKING:
 
 VERSION = 1
 UNIT_MIB = 1024
-LONGEST = 64 << 10  # bytes of the annotation
+LONGEST = 64 << 10  # characters of the annotation
 SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"  # how a node isolates containers
-TOPOLOGY = "topology"  # it gives whole GPUs, by the links between them
+TOPOLOGY = "topology"  # the node gives whole GPUs, chosen by the links between them
 MODES = (SHARE, CGPU, CORE_MEM, TOPOLOGY)
 _UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,128}")
 _MOST = 1 << 40
 
 
 class FactsError(CgpuError):
-    """A node's annotation ``cgpu/gpus`` describes no GPUs; one sentence names the member."""
+    """The annotation ``cgpu/gpus`` is invalid. The message, one sentence, names the member."""
 
 
 class OfferedGpu(NamedTuple):
     """A GPU as a node offers it to pods.
 
     Attributes:
-        uuid: the driver's name of the GPU; an index can change at each start of a node.
-        index: for people, and for equal choices.
-        units: its memory.
-        cores: its time.
-        slots: containers that may share it.
+        uuid: the driver's name of the GPU, which never changes.
+        index: the driver's number of the GPU, which can change when the node restarts. It is shown
+            to people, and breaks ties.
+        units: its memory, in units of ``aliyun.com/gpu-mem``.
+        cores: its time, in hundredths.
+        slots: how many containers may share it.
         healthy: whether a pod may be placed on it.
-        held: units that others than pods hold.
-        held_slots: slots that others than pods have, each with its part of the time.
+        held: units of memory that containers of no pod hold, such as those of docker.
+        held_slots: slots that such containers hold, each with its part of the time.
     """
 
     uuid: str
@@ -58,23 +60,23 @@ class OfferedGpu(NamedTuple):
 
     @property
     def allocatable(self) -> Part:
-        """The part that pods may have: the GPU without what others hold."""
+        """The part that is left for pods: the GPU without ``held`` and ``held_slots``."""
         time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
         return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
 
 
 class Fact(NamedTuple):
-    """One GPU of a node.
+    """A GPU as a node's annotation describes it.
 
     Attributes:
-        uuid: the driver's name of the GPU.
-        index: the driver's number of it since the node's start.
+        uuid: the driver's name of the GPU, which never changes.
+        index: the driver's number of the GPU, which can change when the node restarts.
         mib: its memory as the driver reports it, in MiB.
-        cores: its time in hundredths.
-        slots: containers that may share it.
+        cores: its time, in hundredths.
+        slots: how many containers may share it.
         healthy: whether a pod may be placed on it.
-        held: units of its memory that others than pods hold.
-        held_slots: slots that others than pods have, each with its part of the GPU's time.
+        held: units of memory that containers of no pod hold, such as those of docker.
+        held_slots: slots that such containers hold, each with its part of the time.
     """
 
     uuid: str
@@ -88,11 +90,11 @@ class Fact(NamedTuple):
 
     @property
     def units(self) -> int:
-        """Return its memory in units of ``aliyun.com/gpu-mem``."""
+        """Return the GPU's memory in units of ``aliyun.com/gpu-mem``."""
         return self.mib // UNIT_MIB
 
     def mib_of(self, units: int) -> int:
-        """Return the cap of a container with some of its units, in MiB: the same part of memory.
+        """Return the cap, in MiB, of a container that has ``units`` of the GPU's units.
 
         >>> Fact("GPU-1", 0, 16160).mib_of(2)
         2154
@@ -100,11 +102,11 @@ class Fact(NamedTuple):
         return units * self.mib // self.units
 
     def units_of(self, mib: int) -> int:
-        """Return how many of its units some memory takes, rounded up."""
+        """Return how many of the GPU's units ``mib`` MiB take, rounded up."""
         return -(-mib * self.units // self.mib)
 
     def to_offered_gpu(self) -> OfferedGpu:
-        """Return the GPU for the allocator."""
+        """Return the GPU in the form that the allocator takes."""
         return OfferedGpu(self.uuid, self.index, self.units, *self[3:])
 
 
@@ -112,10 +114,10 @@ class Facts(NamedTuple):
     """The GPUs of a node, as its agent writes them.
 
     Attributes:
-        mode: the mode in force.
-        gpus: the node's.
-        withheld: why the GPUs get no more pods; one sentence; "": they do.
-        links: of all pairs of the GPUs, in their order; (): not known.
+        mode: the mode in force, one of MODES.
+        gpus: the GPUs of the node.
+        withheld: why the node takes no more pods, in one sentence; "" if it takes them.
+        links: the links of all pairs of GPUs, as ``links.py`` orders them; () if unknown.
     """
 
     mode: str
@@ -127,7 +129,7 @@ class Facts(NamedTuple):
 def write_facts(
     mode: str, gpus: Iterable[Fact], withheld: str = "", links: Iterable[GpuLink] = ()
 ) -> str:
-    """Return the annotation; equal facts give equal text. The links are in the order of indices."""
+    """Return the annotation; equal facts give equal text. ``links.py`` defines the links' order."""
     listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
     more = {"withheld": withheld, "links": write_links(links)}
     known = {name: text for name, text in more.items() if text}
@@ -135,10 +137,11 @@ def write_facts(
 
 
 def read_facts(text: str) -> Facts:
-    """Parse the annotation.
+    """Parse the annotation. Links that cannot be read count as unknown.
 
     Raises:
-        FactsError: it is too long, not JSON, of another version, or a member is missing or wrong.
+        FactsError: the text is too long, is not JSON or has another version, or a member is
+            missing or wrong.
     """
     if len(text) > LONGEST:
         raise FactsError(f"{len(text)} characters: expected at most {LONGEST}")

@@ -1,9 +1,8 @@
-"""The group that a pod is in by its labels, and the room that is reserved for it there.
+"""Reads the group that a pod's labels name, and the annotation that reserves room for the pod.
 
-The annotation ``cgpu/reservation`` of a pod that waits for its binding,
-``{"v":1,"node":"gpu-a","gpus":["GPU-..."],"at":1795471200,"written":1795471200}``, wakes its
-scheduler, and shows the next leader what the one before it had reserved. It is reserved since
-``at``; both times are in seconds since 1970.
+The annotation ``cgpu/reservation`` of a pod that is not bound yet is
+``{"v":1,"node":"gpu-a","gpus":["GPU-..."],"at":1795471200,"written":1795471200}``. Writing it wakes
+the pod's scheduler. A new leader restores reservations from it.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from cgpu_env.errors import CgpuError, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Labels of a pod, in pairs: the group's name, and how many pods it has.
+# Pairs of pod labels: the name of the group, and its number of pods.
 TOPOLOGY_NAME, TOPOLOGY_SIZE = "gpu-topology", "gpu-topology-replica"
 POD_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
 POD_GROUP_SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"
 LABELS = ((TOPOLOGY_NAME, TOPOLOGY_SIZE), (POD_GROUP_NAME, POD_GROUP_SIZE))
 VERSION = 1
 _LATEST = 1 << 40  # seconds since 1970
-SIZE = "[1-9][0-9]{0,3}"  # a pattern
+SIZE = "[1-9][0-9]{0,3}"  # a regular expression
 TWO_GROUPS = f"labels {TOPOLOGY_NAME} and {POD_GROUP_NAME}: expected one group"
 
 
 class GroupError(CgpuError):
-    """A pod's labels make no group; one sentence."""
+    """A pod's labels do not name a valid group. The message is one sentence."""
 
 
 class GroupName(NamedTuple):
-    """The group of a pod, and how many pods it needs by this pod's label."""
+    """The group of a pod, and the number of pods that it needs according to this pod's label."""
 
     namespace: str
     name: str
@@ -41,10 +40,10 @@ class GroupName(NamedTuple):
 
 
 def read_group(namespace: str, labels: Mapping[str, str]) -> GroupName | None:
-    """Return the group that a pod's labels make; None: it is in none.
+    """Return the group that a pod's labels name, or None if they name none.
 
     Raises:
-        GroupError: a label is missing, is no number, or differs from another one.
+        GroupError: a label of a pair is missing or invalid, or two pairs name different groups.
     """
     found = set()
     for name, size in LABELS:
@@ -66,10 +65,11 @@ class Reservation(NamedTuple):
     """The room that is reserved for a pod.
 
     Attributes:
-        node: its node.
-        gpus: the UUIDs of its GPUs.
-        at: since when it is reserved, in seconds since 1970.
-        written: when this was written; only a change of the pod wakes its scheduler.
+        node: the name of the node.
+        gpus: the UUIDs of the GPUs.
+        at: when the room was reserved, in seconds since 1970.
+        written: when the annotation was written, in seconds since 1970. It makes each write a
+            change of the pod, because only a change wakes the pod's scheduler.
     """
 
     node: str
@@ -79,12 +79,12 @@ class Reservation(NamedTuple):
 
 
 def write_reservation(reservation: Reservation) -> str:
-    """Return the annotation of a pod for which room is reserved."""
+    """Return the text of the annotation ``cgpu/reservation``."""
     return json.dumps({"v": VERSION, **reservation._asdict()}, separators=(",", ":"))
 
 
 def read_reservation(text: str) -> Reservation | None:
-    """Read the annotation; None if it is missing, or not one of this version."""
+    """Return the reservation without ``written``; None if the text is not one of this version."""
     try:
         found = json.loads(text)
         if found["v"] != VERSION:

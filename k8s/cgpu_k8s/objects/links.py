@@ -1,8 +1,8 @@
-"""The links between a node's GPUs, as its annotation has them: kinds, and no scores.
+"""Reads and writes the links between a node's GPUs, as its annotation lists them.
 
-``"s2yym-n18"`` are the six pairs of four GPUs, in the order of their indices: 0 with 1, 2 and 3, 1
-with 2 and 3, 2 with 3. A letter names where the paths of two GPUs over PCIe meet, a number behind
-it counts the NVLinks between them; an NVSwitch links each of its GPUs with all others alike.
+For example, ``"s2yym-n18"`` lists the six pairs of four GPUs in the order of their indices: 0-1,
+0-2, 0-3, 1-2, 1-3, 2-3. A letter names the point where the PCIe paths of two GPUs meet. The number
+after it counts the NVLinks between them. GPUs at an NVSwitch are linked with each other equally.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Where paths over PCIe meet, by NVML's names: on one board, at one switch, at several switches, at
-# one host bridge, in one NUMA node, anywhere in the system; or the driver does not know.
+# The point where two PCIe paths meet, by NVML's names: on one board, at one switch, at several
+# switches, at one host bridge, in one NUMA node, or anywhere in the system.
 INTERNAL, SINGLE, MULTIPLE, HOST_BRIDGE, NODE, SYSTEM = "i", "s", "m", "h", "n", "y"
-UNKNOWN = "-"
-LEVELS = {0: INTERNAL, 10: SINGLE, 20: MULTIPLE, 30: HOST_BRIDGE, 40: NODE, 50: SYSTEM}  # NVML's
+UNKNOWN = "-"  # the driver does not know
+# The values of NVML's nvmlGpuTopologyLevel_t.
+LEVELS = {0: INTERNAL, 10: SINGLE, 20: MULTIPLE, 30: HOST_BRIDGE, 40: NODE, 50: SYSTEM}
 _PAIR = re.compile(r"([ismhny-])([0-9]{0,3})")
 
 
 class GpuLink(NamedTuple):
-    """The link of two GPUs: a kind of path over PCIe, and how many NVLinks."""
+    """The link between two GPUs: the kind of their PCIe path, and their number of NVLinks."""
 
     kind: str = UNKNOWN
     nvlinks: int = 0
@@ -31,10 +32,14 @@ class GpuLink(NamedTuple):
 def arrange_links(
     gpus: Sequence[int], links: Mapping[tuple[int, int], GpuLink]
 ) -> tuple[GpuLink, ...]:
-    """Return the links of all pairs of GPUs in order, given the known ones by two indices.
+    """Return the links of all pairs of GPUs, in the order that the module describes.
+
+    Args:
+        gpus: the indices of the GPUs.
+        links: the known links, by two indices in ascending order.
 
     Returns:
-        () if nothing is known of any pair.
+        The links, or () if no link is known.
     """
     ordered = sorted(gpus)
     found = tuple(
@@ -46,7 +51,7 @@ def arrange_links(
 
 
 def write_links(links: Iterable[GpuLink]) -> str:
-    """Write the links of all pairs, in the order that the module describes.
+    """Return the text of the links of all pairs, in the order that the module describes.
 
     >>> write_links([GpuLink("s", 2), GpuLink("y"), GpuLink()])
     's2y-'
@@ -55,7 +60,7 @@ def write_links(links: Iterable[GpuLink]) -> str:
 
 
 def read_links(text: str, gpus: int) -> tuple[GpuLink, ...] | None:
-    """Return the links of all pairs of some GPUs; None if the text has not one of each pair.
+    """Return the links of all pairs of ``gpus`` GPUs; None unless the text has one for each pair.
 
     >>> read_links("s2", 2), read_links("s2", 3)
     ((GpuLink(kind='s', nvlinks=2),), None)

@@ -1,7 +1,7 @@
-"""Names on pods that are misspelt names of ours: nothing follows them, and nothing reports them.
+"""Finds names on pods that misspell cgpu's resources and labels, and so have no effect.
 
-Only names near to one of ours count. Names that others use are not near: ``aliyun.com/ppu``,
-``aliyun.com/gpu0-util`` and the like.
+The patterns do not match names that others use, such as ``aliyun.com/ppu`` and
+``aliyun.com/gpu0-util``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PREFIX = "aliyun.com/"
 OURS = (MEMORY, CORES, COUNT, WHOLE_GPU)
 _START = r"(?i)^aliyun[.]com/[cv]?(gpus?|gup|pgu|gp)[-_.]*"
 _CORE, _PERCENT = "(cores?|croe|coer|ocre|cor|cre)", "(p(er|re)c[entag]*|pct)"
-# Patterns of names near to ours, with the name that is meant: spelt out, in the syntax of RE2 too.
-# Our own names match as well.
+# Patterns of misspellings, and the name that is meant. CEL uses the same patterns, so they must be
+# valid in RE2 too. They also match the correct names.
 COUNTED = f"{_START}(counts?|cou?tn|cuont|conut|cont|cout|coun|cnts?|num(ber)?s?)$"
 NEAR = {
     f"{_START}(mem(s|ory|ry|roy)?|mme|men|emm?)([-_.]?[gm]i?b)?$": (
@@ -36,10 +36,10 @@ NEAR = {
 
 
 def find_misspelt(pod: Json) -> str:
-    """Return a sentence about a resource of a pod whose name is near to one of ours, or "".
+    """Return a sentence about a misspelt resource in the limits of a pod's containers, or "".
 
     Raises:
-        ObjectError: it is no pod.
+        ObjectError: the pod is malformed.
     """
     spec = get_member(pod, "spec", dict)
     for container in (*get_objects(spec, "initContainers"), *get_objects(spec, "containers")):
@@ -51,12 +51,12 @@ def find_misspelt(pod: Json) -> str:
 
 
 def find_miscounted(pod: Json) -> str:
-    """Return a sentence about a label or annotation near to that of the number of GPUs, or "".
+    """Return a sentence about a label or annotation that misspells ``aliyun.com/gpu-count``, or "".
 
-    All others are free, and so are those of a pod that asks for nothing of ours.
+    Pods that ask for no GPU are not checked.
 
     Raises:
-        ObjectError: it is no pod.
+        ObjectError: the pod is malformed.
     """
     if not read_pod(pod).asks_for_gpu:
         return ""
@@ -68,7 +68,7 @@ def find_miscounted(pod: Json) -> str:
 
 
 def _find_near(named: Json, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names that are near to one of ours, with the name that is meant."""
+    """Yield each misspelt name with the name that is meant."""
     for name in named:
         if name.startswith(PREFIX) and name not in OURS:
             for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The GPUs that a node offers, read from its object."""
+"""Reads the GPUs that a node offers from the node's object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.links import GpuLink
 
-# Values of the label that leave a node's GPUs to others.
+# Values of the label SCHEDULE that leave a node's GPUs to others, and what each means.
 LEFT_ALONE = {
     "": "the node is not labelled for sharing GPUs",
     "default": "the node gives whole GPUs to pods",
@@ -28,12 +28,12 @@ LEFT_ALONE = {
     "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
     "mps": "cgpu does not share GPUs by MPS, and leaves the node's GPUs to others",
 }
-# Labels of those for which a node waits in vain: cgpu does not do that.
+# The values above that ask for something that cgpu does not do.
 UNSERVED = ("mig", "mps")
 BINPACK, SPREAD = "binpack", "spread"  # how a node places pods on its GPUs
 PLACEMENTS = (BINPACK, SPREAD)
-# Resources of NVIDIA's plugin for GPUs: whole, shared or divided. Not all of ``nvidia.com``:
-# network cards are published there, too.
+# Resources of NVIDIA's device plugin: whole GPUs, shared ones and MIG devices. Other resources of
+# ``nvidia.com``, such as network cards, are not GPUs.
 _NVIDIAS = re.compile(r"nvidia\.com/(gpu([.-].*)?|mig-.*)")
 
 
@@ -41,15 +41,15 @@ class Offer(NamedTuple):
     """The GPUs that a node offers.
 
     Attributes:
-        name: its name.
-        address: its IP address; "": unknown.
-        mode: how it isolates containers, one of MODES; "": it offers nothing.
+        name: the name of the node.
+        address: its IP address; "" if unknown.
+        mode: how it isolates containers, one of MODES; "" if it offers nothing.
         placement: BINPACK or SPREAD.
-        gpus: its GPUs by UUID, also while it offers nothing.
-        withheld: why it offers nothing; one sentence; "": it offers its GPUs.
-        is_asked: whether its label asks for sharing its GPUs, if perhaps misspelt.
-        links: of all pairs of its GPUs, by their indices in order; (): not known.
-        labels: the node's.
+        gpus: its GPUs by UUID, even while it offers nothing.
+        withheld: why it offers nothing, in one sentence; "" if it offers its GPUs.
+        is_asked: whether its label asks for sharing its GPUs, even with a misspelt value.
+        links: the links of all pairs of its GPUs, as ``links.py`` orders them; () if unknown.
+        labels: the labels of the node.
     """
 
     name: str
@@ -64,10 +64,10 @@ class Offer(NamedTuple):
 
 
 def read_node(node: Json) -> Offer:
-    """Read a node's object. If anything is unclear, the node offers nothing; nothing is guessed.
+    """Return what a node offers, which is nothing if a label or its agent's annotation is invalid.
 
     Raises:
-        ObjectError: it is no node.
+        ObjectError: the node is malformed.
     """
     meta, status = get_member(node, "metadata", dict), get_member(node, "status", dict)
     labels, notes = get_strings(meta, "labels"), get_strings(meta, "annotations")
@@ -100,7 +100,7 @@ def why_not_shared(node: Json) -> str:
     """Return why a node's GPUs must not be shared, whatever its agent offers; "" if they may be.
 
     Raises:
-        ObjectError: it is no node.
+        ObjectError: the node is malformed.
     """
     labels = get_strings(get_member(node, "metadata", dict), "labels")
     mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
@@ -122,7 +122,7 @@ def _describe_unknown(label: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _check_nvidia(status: Json) -> str:
-    """Return why two schedulers would give away the same GPUs; "" if they would not."""
+    """Return a sentence if NVIDIA's plugin offers GPUs of the node as well, else ""."""
     found = [
         f"{printable(str(amount))} {printable(name)}"
         for name, amount in sorted(get_member(status, "allocatable", dict).items())
@@ -134,20 +134,20 @@ def _check_nvidia(status: Json) -> str:
 
 
 def _check_mode(label: str, known: str) -> str:
-    """Return why a label that is not in force yet withholds a node; "" if it is in force."""
+    """Return a sentence if the node's agent has not applied the label yet, else ""."""
     if label == known:
         return ""
     return f"{SCHEDULE}={label} is not in force yet: the node's agent still has it as {known}"
 
 
 def _read_address(status: Json) -> str:
-    """Return the first internal address that is an IP address; empty if none is.
+    """Return the first InternalIP of a node that is an IP address; "" if there is none.
 
-    It is checked because a node may write any text there.
+    The address is checked because a node may write any text there.
     """
     for each in get_objects(status, "addresses"):
         if each.get("type") == "InternalIP":
-            text = get_member(each, "address", str).partition("%")[0]  # a zone can be any text
+            text = get_member(each, "address", str).partition("%")[0]  # an IPv6 zone is any text
             with contextlib.suppress(ValueError):
                 return str(ip_address(text))
     return ""

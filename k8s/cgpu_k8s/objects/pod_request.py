@@ -1,27 +1,27 @@
-"""A pod's request for GPUs, and the part of each GPU that follows from it: pure.
+"""A pod's request for GPUs, and pure functions that compute its part of each GPU.
 
-Units are those that a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
-GPU's time (``aliyun.com/gpu-core.percentage``). Who asks for whole GPUs (``aliyun.com/gpu``) asks
-for neither.
+``units`` count memory as ``aliyun.com/gpu-mem`` does (GiB). ``cores`` are hundredths of a GPU's
+time (``aliyun.com/gpu-core.percentage``). A request for whole GPUs (``aliyun.com/gpu``) has
+neither.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container that stays
+APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container that keeps running
 CORE_STEP = 5
 
 
 class ContainerRequest(NamedTuple):
-    """The request of one container of a pod, over all GPUs of the pod together.
+    """The request of one container, in total over all GPUs of its pod.
 
     Attributes:
-        name: the container's.
-        units: of memory; 0 with whole GPUs.
-        cores: of time; 0: no limit.
+        name: the name of the container.
+        units: units of memory; 0 if it asks for whole GPUs.
+        cores: hundredths of a GPU's time; 0 for no limit.
         kind: APP, INIT or SIDECAR.
-        gpus: whole GPUs; 0: it asks for a part of each of the pod's.
+        gpus: the number of whole GPUs; 0 if it asks for a part of each of the pod's GPUs.
     """
 
     name: str
@@ -35,10 +35,10 @@ class PodRequest(NamedTuple):
     """The request of a pod.
 
     Attributes:
-        pod: its UID.
-        owner: the UID of its controller; "": none.
+        pod: the UID of the pod.
+        owner: the UID of the pod's controller; "" if it has none.
         gpus: how many GPUs each container gets, whole or with an equal part of each.
-        containers: those that ask for GPUs, in the order of the pod's specification.
+        containers: the containers that ask for GPUs, in the order in which they start.
     """
 
     pod: str
@@ -56,23 +56,23 @@ class Part(NamedTuple):
 
 
 NOTHING = Part(0, 0, 0)
-WHOLE = Part(0, 0, 1)  # all of a GPU, whatever it has
+WHOLE = Part(0, 0, 1)  # a whole GPU, of any size
 
 
 class PodRequestError(ValueError):
-    """The request of a pod fits on no GPU of any node; one sentence."""
+    """No GPU of any node could satisfy the request of a pod. The message is one sentence."""
 
 
 def compute_pod_part(request: PodRequest) -> Part:
-    """Return the part of each of its GPUs that a pod takes while it lives.
+    """Return the part of each of its GPUs that a pod takes during its whole life.
 
-    Kubernetes' own rule, for each resource, is the larger of two amounts: what containers and
-    sidecars take together, and the most that an init container takes with the sidecars that started
-    before it (k8s.io/component-helpers/resource, PodRequests).
+    As in Kubernetes (k8s.io/component-helpers/resource, PodRequests), this is, for each resource,
+    the larger of two amounts: the sum of all containers and sidecars, and the largest sum of an
+    init container and the sidecars that start before it.
 
     Raises:
-        PodRequestError: a container's memory or time has no equal parts, or no time beside others'
-            time.
+        PodRequestError: an amount is out of range or cannot be divided equally among the GPUs, or
+            only some of the containers ask for time.
     """
     stays = peak = NOTHING
     for each in request.containers:
@@ -95,7 +95,8 @@ def compute_container_part(container: ContainerRequest, gpus: int) -> Part:
     """Return the part of each of ``gpus`` GPUs that a container has.
 
     Raises:
-        PodRequestError: one sentence that names the value and what is allowed.
+        PodRequestError: an amount is out of range or cannot be divided equally among the GPUs. The
+            sentence names the value and what is allowed.
     """
     name, units, cores, _, whole = container
     if whole:

@@ -1,4 +1,4 @@
-"""Sums up the requests of a pod, resource by resource."""
+"""Sums the resource requests of a pod's containers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def sum_requests(pod: Pod, names: Collection[str]) -> dict[str, Decimal]:
-    """Return what a pod requests of each of these resources; one that it requests not is left out.
+    """Return a pod's request for each of these resources that it requests.
 
-    As Kubernetes has it, that is the larger of two amounts: what containers and sidecars request
-    together, and the most that an init container does with the sidecars before it. A limit without
-    a request is one.
+    As in Kubernetes, a request is the larger of two amounts: the sum of all containers and
+    sidecars, and the largest sum of an init container and the sidecars that start before it. A
+    limit without a request counts as a request.
     """
     found = ((name, _sum_resource(pod, name)) for name in names)
     return {name: amount for name, amount in found if amount}

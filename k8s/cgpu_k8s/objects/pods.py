@@ -1,4 +1,4 @@
-"""The GPUs that a pod asks for, read from its object."""
+"""Reads the GPUs that a pod asks for, and other facts, from the pod's object."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ class Pod(NamedTuple):
     Attributes:
         uid: its UID; "" while it is being created.
         namespace: its namespace.
-        name: its name there.
-        owner: the UID of its controller; "": none.
+        name: its name in the namespace.
+        owner: the UID of its controller; "" if it has none.
         node: the name of its node; "" while it is not bound.
-        final: whether all its containers have ended for good. Only this, or the end of the object,
-            makes room: a pod that is being deleted still runs.
-        gpus: the number of its GPUs: whole ones, or those over which its share is divided by its
-            label, which can change later.
-        containers: those that ask for GPUs, in the order in which they start.
-        refusal: why no GPU could give the share; "": one could, or it asks for nothing.
+        final: whether it has succeeded or failed, so that its containers have ended for good. A pod
+            that is being deleted still runs: its GPUs are free only once it is final or gone.
+        gpus: the number of its whole GPUs, or of the GPUs over which its share is divided. The
+            latter is a label, which can change later.
+        containers: the containers that ask for GPUs, in the order in which they start.
+        refusal: why no GPU could satisfy its request; "" if one could, or if it asks for none.
         apps: the names of its containers, in order, without init containers.
-        allocation_annotation: its annotation ``cgpu/allocation``; "": none.
+        allocation_annotation: its annotation ``cgpu/allocation``; "" if it has none.
         labels: its labels.
-        created: when it was created, as text that sorts by time.
+        created: its creation time, as text that sorts by time.
         annotations: its annotations.
         terminating: whether it is being deleted.
-        nominated: the node where its scheduler has evicted others for it; "": none.
+        nominated: the node where its scheduler has evicted other pods for it; "" if none.
         unschedulable: whether its scheduler has found no node for it.
-        resources: of each container, its kind and its ``resources`` as they are written.
-        group: the group that it is in; None: none, or it asks for no GPU.
-        reservation: its annotation ``cgpu/reservation``; "": none.
+        resources: the kind of each container, and its ``resources`` as in the object.
+        group: its group; None if it is in none, or asks for no GPU.
+        reservation: its annotation ``cgpu/reservation``; "" if it has none.
     """
 
     uid: str
@@ -89,7 +89,7 @@ class Pod(NamedTuple):
 
     @property
     def request(self) -> PodRequest | None:
-        """Return what it asks for; None if it asks for no GPU, or for what is impossible."""
+        """Return its request for GPUs; None if it has none, or one that no GPU could satisfy."""
         if not self.containers or self.refusal:
             return None
         return PodRequest(self.uid, self.owner, self.gpus, self.containers)
@@ -104,7 +104,7 @@ def read_pod(pod: Json) -> Pod:
     """Read a pod's object, as the API server, an admission review or a scheduler sends it.
 
     Raises:
-        ObjectError: it is no pod.
+        ObjectError: the pod is malformed.
     """
     meta, spec = get_member(pod, "metadata", dict), get_member(pod, "spec", dict)
     status, notes = get_member(pod, "status", dict), get_strings(meta, "annotations")
@@ -151,10 +151,10 @@ def read_pod(pod: Json) -> Pod:
 
 
 def template_of(item: Json) -> Json:
-    """Return the template of the pods of a Job, CronJob, Deployment or the like, as a pod.
+    """Return the pod template of a Job, CronJob, Deployment or the like, in the form of a pod.
 
     Raises:
-        ObjectError: it is no such object.
+        ObjectError: the object is malformed.
     """
     spec = get_member(item, "spec", dict)
     if "jobTemplate" in spec:
@@ -166,8 +166,8 @@ def _read_containers(spec: Json) -> tuple[ContainerRequest, ...]:
     """Return the containers of a pod's specification that ask for GPUs.
 
     Raises:
-        PodRequestError: one asks for what no GPU could give.
-        ObjectError: it is no specification of a pod.
+        PodRequestError: a container asks for what no GPU could give.
+        ObjectError: the specification is malformed.
     """
     found = (_read_container(each, kind) for kind, each in _list_containers(spec))
     return tuple(each for each in found if each is not None)
@@ -184,7 +184,7 @@ def _list_containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _read_container(container: Json, kind: str) -> ContainerRequest | None:
-    """Return what a container asks for; None if it asks for no GPU."""
+    """Return a container's request for GPUs, or None if it has none."""
     name = get_member(container, "name", str)
     resources = get_member(container, "resources", dict)
     limits = get_member(resources, "limits", dict)
@@ -227,7 +227,7 @@ def _read_whole(name: str, limits: Json, requests: Json) -> ContainerRequest:
 
 
 def _count_whole(containers: tuple[ContainerRequest, ...]) -> int:
-    """Return how many whole GPUs a pod asks for, with one of its containers."""
+    """Return how many whole GPUs a pod asks for. Only one of its containers may ask for them."""
     whole = [each for each in containers if each.gpus]
     if whole and len(containers) > 1:
         raise PodRequestError(
@@ -238,7 +238,7 @@ def _count_whole(containers: tuple[ContainerRequest, ...]) -> int:
 
 
 def _read_amount(container: str, resource: str, limits: Json, requests: Json) -> int:
-    """Return the amount of a resource in a container's limits; its requests must equal it."""
+    """Return the amount of a resource in a container's limits. A request must equal the limit."""
     if resource not in limits:
         raise PodRequestError(
             f"container {container}: {resource} in requests only: expected in limits"
@@ -258,7 +258,7 @@ def _read_amount(container: str, resource: str, limits: Json, requests: Json) ->
 
 
 def _read_count(meta: Json) -> int:
-    """Return the number of GPUs over which a pod's share is divided."""
+    """Return over how many GPUs a pod's share is divided: the label, or 1 without it."""
     label = get_strings(meta, "labels").get(COUNT, "1")
     count = int(label) if _COUNTED.fullmatch(label) else 0
     if not 1 <= count <= MOST_GPUS:

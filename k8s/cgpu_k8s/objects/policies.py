@@ -1,4 +1,4 @@
-"""A ResourcePolicy: which units of nodes the pods of a namespace fill, in which order."""
+"""Reads a ResourcePolicy, which names units of nodes for pods to fill one after the other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class PolicyError(CgpuError):
-    """A ResourcePolicy cannot be followed; one sentence names the member."""
+    """A ResourcePolicy is invalid. The message, one sentence, names the member."""
 
 
 class Requirement(NamedTuple):
@@ -59,10 +59,11 @@ class NodeUnit(NamedTuple):
     """A unit of nodes.
 
     Attributes:
-        nodes: labels that its nodes have.
-        resource: ECS for ordinary nodes, else one of VIRTUAL.
-        most: how many pods it takes; None: any number.
-        most_resources: how much they may request together, by resource; {}: any amount.
+        nodes: the labels by which it selects nodes.
+        resource: ECS for ordinary nodes, one of VIRTUAL for virtual nodes.
+        most: the most pods that it takes; None for no limit.
+        most_resources: the most that its pods may request together, by resource; resources that are
+            not listed have no limit.
         labels: labels that its pods get.
         annotations: annotations that its pods get.
     """
@@ -76,7 +77,7 @@ class NodeUnit(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Return whether the number of its pods, or the sum of their requests, is limited."""
+        """Return whether it limits the number of its pods, or the sum of their requests."""
         return self.most is not None or bool(self.most_resources)
 
 
@@ -84,18 +85,18 @@ class ResourcePolicy(NamedTuple):
     """A ResourcePolicy as its object has it.
 
     Attributes:
-        namespace: the namespace of its pods.
-        name: its name there.
-        created: the time of its creation, as text that sorts by time.
-        selector: conditions on the labels of its pods; (): all pods.
-        units: in order.
+        namespace: its namespace, which is also that of its pods.
+        name: its name in the namespace.
+        created: its creation time, as text that sorts by time.
+        selector: conditions on the labels of its pods; () selects all pods.
+        units: its units, the preferred one first.
         strategy: PREFER or REQUIRED.
         next_policy: when the next unit is tried, one of NEXT_POLICIES.
         timeout: seconds that a pod waits in a unit under TIMEOUT_OR_MAX.
-        keys: labels of pods; those with equal values are counted together.
-        ignores_previous: whether pods from before the policy are not counted.
+        keys: names of labels; pods with equal values of all of them are counted together.
+        ignores_previous: whether pods older than the policy are not counted.
         ignores_terminating: whether pods that are being deleted are not counted.
-        preempt: AFTER_ALL or BEFORE_NEXT.
+        preempt: when pods of lower priority may be evicted, AFTER_ALL or BEFORE_NEXT.
     """
 
     namespace: str
@@ -113,7 +114,7 @@ class ResourcePolicy(NamedTuple):
 
 
 def match_labels(selector: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
-    """Return whether labels fulfil all conditions."""
+    """Return whether labels satisfy all conditions."""
     return all(_match_label(each, labels.get(each.key)) for each in selector)
 
 
@@ -170,7 +171,7 @@ def _check_fields(found: Json, known: tuple[str, ...], where: str) -> None:
 
 
 def _read_choice(found: Json, name: str, known: tuple[str, ...], where: str) -> str:
-    """Return the value of a member whose default is the first known one."""
+    """Return the value of a member, which must be in ``known``; the first is the default."""
     value = get_member(found, name, str) or known[0]
     if value not in known:
         meant = format_suggestion(value, known)
@@ -242,7 +243,7 @@ def _require_amount(value: object, where: str) -> Decimal:
 
 
 def read_amount(value: object) -> Decimal | None:
-    """Return an amount of a resource, such as 500m or 4Gi; None if it is none.
+    """Return an amount of a resource, such as 500m or 4Gi, or None if ``value`` is not an amount.
 
     >>> read_amount("500m"), read_amount("4Gi"), read_amount("1e3"), read_amount("x")
     (Decimal('0.500'), Decimal('4294967296'), Decimal('1E+3'), None)
@@ -263,7 +264,7 @@ def read_amount(value: object) -> Decimal | None:
 
 
 def _read_duration(text: str) -> float:
-    """Return the seconds of a duration such as 15m or 1h30m."""
+    """Return a duration such as 15m or 1h30m in seconds; DEFAULT_TIMEOUT for ""."""
     if not text:
         return DEFAULT_TIMEOUT
     found = _DURATION.fullmatch(text)

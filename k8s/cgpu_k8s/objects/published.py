@@ -1,7 +1,7 @@
-"""Shares of GPUs as two generations of published tools write them on pods: by GPU index.
+"""Reads the shares that two generations of published tools write on pods, by index of the GPU.
 
-Nodes of cgpu do not follow these. They only show the shares of pods that other tools placed, and of
-pods on nodes whose GPUs no agent has described.
+cgpu's nodes do not follow these annotations. ``kubectl inspect cgpu`` reads them for pods that
+other tools placed, and for pods on nodes whose GPUs no agent has described.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTES = (FRAMEWORK_ALLOCATION, CORE_PERCENTAGE, MEM_IDX)
 
 
 class Share(NamedTuple):
-    """Some of a GPU: units of memory, and hundredths of its time."""
+    """A share of one or more GPUs: units of memory, and hundredths of a GPU's time."""
 
     units: int = 0
     cores: int = 0
@@ -42,11 +42,11 @@ def sum_shares(shares: Iterable[Share]) -> Share:
 
 
 def read_asked_share(pod: Json, found: Pod) -> Share:
-    """Return what a pod asks for over all its GPUs, also if no GPU of ours could give it.
+    """Return the share that a pod asks for, over all its GPUs, even if no GPU could satisfy it.
 
     Args:
-        pod: its object.
-        found: the facts in it.
+        pod: the pod's object.
+        found: the same pod, as ``read_pod`` returns it.
     """
     if found.request:
         part = compute_pod_part(found.request)
@@ -73,8 +73,9 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
     """Return a pod's share of each GPU, by the GPU's index; empty if the annotations have none.
 
     Args:
-        notes: its annotations.
-        wanted: the share that it asks for; annotations of the older generation name only the GPUs.
+        notes: the pod's annotations.
+        wanted: the share that the pod asks for, over all its GPUs. It is divided equally if the
+            annotations are those of the older generation, which name only the GPUs.
     """
     units = _sum_by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
     if units:
@@ -88,7 +89,7 @@ def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
 
 
 def _sum_by_index(text: str) -> dict[int, int]:
-    """Sum ``{"<container>":{"<GPU>":<amount>}}`` by GPU; empty for anything else."""
+    """Sum ``{"<container>":{"<GPU>":<amount>}}`` by GPU; return {} for any other text."""
     try:
         content = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -103,5 +104,5 @@ def _sum_by_index(text: str) -> dict[int, int]:
 
 
 def _to_amount(value: object) -> int:
-    """Return an amount, or 0 if ``value`` is none."""
+    """Return ``value`` if it is a valid amount, else 0."""
     return value if type(value) is int and 0 < value < _MOST else 0

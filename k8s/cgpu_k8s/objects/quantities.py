@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-# The API server stores 1000 as 1k. Larger suffixes are refused: somebody counts bytes.
+# The API server stores 1000 as 1k. Larger suffixes are refused: they suggest an amount in bytes.
 _FORM = re.compile(
     r"(?P<number>[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}))"
     r"(?:(?P<suffix>[mk]?)|[eE](?P<exponent>[+-]?[0-9]{1,2}))"
 )
-_LARGEST = (1 << 63) - 1  # that the API server stores
+_LARGEST = (1 << 63) - 1  # the largest quantity that the API server stores
 _POWERS = {"m": -3, "": 0, "k": 3}
 
 
 def parse_quantity(value: object) -> int | None:
-    """Return a quantity as a whole number; None if it is not one.
+    """Return a quantity as an int, or None if it is not a whole number in the API server's range.
 
     >>> [parse_quantity(each) for each in ("3", "3e0", "2k", "1.5", "8Gi")]
     [3, 3, 2000, None, None]

@@ -1,1 +1,1 @@
-"""The scheduler's extender: which nodes have room for a pod, and the binding that says so."""
+"""The scheduler's extender: it finds nodes with room for a pod, chooses its GPUs and binds it."""

@@ -1,8 +1,8 @@
 """Chooses the GPUs of a node for a pod: pure functions of the GPUs and of the pod's request.
 
-No clock, file, chance or state outside the arguments, so a simulation and a scheduler run the same
-code. Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
-GPU's time (``aliyun.com/gpu-core.percentage``).
+They use no clock, file, random number or state outside their arguments, so a simulation can run the
+same code as the scheduler. ``units`` count memory as ``aliyun.com/gpu-mem`` does (GiB). ``cores``
+are hundredths of a GPU's time (``aliyun.com/gpu-core.percentage``).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pod_request import PodRequest
 
 
-MOST_ANSWERS = 64  # that an unchanged node remembers
+MOST_ANSWERS = 64  # answers that a node keeps until it changes
 # The reasons why a pod does not fit on a node. Only FULL can change when other pods end.
 WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "full"
-WITHHELD = "withheld"  # the agent of the node withholds it
+WITHHELD = "withheld"  # the node offers nothing now
 
 
 class Refusal(NamedTuple):
-    """The reason not to place a pod; one sentence, the same for all nodes with the same reason."""
+    """The reason not to place a pod on a node; nodes with the same reason get the same sentence."""
 
     code: str
     sentence: str
 
 
 class Choice(NamedTuple):
-    """GPUs for a request on one node, and their rank among nodes: the least goes first."""
+    """The GPUs of a node for a request, and the node's rank: the least is the best."""
 
     gpus: tuple[str, ...]
     rank: tuple[int, ...]
@@ -57,14 +57,15 @@ class NodeInfo:
     of them costs little more than asking that one.
 
     Attributes:
-        name: its name.
+        name: the name of the node.
         mode: how it isolates containers, one of MODES.
         placement: BINPACK or SPREAD.
         gpus: the GPUs that it offers, by UUID.
-        taken: the allocations of pods, by their UIDs; also on GPUs that it does not offer any more.
+        taken: the allocations of pods, by the pod's UID, including those on GPUs that the node no
+            longer offers.
 
     Args:
-        links: of all pairs of the GPUs, by their indices in order; (): not known.
+        links: the links of all pairs of GPUs, as ``links.py`` orders them; () if unknown.
     """
 
     def __init__(
@@ -88,13 +89,13 @@ class NodeInfo:
         self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
 
     def add(self, allocation: Allocation) -> None:
-        """Enter a pod's allocation, even if that is more than the node offers now."""
+        """Add or replace a pod's allocation, even if it exceeds what the node offers now."""
         self.remove(allocation.pod)
         self.taken[allocation.pod] = allocation
         self._update_used(allocation, 1)
 
     def remove(self, pod: str) -> None:
-        """Remove a pod's allocation; a pod without one is no error."""
+        """Remove a pod's allocation, if it has one."""
         allocation = self.taken.pop(pod, None)
         if allocation:
             self._update_used(allocation, -1)
@@ -108,7 +109,7 @@ class NodeInfo:
         self._room = None
 
     def resolve_part(self, uuid: str, part: Part) -> Part:
-        """Return what a part takes of a GPU; a whole one has what the node offers of it."""
+        """Return a part of a GPU in numbers: WHOLE is all that the node offers of the GPU."""
         gpu = self.gpus.get(uuid)
         return Part(gpu.units, gpu.cores, gpu.slots) if gpu and part == WHOLE else part
 
@@ -117,12 +118,12 @@ class NodeInfo:
         return self._used.get(uuid, NOTHING)
 
     def free_part(self, gpu: OfferedGpu) -> Part:
-        """Return the part of a GPU that is left; below 0 if more is promised than it has now."""
+        """Return the free part of a GPU, which is negative where pods have more than it offers."""
         able, used = gpu.allocatable, self.used_part(gpu.uuid)
         return Part(able.units - used.units, able.cores - used.cores, able.slots - used.slots)
 
     def find_room(self) -> Room:
-        """Return the room for groups of pods."""
+        """Return the room that the node has for groups of pods."""
         if self._room is None:
             whole = tuple(
                 number
@@ -134,7 +135,7 @@ class NodeInfo:
         return self._room
 
     def has_room(self, gpus: Iterable[str], part: Part) -> bool:
-        """Return whether each of these GPUs is here and has a part left."""
+        """Return whether the node offers all these GPUs, and each has ``part`` free."""
         return all(
             uuid in self.gpus and self._has_left(self.gpus[uuid], self.resolve_part(uuid, part))
             for uuid in gpus
@@ -144,20 +145,20 @@ class NodeInfo:
         return gpu.healthy and _fits_into(taken, self.free_part(gpu))
 
     def get_uuids(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        """Return the UUIDs of GPUs by their numbers in a room."""
+        """Return the UUIDs of GPUs, given their numbers in a ``Room``."""
         return tuple(self._ordered[number].uuid for number in numbers)
 
     def get_numbers(self, uuids: Iterable[str]) -> tuple[int, ...]:
-        """Return the numbers of GPUs of this node in a room."""
+        """Return the numbers in a ``Room`` of GPUs of this node, in ascending order."""
         known = [gpu.uuid for gpu in self._ordered]
         return tuple(sorted(known.index(uuid) for uuid in uuids))
 
     def choose(self, request: PodRequest, part: Part) -> Choice | Refusal:
-        """The GPUs that this node would give to a pod that takes ``part`` of each, or why none."""
+        """Return the GPUs that the node would give to a pod with ``part`` of each, or why none."""
         key = (request.gpus, part, request.owner if self.placement == SPREAD else "")
         answer = self._answers.get(key)
         if answer is None:
-            if len(self._answers) >= MOST_ANSWERS:  # each controller has its own under SPREAD
+            if len(self._answers) >= MOST_ANSWERS:  # under SPREAD, each controller has its own
                 self._answers.clear()
             answer = self._answers[key] = self._choose_gpus(request, part)
         return answer
@@ -185,7 +186,7 @@ class NodeInfo:
         )
 
     def _choose_whole(self, count: int) -> Choice | Refusal:
-        """Choose the GPUs with the best links of those that nobody has anything of."""
+        """Choose the GPUs with the best links, of those that are free as a whole."""
         free = self.find_room().whole
         best = choose_set(self._scores, free, count)
         if best is None:
@@ -210,7 +211,7 @@ class NodeInfo:
         )
 
     def explain_unsuitable(self, request: PodRequest, part: Part) -> Refusal | None:
-        """Return the reason if the node had no room for the pod even if it were empty."""
+        """Return why the node could not take the pod even if it were empty; None if it could."""
         if (part == WHOLE) != (self.mode == TOPOLOGY):
             asked = "with" if part == WHOLE else "without"
             return Refusal(
@@ -244,7 +245,7 @@ def _format_gpu_count(count: int) -> str:
 
 def _format_part(part: Part) -> str:
     units = f"{part.units} GiB of aliyun.com/gpu-mem"
-    # No percent sign: kube-scheduler uses the reason as a format, in which "5 % of" has a verb.
+    # No percent sign: kube-scheduler uses the reason as a format string, where "% o" is a verb.
     return f"{units} and {part.cores} percent of its time" if part.cores else units
 
 
@@ -260,7 +261,7 @@ def _rank_spread(node: NodeInfo, gpu: OfferedGpu, owner: str) -> tuple[int, ...]
     return (node.count_replicas(gpu.uuid, owner), -node.free_part(gpu).units)
 
 
-# The keys by which GPUs are chosen, the least first. Equal ones go by index.
+# The sort keys by which GPUs are chosen: the least is the best, and the index breaks ties.
 ORDERS: Mapping[str, Callable[[NodeInfo, OfferedGpu, str], tuple[int, ...]]] = {
     BINPACK: _rank_binpack,
     SPREAD: _rank_spread,
@@ -281,10 +282,10 @@ def make_allocation(request: PodRequest, node: str, gpus: tuple[str, ...]) -> Al
 
 
 def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
-    """Decide what a node gives to a pod; it counts only after :meth:`NodeInfo.add`.
+    """Return what a node gives to a pod, or why none. It counts only after :meth:`NodeInfo.add`.
 
     Raises:
-        PodRequestError: no node could.
+        PodRequestError: no node could give what the pod asks for.
     """
     choice = node.choose(request, compute_pod_part(request))
     if isinstance(choice, Refusal):
@@ -293,5 +294,5 @@ def allocate_gpus(node: NodeInfo, request: PodRequest) -> Allocation | Refusal:
 
 
 def select_node(fitting: Mapping[str, Choice]) -> str:
-    """Return the node that a pod goes to, of those that have room for it."""
+    """Return the name of the best of the nodes that have room for a pod."""
     return min(fitting, key=lambda name: (fitting[name].rank, name))

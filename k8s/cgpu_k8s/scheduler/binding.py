@@ -1,6 +1,6 @@
-"""Binds a pod to its node with its allocation, in one write; every possible outcome is handled.
+"""Binds a pod to its node and writes its allocation, both in one request.
 
-The API server merges a Binding's annotations into the pod in the same write, and binds a pod only
+The API server merges a Binding's annotations into the pod in the same write. It binds a pod only
 once: a second Binding gets a conflict and changes nothing.
 """
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-ON_ITS_WAY = 60.0  # seconds that the API server may still carry out a request without an answer
+ON_ITS_WAY = 60.0  # seconds in which the API server may still carry out an unanswered request
 DONE, REPEATED, REFUSED, FAILED, UNKNOWN = "done", "repeated", "refused", "failed", "unknown"
 
 
 class BindError(CgpuError):
-    """A pod was not bound, or it is not known whether it was; one sentence.
+    """A pod was not bound, or may not have been. The message is one sentence.
 
     Attributes:
         outcome: REFUSED by us, FAILED by the API server, or UNKNOWN.
@@ -54,13 +54,13 @@ class Binder:
     """Binds pods.
 
     Args:
-        cache: the cluster's.
-        api: of the API server.
-        problem: returns why nothing may be bound now; "": it may.
-        clock: seconds that never go back.
+        cache: the scheduler's cache.
+        api: a client of the API server.
+        problem: returns why no pod may be bound now; "" if pods may.
+        clock: returns monotonic seconds.
 
     Attributes:
-        reservations: writes those of groups.
+        reservations: writes the reservations of groups.
     """
 
     def __init__(
@@ -74,10 +74,13 @@ class Binder:
         self.reservations = ReservationWriter(cache, self._api)
 
     async def bind(self, asked: ExtenderBindingArgs) -> str:
-        """Bind a pod to the node that its scheduler chose; return DONE or REPEATED.
+        """Bind a pod to the node that its scheduler chose.
+
+        Returns:
+            DONE, or REPEATED if the pod is found to be bound there already.
 
         Raises:
-            BindError: it is not bound there, or nobody knows.
+            BindError: the pod is not bound there, or the outcome is unknown.
         """
         if self._is_done(asked):
             return REPEATED
@@ -106,7 +109,7 @@ class Binder:
         gpus = self._cache.offers[allocation.node].gpus
         try:
             return write_annotations(allocation, pod, gpus, time.time_ns())
-        except CgpuError as error:  # it has names that are not allowed
+        except CgpuError as error:  # a name in the allocation is not allowed
             self._cache.mark_refused(pod.uid)
             raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
 
@@ -149,7 +152,7 @@ class Binder:
         return DONE
 
     async def _label_pod(self, asked: ExtenderBindingArgs, labels: dict[str, str | None]) -> None:
-        """Write a unit's labels, ahead of the binding: with them the pod counts in the unit."""
+        """Write a unit's labels before the binding: the pod counts in the unit only with them."""
         change = {"metadata": {"uid": asked.uid, "labels": labels}}
         try:
             await self._api.patch(_make_path(asked), change)
@@ -157,12 +160,12 @@ class Binder:
             raise self._give_up(asked, error) from None
 
     def _give_up(self, asked: ExtenderBindingArgs, error: CgpuError) -> BindError:
-        """Return the error of a binding that was surely not carried out."""
+        """Forget the share of a pod that was surely not bound, and return the error."""
         self._cache.mark_refused(asked.uid)
         return BindError(REFUSED if isinstance(error, NotLeadingError) else FAILED, str(error))
 
     async def _resolve_conflict(self, asked: ExtenderBindingArgs) -> str:
-        """Find out to which node the pod was bound before: if to ours, that is no error."""
+        """Return REPEATED if the pod is already bound as asked; raise BindError if it is not."""
         done, node = await self._verify_binding(asked)
         if done:
             return REPEATED
@@ -170,7 +173,7 @@ class Binder:
         raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
 
     async def _verify_binding(self, asked: ExtenderBindingArgs) -> tuple[bool, str]:
-        """Read the pod into the cache; return whether it is bound as asked, and to which node."""
+        """Update the pod in the cache; return whether it is bound as asked, and its node."""
         try:
             found = await self._refresh_pod(asked.namespace, asked.name, asked.uid)
         except CgpuError:
@@ -181,7 +184,7 @@ class Binder:
         return found.node == asked.node and has, found.node
 
     async def _refresh_pod(self, namespace: str, name: str, uid: str) -> Pod | None:
-        """Read a pod into the cache; return None if it is gone."""
+        """Update a pod in the cache from the API server; return it, or None if it is gone."""
         try:
             found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
         except NotFoundError:
@@ -193,9 +196,10 @@ class Binder:
         return found
 
     async def resolve_unconfirmed(self, older: float) -> None:
-        """Read pods whose bindings were sent ``older`` seconds ago and are not confirmed yet.
+        """Read pods whose bindings were sent over ``older`` seconds ago and are not confirmed yet.
 
-        Reservations of groups that are not written yet are.
+        Forget the share of a pod that is not bound ON_ITS_WAY seconds after the last attempt. Also
+        write the reservations of groups that are not written yet.
         """
         with suppress(CgpuError):
             await self.reservations.write_all()
@@ -206,7 +210,7 @@ class Binder:
                 cache.forget_pod(each.pod.uid)
 
     async def _try_refresh(self, pod: Pod) -> bool:
-        """Read a pod into the cache; return whether the API server answers."""
+        """Update a pod in the cache; return False if the API server does not answer."""
         try:
             await self._refresh_pod(pod.namespace, pod.name, pod.uid)
         except CgpuError:

@@ -1,9 +1,9 @@
 """The scheduler's cache: the GPUs that nodes offer, and what pods have or will have of them.
 
-It follows from the events of nodes and pods, and is pure. As in kube-scheduler's, a pod that was
-placed is *assumed* to have its part: until its binding is seen, which confirms it, or until it is
-forgotten because the binding failed or was not asked for in time. A pod counts once. Every change
-ends in the same state whatever came before, so events may be repeated. Design:
+The cache is pure: its state follows from the events of nodes and pods. As in kube-scheduler, a pod
+that was placed is *assumed* to have its share until its binding is seen, which confirms the share.
+The share is forgotten if the binding fails or is not asked for in time. A pod counts once. An event
+leads to the same state whatever came before it, so events may be repeated. Design:
 docs/design/kubernetes.md.
 """
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.gangs import Member
 
-MOST_PLAIN = 1000  # pods without GPUs that are kept for their bindings
+MOST_PLAIN = 1000  # pods without GPUs that are remembered until their bindings
 
 
 class AssumedPod(NamedTuple):
-    """The share that a pod will have once it is bound; of no GPU for one that only has a policy.
+    """The share that a pod will have once it is bound.
 
     Attributes:
         pod: the pod as it was when its node was chosen.
-        allocation: the share.
-        since: when it was assumed or its binding last sent, by a clock in seconds that never goes
-            back.
-        sent: how often its binding was sent to the API server. Once it was, it may have been
-            carried out, and only the pod itself can show that it was not.
-        in_group: whether it is reserved with those of the pod's group, and ends with them.
+        allocation: the share. It has no GPUs if the pod has only a policy.
+        since: when the share was assumed or the binding last sent, in monotonic seconds.
+        sent: how often the binding was sent to the API server. From the first time on, the pod may
+            be bound, and only reading the pod can show that it is not.
+        in_group: whether the share is part of the reservation of the pod's group, and ends with it.
     """
 
     pod: Pod
@@ -54,21 +53,21 @@ class AssumedPod(NamedTuple):
 
 
 class SchedulerCache:
-    """The cluster's GPUs.
+    """The GPUs of a cluster, and the shares of its pods.
 
     Attributes:
-        offers: the nodes that are known, by name.
-        nodes: the same nodes for the allocator, with the shares of pods; also nodes that are gone
-            while pods are on them.
-        pods: pods that ask for a part of a GPU and have not ended, by UID.
-        bound: the shares of pods by their annotations, by UID.
+        offers: what each known node offers, by the node's name.
+        nodes: the same nodes with the shares of pods, for the allocator. A node that is gone stays
+            here while pods are on it.
+        pods: the pods that ask for GPUs and have not ended, by UID.
+        bound: the shares in the annotations of bound pods, by UID.
         problems: why the annotation of a bound pod does not count, by UID.
         assumed: the shares that pods will have, by UID.
         freed: how often a node or a share changed so that there may be more room.
         refused: the value of ``freed`` when a pod was last refused, by UID.
-        groups: groups of pods, whose reservations are shares that are assumed.
-        policies: the ResourcePolicies, which hear of nodes, pods and what is assumed.
-        plain: pods without GPUs and policy that were answered last, by UID.
+        groups: groups of pods, whose reservations are assumed shares.
+        policies: the ResourcePolicies, to which the cache passes nodes, pods and assumed shares.
+        plain: the pods without GPUs and policy that ``filter`` answered last, by UID.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class SchedulerCache:
         self._entered: dict[str, Allocation] = {}
 
     def remember_plain(self, pod: Pod) -> None:
-        """Keep a pod without GPUs for its binding, which names it alone."""
+        """Remember a pod without GPUs until its binding, because ``bind`` gets only its name."""
         self.plain[pod.uid] = pod._replace(annotations={}, resources=())
         if len(self.plain) > MOST_PLAIN:
             del self.plain[next(iter(self.plain))]
@@ -97,22 +96,22 @@ class SchedulerCache:
         self.freed += 1
 
     def update_node(self, offer: Offer) -> None:
-        """Take over a node that was added or modified."""
+        """Add or update a node."""
         self.policies.update_node(offer.name, offer.labels)
         if self.offers.get(offer.name) == offer:
-            return  # most events of a node are about something else; its answers stay known
+            return  # most events of a node change nothing here, and its answers stay valid
         self.offers[offer.name] = offer
         self._replace_node(make_node_info(offer))
 
     def remove_node(self, name: str) -> None:
-        """Remove a node that was deleted; pods on it count until they are deleted too."""
+        """Remove a node. Pods on it count until they are removed too."""
         self.policies.remove_node(name)
         if self.offers.pop(name, None):
             self._replace_node(_make_empty_node(name))
             self._drop_empty_node(name)
 
     def replace_nodes(self, offers: Iterable[Offer]) -> None:
-        """Take over these nodes, and forget all others."""
+        """Replace all nodes by these."""
         found = {offer.name: offer for offer in offers}
         for name in self.offers.keys() - found.keys():
             self.remove_node(name)
@@ -131,30 +130,30 @@ class SchedulerCache:
             del self.nodes[name]
 
     def update_pod(self, pod: Pod) -> None:
-        """Take over a pod that was added or modified."""
+        """Add or update a pod."""
         self.policies.update_pod(pod)
         if not pod.asks_for_gpu or pod.final:
             if pod.final or pod.node:
                 self._remove_share(pod.uid)
             return
         if not pod.node and self._is_bound(pod.uid):
-            return  # older than what is known: its binding was read before the watch showed it
+            return  # a stale event: the pod is known to be bound
         if pod.group and pod.uid not in self.pods:
-            self.freed += 1  # its group may be complete
+            self.freed += 1  # its group may be complete now
         self.pods[pod.uid] = pod._replace(allocation_annotation="", annotations={}, resources=())
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
         if pod.node:
             self._record_allocation(pod)
-            self._set_assumed(pod.uid, None)  # its binding is seen: it has the share in it, or none
+            self._set_assumed(pod.uid, None)  # the binding is seen: only its annotation counts
         else:
             self._update_share(pod.uid)
         self._update_group(pod)
 
     def _update_group(self, pod: Pod) -> None:
-        """Show the pod's group the node that it is on, or that its binding was sent for."""
+        """Update a pod in its group, with the node that it is bound to or its binding names."""
         if pod.group is None or pod.request is None:
-            self.groups.remove_pod(pod.uid)  # its labels may have made one before
+            self.groups.remove_pod(pod.uid)  # its labels may have named a group before
             return
         assumed = self.assumed.get(pod.uid)
         sent = assumed.allocation.node if assumed and assumed.sent else ""
@@ -165,7 +164,7 @@ class SchedulerCache:
     def _find_spots(
         self, members: Sequence[Member], here: set[str], now: float
     ) -> dict[str, Spot] | str:
-        """Find room for pods of a group, of which others are on some nodes already."""
+        """Find room for pods of a group, which has other pods on the nodes ``here`` already."""
         rooms = [
             self.nodes[name].find_room()._replace(joined=name in here)
             for name, offer in self.offers.items()
@@ -175,16 +174,16 @@ class SchedulerCache:
 
     def _reserve_spot(self, uid: str, spot: Spot) -> None:
         pod, gpus = self.pods[uid], self.nodes[spot.node].get_uuids(spot.gpus)
-        if pod.request:  # else it would be in no group
+        if pod.request:  # always, because the pod is in a group
             allocation = make_allocation(pod.request, spot.node, gpus)
             self._set_assumed(uid, AssumedPod(pod, allocation, 0.0, in_group=True))
 
     def restore_reservations(self, now: float, wall: float) -> None:
-        """Reserve again what the leader before us had reserved for groups, as their pods show it.
+        """Restore what the previous leader reserved for groups, from the annotations of the pods.
 
         Args:
-            now: the time, by a clock in seconds that never goes back.
-            wall: seconds since 1970.
+            now: the time in monotonic seconds.
+            wall: the time in seconds since 1970.
         """
         for uid, assumed in list(self.assumed.items()):
             if assumed.in_group and not assumed.sent:
@@ -218,9 +217,10 @@ class SchedulerCache:
             self.problems[pod.uid] = problem
 
     def confirm_pod(self, pod: Pod, now: float) -> None:
-        """Take over a pod that was read ahead of the watch; keep its share until that shows it.
+        """Update from a pod that was read ahead of the watch.
 
-        A list of all pods that comes later may be older, and does not have the pod then.
+        The share of a bound pod stays assumed until the watch shows the pod: a list of all pods
+        that arrives later may be older, and lack the pod.
         """
         assumed = self.assumed.get(pod.uid)
         if pod.final:
@@ -235,7 +235,7 @@ class SchedulerCache:
                 self._set_assumed(pod.uid, confirmed)
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that was deleted, or whose containers have all ended for good."""
+        """Remove a pod that was deleted or is final."""
         self.policies.remove_pod(uid)
         self._remove_share(uid)
 
@@ -246,9 +246,10 @@ class SchedulerCache:
         self._set_assumed(uid, None)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """Take over these pods, and forget all others.
+        """Replace all pods by these.
 
-        Shares that are assumed for pods that no event has shown yet stay: the list may be older.
+        Shares that are assumed for pods that no event has shown yet stay, because the list may be
+        older than these pods.
         """
         found = {pod.uid: pod for pod in pods}
         for uid in (self.pods.keys() | self.policies.begin_list(found)) - found.keys():
@@ -257,37 +258,40 @@ class SchedulerCache:
             self.update_pod(pod)
 
     def assume_pod(self, pod: Pod, allocation: Allocation, now: float) -> None:
-        """Count the share that a pod will have, in place of what was assumed before."""
+        """Assume a share for a pod, in place of what was assumed before."""
         self._set_assumed(pod.uid, AssumedPod(pod, allocation, now))
 
     def mark_sent(self, pod: Pod, allocation: Allocation, now: float) -> None:
-        """Count the share that a pod will have; its binding is about to be sent, perhaps again."""
+        """Assume a share for a pod whose binding is about to be sent, perhaps again."""
         before = self.assumed.get(pod.uid)
         times = before.sent if before else 0
         self._set_assumed(pod.uid, AssumedPod(pod, allocation, now, times + 1))
         self._update_group(pod)
 
     def mark_refused(self, uid: str) -> None:
-        """Forget an assumed share if its only binding was refused; else one may be under way."""
+        """Forget the share of a pod whose binding failed, unless an earlier one may yet succeed."""
         assumed = self.assumed.get(uid)
         if assumed and assumed.sent <= 1:
             self.forget_pod(uid)
 
     def forget_pod(self, uid: str) -> None:
-        """Forget what was assumed for a pod that surely does not get it, if anything was."""
+        """Forget a pod's assumed share, if any. Call this only once the pod cannot get it."""
         assumed = self.assumed.get(uid)
         self._set_assumed(uid, None)
         if assumed and assumed.sent and uid in self.pods:
             self._update_group(self.pods[uid])
 
     def forget_expired(self, before: float) -> None:
-        """Forget the shares that were assumed before a time and whose binding was not sent."""
+        """Forget shares that were assumed before a time, unless their bindings were sent.
+
+        Reservations of groups stay; they expire in ``groups``.
+        """
         for uid, assumed in list(self.assumed.items()):
             if not assumed.sent and not assumed.in_group and assumed.since < before:
                 self.forget_pod(uid)
 
     def list_unconfirmed(self, before: float) -> list[AssumedPod]:
-        """Return the assumed pods whose binding was sent before a time, and is not seen yet."""
+        """Return the assumed pods whose bindings were last sent before a time."""
         return [each for each in self.assumed.values() if each.sent and each.since < before]
 
     def has_share(self, uid: str) -> bool:
@@ -295,7 +299,7 @@ class SchedulerCache:
         return uid in self._entered
 
     def _set_assumed(self, uid: str, assumed: AssumedPod | None) -> None:
-        """Replace what is assumed for a pod; its policy and its node count that from now on."""
+        """Replace what is assumed for a pod, and update the counts of its policy and its node."""
         self.assumed.pop(uid, None)
         promise = None
         if assumed:
@@ -305,7 +309,7 @@ class SchedulerCache:
         self._update_share(uid)
 
     def _update_share(self, uid: str) -> None:
-        """Make a node count the share that a pod has now."""
+        """Update the nodes to count the share that a pod now has or is assumed to have."""
         assumed = self.assumed.get(uid)
         share = assumed.allocation if assumed and assumed.allocation.gpus else None
         wanted = self.bound.get(uid) or share
@@ -323,7 +327,7 @@ class SchedulerCache:
 
 
 def _parse_allocation(pod: Pod) -> tuple[Allocation | None, str]:
-    """Return the allocation in a bound pod's annotation, and the reason if it does not count."""
+    """Return the allocation of a bound pod or None, and the reason that applies if it is None."""
     try:
         return read_allocation(pod), "bound without a decision: its containers get no GPU"
     except CgpuError as error:
@@ -336,7 +340,7 @@ def _make_empty_node(name: str) -> NodeInfo:
 
 
 def make_node_info(offer: Offer) -> NodeInfo:
-    """Return the node for the allocator, without pods; without GPUs while it offers nothing."""
+    """Return a node without pods for the allocator. It has no GPUs if the node offers nothing."""
     if offer.withheld:
         return NodeInfo(offer.name, offer.mode, offer.placement, [])
     offered = [gpu.to_offered_gpu() for gpu in offer.gpus.values()]

@@ -1,6 +1,6 @@
 """The calls of kube-scheduler to an extender (``k8s.io/kube-scheduler/extender/v1``).
 
-The members in the JSON have Go's names, capital letters included.
+The JSON members have the names of the Go fields, with capital letters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
 
-LONGEST = 4 << 20  # bytes of a call
+LONGEST = 4 << 20  # bytes in the body of a call
 _TOO_LONG = (
     f"the call is longer than {LONGEST >> 20} MiB: set nodeCacheCapable: true for this extender in"
     " the scheduler's configuration"
@@ -24,7 +24,7 @@ _TOO_LONG = (
 
 
 class CallError(CgpuError):
-    """A call that no scheduler makes; one sentence."""
+    """A call is invalid. The message is one sentence."""
 
 
 class ExtenderArgs(NamedTuple):
@@ -33,7 +33,8 @@ class ExtenderArgs(NamedTuple):
     Attributes:
         pod: the pod.
         names: the names of the nodes.
-        nodes: their objects, by name, from a scheduler that does not expect us to have them.
+        nodes: the nodes' objects by name, if the scheduler sends them because it has
+            ``nodeCacheCapable: false``; else None.
     """
 
     pod: Pod
@@ -42,7 +43,7 @@ class ExtenderArgs(NamedTuple):
 
 
 class ExtenderPreemptionArgs(NamedTuple):
-    """A pod, and for each node the UIDs of the pods that would have to end for it."""
+    """A pod, and for each node the UIDs of the victims and how many PDBs their end violates."""
 
     pod: Pod
     victims: dict[str, list[str]]
@@ -85,7 +86,7 @@ def read_extender_args(body: bytes) -> ExtenderArgs:
     """Read a call of ``filter`` or ``prioritize``.
 
     Raises:
-        CallError: it is none, or names no node.
+        CallError: the call is invalid, or names no node.
         ObjectError: the pod or a node is malformed.
     """
     found = _parse_call(body, ("Pod",), ("Pod", "Nodes", "NodeNames"))
@@ -113,7 +114,7 @@ def read_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
     """Read a call of ``preempt``.
 
     Raises:
-        CallError: it is none.
+        CallError: the call is invalid, or names no node.
         ObjectError: the pod or a victim is malformed.
     """
     keys = ("NodeNameToMetaVictims", "NodeNameToVictims")
@@ -132,7 +133,7 @@ def read_preemption_args(body: bytes) -> ExtenderPreemptionArgs:
 
 
 def _read_uid(pod: Json) -> str:
-    """Return the UID of a MetaPod or of a pod."""
+    """Return the UID of a victim, which is a MetaPod or a whole pod."""
     return get_member(pod, "UID", str) or get_member(get_member(pod, "metadata", dict), "uid", str)
 
 
@@ -140,7 +141,7 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
     """Read a call of ``bind``.
 
     Raises:
-        CallError: it is none.
+        CallError: the call is invalid.
     """
     keys = ("PodName", "PodNamespace", "PodUID", "Node")
     found = _parse_call(body, keys, keys)
@@ -162,9 +163,9 @@ def make_filter_result(
 
     Args:
         asked: the call.
-        fitting: the nodes with room.
-        failed: for nodes without room, why, if the end of other pods could help.
-        unresolvable: for nodes without room, why, if it could not.
+        fitting: the names of the nodes with room.
+        failed: why other nodes have no room, by name, where evicting pods could help.
+        unresolvable: why other nodes have no room, by name, where it could not.
     """
     nodes = None
     if asked.nodes is not None:
@@ -172,22 +173,23 @@ def make_filter_result(
     return {
         "Nodes": nodes,
         "NodeNames": fitting,
-        "FailedNodes": {**unresolvable, **failed},  # 1.20 does not know the other list
+        "FailedNodes": {**unresolvable, **failed},  # Kubernetes 1.20 reads only this one
         "FailedAndUnresolvableNodes": unresolvable,
         "Error": "",
     }
 
 
 def make_host_priorities(names: list[str], first: str) -> list[Json]:
-    """Return the answer to ``prioritize``: the scheduler is to take our first choice, and no other.
+    """Return the answer to ``prioritize``: 10 for the node ``first``, and 0 for all others.
 
-    A score by fill would be rounded to one of eleven, and pods would spread over nodes.
+    Scores by how full the nodes are would be rounded to whole numbers from 0 to 10, and pods would
+    spread over nodes.
     """
     return [{"Host": name, "Score": 10 * (name == first)} for name in names]
 
 
 def make_preemption_result(asked: ExtenderPreemptionArgs, nodes: list[str]) -> Json:
-    """Return the answer to ``preempt``: the nodes on which the victims' end makes room."""
+    """Return the answer to ``preempt``: the nodes that have room once their victims have ended."""
     return {
         "NodeNameToMetaVictims": {
             node: {

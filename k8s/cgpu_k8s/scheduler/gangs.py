@@ -1,9 +1,10 @@
 """Finds nodes and GPUs for a whole group of pods at once: pure functions of rooms and pods.
 
-The fewest nodes come first, then the greatest sum of links between the group's GPUs on each node,
-then the least that is left free there. Pods with equal requests count as one kind. The search goes
-node by node over the numbers of pods of each kind that have found room. So it is exact, except for
-shares of different sizes on one node, which get room from the largest on.
+The best placement has the fewest nodes, then the greatest sum of links between the group's GPUs on
+each node, then the fullest nodes. Pods with equal requests and equal allowed nodes are one kind.
+The search is a dynamic program: for each combination of numbers of pods per kind, it keeps the best
+placement, and extends it node by node. The result is exact, with one exception: shares of different
+sizes on one node are placed greedily, the largest first.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.scheduler.topology import Scores
 
-    Vector = tuple[int, ...]  # how many pods of each kind
+    Vector = tuple[int, ...]  # the number of pods of each kind
 
-MOST_STATES = 1024  # numbers of pods of each kind, multiplied
+MOST_STATES = 1024  # combinations of numbers of pods per kind, in one search
 
 
 class Ask(NamedTuple):
@@ -28,7 +29,7 @@ class Ask(NamedTuple):
 
     Attributes:
         gpus: the number of GPUs, all of one node.
-        part: units, cores and slots of each of them; (): the whole GPU.
+        part: units, cores and slots of each GPU; () for whole GPUs.
     """
 
     gpus: int
@@ -47,11 +48,11 @@ class Room(NamedTuple):
     """The room that one node has for a group.
 
     Attributes:
-        node: its name.
-        free: units, cores and slots that are left of each GPU; (): it takes no pod.
-        whole: the numbers of the GPUs that are free as a whole, the least first.
-        scores: of the links between its GPUs.
-        joined: whether pods of the group are there already.
+        node: the name of the node.
+        free: the free units, cores and slots of each GPU; () for a GPU that takes no pod.
+        whole: the numbers of the GPUs that are free as a whole, in ascending order.
+        scores: the scores of the links between the node's GPUs.
+        joined: whether the node has pods of the group already.
     """
 
     node: str
@@ -69,14 +70,14 @@ class Spot(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """A choice of pods for one node, and its cost: nodes, links (less is better), room left."""
+    """Pods to place on one node, and their cost: nodes, negative sum of links, free units."""
 
     vector: Vector
     cost: tuple[int, int, int]
 
 
 class _Step(NamedTuple):
-    """The best way found to some numbers of pods: its last node, and the way before that."""
+    """The best placement found for some pods: the last node, its pods, and the step before it."""
 
     cost: tuple[int, int, int]
     room: Room | None = None
@@ -88,7 +89,7 @@ def place_members(members: Sequence[Member], rooms: Iterable[Room]) -> dict[str,
     """Find room for all pods of a group together.
 
     Returns:
-        Each pod's node and GPUs, by its UID, or why there is no room; one sentence.
+        Each pod's node and GPUs, by the pod's UID, or a sentence on why there is no room.
     """
     kinds = sorted({(each.ask, each.nodes) for each in members}, key=_order_kind)
     counts = Counter((each.ask, each.nodes) for each in members)
@@ -98,7 +99,8 @@ def place_members(members: Sequence[Member], rooms: Iterable[Room]) -> dict[str,
         states *= count + 1
     if states > MOST_STATES:
         return f"its {len(members)} pods ask for {len(kinds)} different things: expected fewer"
-    rooms = sorted(rooms, key=lambda room: (-len(room.whole), room.node))  # few nodes soon
+    # Emptier nodes come first, so that the search soon finds a placement on few nodes.
+    rooms = sorted(rooms, key=lambda room: (-len(room.whole), room.node))
     options: dict[object, list[_Option]] = {}
     copies = Counter[object]()
     usable = []
@@ -122,13 +124,16 @@ def place_members(members: Sequence[Member], rooms: Iterable[Room]) -> dict[str,
 
 
 def _order_kind(kind: tuple[Ask, frozenset[str]]) -> tuple[object, ...]:
-    """Return the key that sorts whole GPUs before shares, the largest first."""
+    """Return the sort key of a kind: whole GPUs come before shares, and large requests first."""
     (gpus, part), nodes = kind
     return (bool(part), [-each for each in part], -gpus, sorted(nodes))
 
 
 def _list_options(room: Room, asks: Sequence[Ask], limits: Sequence[int]) -> list[_Option]:
-    """Return all numbers of pods of each kind that fit on a node together, and their costs."""
+    """Return all combinations of pods that fit on a node together, with their costs.
+
+    ``limits`` has the most pods of each kind.
+    """
     found = []
     ahead = [(tuple(0 for _ in asks), 0)]
     while ahead:
@@ -152,7 +157,7 @@ def _rate_spots(
 
 
 def _fill_room(room: Room, asks: Sequence[Ask], vector: Vector) -> list[tuple[int, ...]] | None:
-    """Return the GPUs of each of so many pods of each kind on one node; None if they do not fit."""
+    """Return the GPUs of each pod of a combination on one node, or None if it does not fit."""
     pods = [ask for ask, count in zip(asks, vector, strict=True) for _ in range(count)]
     every = sum(ask.gpus for ask in pods if not ask.part)
     union = choose_set(room.scores, room.whole, every) if every else None
@@ -176,7 +181,10 @@ def _take_whole(scores: Scores, rest: tuple[int, ...], count: int) -> tuple[int,
 
 
 def _take_share(left: dict[int, tuple[int, ...]], ask: Ask) -> tuple[int, ...] | None:
-    """Take the fullest GPU with room for a share, or the emptiest ones for one of several GPUs."""
+    """Take GPUs for a share from ``left``, and return them; None if there are too few.
+
+    A share of one GPU gets the fullest GPU with room. A share of several gets the emptiest ones.
+    """
     order = 1 if ask.gpus == 1 else -1
     able = sorted(
         (order * part[0], gpu)
@@ -198,12 +206,12 @@ def _add_room(
     wanted: Vector,
     most: int,
 ) -> dict[Vector, _Step]:
-    """Return the best ways if this node may be used, too; it takes ``most`` pods at most."""
+    """Return the best placements that may also use this node. A node takes up to ``most`` pods."""
     found, every = dict(ways), sum(wanted)
     fewest = ways[wanted].cost[0] if wanted in ways else every
     for state, way in ways.items():
         nodes, links, units = way.cost
-        if nodes - (sum(state) - every) // most > fewest:  # rounded up: more nodes are needed
+        if nodes - (sum(state) - every) // most > fewest:  # a lower bound on the nodes needed
             continue
         for vector, cost in options:
             total = tuple(map(sum, zip(state, vector, strict=True)))

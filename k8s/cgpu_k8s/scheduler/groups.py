@@ -1,9 +1,9 @@
-"""Groups of pods that all get room, or none does.
+"""Groups of pods, for which room is reserved as a whole or not at all.
 
-A group waits until all of its pods have asked; then room for all of them is reserved at once, or
-for none. Groups that have all their pods get room in the order of their first pods. A group that
-does not fit reserves nothing, and so stops no other. Reservations end after ``HOLD_SECONDS``,
-unless a pod of the group was bound by then.
+A group is complete once as many of its pods have asked for a node as its size says. Then room is
+reserved for all of them at once, or for none. Complete groups get room in the order of their oldest
+pods. A group that does not fit reserves nothing, and so does not block other groups. Reservations
+end after ``HOLD_SECONDS``, unless a pod of the group is bound by then.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class GroupPod(NamedTuple):
     Attributes:
         uid: its UID.
         group: its group.
-        created: the time of its creation, as text that sorts by time.
+        created: its creation time, as text that sorts by time.
         ask: the GPUs that it asks for.
-        node: the node that it is bound to, or its binding was sent for; "": none.
+        node: the node that it is bound to, or that its binding was sent for; "" if none.
     """
 
     uid: str
@@ -50,8 +50,9 @@ class _Place(NamedTuple):
     """The place of a group in the queues for room.
 
     Attributes:
-        nodes: those where it can get room, by which queues differ.
-        order: creation and UID of its first pod, by which a queue is sorted, and its key.
+        nodes: the nodes that its waiting pods allow. Each set of nodes has its own queue.
+        order: the creation time and UID of its oldest pod, by which queues are sorted, and the
+            group's key.
     """
 
     nodes: frozenset[str]
@@ -59,26 +60,26 @@ class _Place(NamedTuple):
 
 
 class _Group:
-    """The pods of one group, which of them have asked for nodes, and what is reserved."""
+    """The pods of a group, the nodes that their scheduler allows, and their reservations."""
 
     def __init__(self) -> None:
         self.pods: dict[str, GroupPod] = {}
         self.asked: dict[str, frozenset[str]] = {}
         self.spots: dict[str, Spot] = {}
         self.since = 0.0
-        self.refusal: tuple[int, str] | None = None  # at how much room that was freed, and why
+        self.refusal: tuple[int, str] | None = None  # of the last search: count_freed(), why
         self.queued: _Place | None = None
 
     def list_bound(self) -> list[GroupPod]:
         return [pod for pod in self.pods.values() if pod.node]
 
     def list_unplaced(self) -> list[GroupPod]:
-        """Return the pods that have asked and have nothing reserved, the first one first."""
+        """Return the pods that ask for a node and have no reservation, the oldest first."""
         found = [self.pods[uid] for uid in self.asked if uid not in self.spots]
         return sorted(found, key=lambda pod: (pod.created, pod.uid))
 
     def find_place(self) -> _Place | None:
-        """Return the group's place in the queues for room; None: it waits for none."""
+        """Return the group's place in the queues for room, or None if it does not wait."""
         unplaced = self.list_unplaced()
         if not unplaced or self.explain_missing():
             return None
@@ -87,14 +88,14 @@ class _Group:
         return _Place(nodes, (*first, unplaced[0].group[:2]))
 
     def find_state(self) -> str:
-        """Return PLACED, or how far the group is."""
+        """Return INCOMPLETE, WAITING, RESERVED or PLACED."""
         size = next(iter(self.pods.values())).group.size
         if len(self.list_bound()) >= size:
             return PLACED
         return INCOMPLETE if self.explain_missing() else RESERVED if self.spots else WAITING
 
     def explain_missing(self) -> str:
-        """Return why the group cannot be placed yet; "": all its pods have asked."""
+        """Return why the group is incomplete; "" if enough of its pods have asked."""
         sizes = sorted({pod.group.size for pod in self.pods.values()})
         name = next(iter(self.pods.values())).group
         if len(sizes) > 1:
@@ -110,17 +111,17 @@ class _Group:
 
 
 class Groups:
-    """All groups of a cluster; the owner of the nodes counts their reservations.
+    """All groups of a cluster. The caller keeps the nodes, and counts the reservations there.
 
     Args:
-        find_spots: finds room for all pods of a group, which has some on these nodes already, at
-            a time; or returns why there is none, in one sentence.
-        reserve: counts the share that a pod will have.
-        release: counts it no longer.
-        count_freed: returns how often there may have come to be more room.
+        find_spots: returns room for all given pods of a group, or a sentence on why there is none.
+            It is given the pods, the nodes that have pods of the group already, and the time.
+        reserve: is called to count the share of a pod.
+        release: is called to count it no longer.
+        count_freed: returns how often there may have been more room than before.
 
     Attributes:
-        unwritten: the UIDs of pods that have room reserved, which their objects do not show yet.
+        unwritten: the UIDs of pods whose reservations are not written to the API server yet.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Groups:
         self._early: dict[str, tuple[frozenset[str], float]] = {}
 
     def update_pod(self, pod: GroupPod) -> None:
-        """Take over a pod of a group that was added, modified or bound."""
+        """Add or update a pod of a group."""
         if self._keys.get(pod.uid, pod.group[:2]) != pod.group[:2]:
             self.remove_pod(pod.uid)  # its labels have changed
         key = self._keys[pod.uid] = pod.group[:2]
@@ -157,7 +158,7 @@ class Groups:
             self.find_spot(pod.uid, *self._early.pop(pod.uid))
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that is gone; a group without bound pods then loses its reservations."""
+        """Remove a pod. If no pod of its group is bound, the group loses its reservations."""
         key = self._keys.pop(uid, None)
         if key is None:
             return
@@ -176,11 +177,11 @@ class Groups:
     def find_spot(self, uid: str, nodes: Iterable[str], now: float) -> Spot | str:
         """Find the node and the GPUs of a pod whose scheduler allows these nodes.
 
-        A pod may ask before it is known here: then this counts once it is.
+        The scheduler may ask about a pod before ``update_pod`` has added it. The call then takes
+        effect once the pod is added.
 
         Returns:
-            The spot reserved for it, as for all pods of its group; or why there is none, in one
-                sentence.
+            The spot that is reserved for the pod, or a sentence on why there is none.
         """
         if uid not in self._keys:
             self._early[uid] = (frozenset(nodes), now)
@@ -203,11 +204,11 @@ class Groups:
         return group.spots.get(uid) or (group.refusal[1] if group.refusal else "")
 
     def get_since(self, uid: str) -> float:
-        """Return when the room of a pod's group was reserved."""
+        """Return when the room of a pod's group was reserved, in monotonic seconds."""
         return self._groups[self._keys[uid]].since
 
     def has_bound(self, uid: str) -> bool:
-        """Return whether a pod of a pod's group is bound."""
+        """Return whether any pod of this pod's group is bound, or its binding was sent."""
         return bool(self._groups[self._keys[uid]].list_bound())
 
     def count_states(self) -> dict[str, int]:
@@ -218,7 +219,7 @@ class Groups:
         return found
 
     def expire(self, now: float) -> None:
-        """Release reservations that are too old, of groups of which no pod is bound."""
+        """Release reservations older than HOLD_SECONDS of groups without a bound pod."""
         early = self._early.items()
         self._early = {uid: each for uid, each in early if now - each[1] <= HOLD_SECONDS}
         for group in self._groups.values():
@@ -228,11 +229,11 @@ class Groups:
                 self._queue_group(group)
 
     def restore(self, spots: Mapping[str, tuple[Spot, float]]) -> None:
-        """Take over what is reserved already: the spots of pods, and since when.
+        """Restore reservations: the spot of each pod and when it was reserved, by UID.
 
-        Groups of which less is there than the whole lose it, unless pods of them are bound.
+        A group with fewer reservations than its size loses them, unless a pod of it is bound.
         """
-        self.unwritten = set(spots)  # so that their schedulers ask again
+        self.unwritten = set(spots)  # writing them makes the schedulers ask again
         for group in self._groups.values():
             found = {uid: spots[uid] for uid in group.pods if uid in spots}
             group.spots = {uid: spot for uid, (spot, _) in found.items()}
@@ -243,7 +244,7 @@ class Groups:
             self._queue_group(group)
 
     def _queue_group(self, group: _Group) -> None:
-        """Put a group that has changed to its place in the queues, or out of them."""
+        """Move a group that has changed to its place in the queues, or remove it from them."""
         place, before = group.find_place(), group.queued
         if place == before:
             return
@@ -257,7 +258,7 @@ class Groups:
         group.queued = place
 
     def _list_older(self, place: _Place) -> list[_Group]:
-        """Return the groups that wait for the same nodes and come first, in their order."""
+        """Return the groups before this place that wait for some of its nodes, in order."""
         older = [
             queue[: bisect_left(queue, place.order)]
             for nodes, queue in self._queues.items()
@@ -266,7 +267,7 @@ class Groups:
         return [self._groups[key] for _, _, key in merge(*older)]
 
     def _place_in_turn(self, group: _Group, now: float) -> None:
-        """Reserve room for a group that waits, but first for older ones, which it could take."""
+        """Reserve room for a waiting group, but first for older groups that want the same room."""
         found = self._find_room(group, now)
         if not found or not group.queued:
             return
@@ -279,7 +280,10 @@ class Groups:
             self._reserve_room(group, found, now)
 
     def _find_room(self, group: _Group, now: float) -> dict[str, Spot] | None:
-        """Return room for a group; None: it had none, and nothing has changed since."""
+        """Return room for a group, or None if there is none.
+
+        There is no new search if the last one failed and no room was freed since.
+        """
         if group.refusal and group.refusal[0] == self._count_freed():
             return None
         bound, name = group.list_bound(), next(iter(group.pods.values())).group
@@ -288,7 +292,7 @@ class Groups:
         members = [Member(pod.uid, pod.ask, group.asked[pod.uid]) for pod in waiting]
         needed = max(1, name.size - len(bound) - len(group.spots))
         found = self._find_spots(members, here, now)
-        if isinstance(found, str) and needed < len(members):  # more than the group needs
+        if isinstance(found, str) and needed < len(members):  # more have asked than the group needs
             found = self._find_spots(members[:needed], here, now)
         if isinstance(found, str):
             group.refusal = self._count_freed(), f"group {name.name}: {found}"

@@ -1,4 +1,4 @@
-"""Keeps the cache, and the state of the lease, in line with the API server."""
+"""Keeps the cache and the state of the lease up to date by watches of the API server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 T = TypeVar("T")
-KEPT = 120.0  # seconds that a share is kept for a pod whose binding is not asked for
-READ = 15.0  # seconds after which a pod is read whose binding was sent and not seen
-PERIOD = 5.0
+KEPT = 120.0  # seconds for which a share is assumed without a call of bind
+READ = 15.0  # seconds after which a pod is read if its binding was sent and is not seen
+PERIOD = 5.0  # seconds between two checks of what is assumed
 
 
 class WatchedLease(NamedTuple):
-    """A scheduler's lease, and its state."""
+    """The name of a scheduler's lease, and the state of the lease."""
 
     namespace: str
     name: str
@@ -42,12 +42,12 @@ class WatchedLease(NamedTuple):
 
 
 class ClusterInformer:
-    """Follows the API server.
+    """Keeps the cache up to date.
 
     Args:
-        client: of the API server.
-        cache: the cluster's.
-        lease: of our scheduler; None: it is the only one.
+        client: a client of the API server.
+        cache: the scheduler's cache.
+        lease: the lease of our scheduler; None if it is the only one, which has no lease.
         report: writes a line of the log.
     """
 
@@ -64,24 +64,25 @@ class ClusterInformer:
             self._anew.set()
 
     def get_heard_times(self) -> dict[str, float | None]:
-        """Return the time of the last message of the API server (``time.monotonic()``), by kind.
+        """Return when the API server last sent anything (``time.monotonic()``), by kind of object.
 
-        Without policies, of which it sends nothing for as long as nobody changes one.
+        Policies are left out, because their watch is silent until somebody changes one.
         """
         return {kind: each.heard for kind, each in self._watches.items() if kind != "policies"}
 
     def find_missing(self) -> str:
-        """Return what was not listed since our scheduler leads; "" if the cache is complete."""
+        """Return a sentence on what was not listed since our scheduler began to lead, else ""."""
         if self._anew.is_set():
             return "nodes and pods are to be listed again"
         ahead = sorted({"nodes", "pods", "policies"} - self._listed)
         return f"the API server has not listed {' and '.join(ahead)} yet" if ahead else ""
 
     async def run(self, resolve: Callable[[float], Awaitable[None]]) -> None:
-        """Follow the API server until cancelled.
+        """Keep the cache up to date until cancelled.
 
         Args:
-            resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
+            resolve: reads the pods whose bindings were sent over so many seconds ago and are not
+                seen.
         """
         works = [
             self._follow_objects(),
@@ -93,9 +94,9 @@ class ClusterInformer:
         await run_together(*works)
 
     async def _follow_objects(self) -> None:
-        """Follow nodes, policies and pods; list them anew whenever our scheduler begins to lead.
+        """Watch nodes, policies and pods; list them anew whenever our scheduler begins to lead.
 
-        The new list has all bindings of the leader before, which a watch may show later.
+        A new list has all bindings of the previous leader. The old watch may not have shown them.
         """
         while True:
             await self._anew.wait()
@@ -109,7 +110,7 @@ class ClusterInformer:
             try:
                 await asyncio.wait((every, again), return_when=asyncio.FIRST_COMPLETED)
                 if every.done():
-                    every.result()  # its error ends us
+                    every.result()  # raises its error
             finally:
                 await cancel_tasks(every, again)
 
@@ -135,7 +136,7 @@ class ClusterInformer:
         )
 
     async def _follow_pods(self) -> None:
-        """Follow the pods, once it is known which namespaces have policies."""
+        """Watch the pods, once it is known which namespaces have policies."""
         await self._policies.listed.wait()
         cache = self._cache
         watch = self._make_watch("pods", PODS.path(), read_pod)
@@ -176,7 +177,7 @@ class ClusterInformer:
                 first = False
 
     def _has_begun(self, leader_lease: LeaderLease, item: Json | None) -> bool:
-        """Take over the lease, or its absence; return whether our scheduler begins to lead."""
+        """Update from the lease or its absence; return whether our scheduler begins to lead."""
         if item is None:
             leader_lease.clear_lease()
             return False
@@ -189,7 +190,7 @@ class ClusterInformer:
     def _make_watch(
         self, kind: str, path: str, read: Callable[[Json], T], field: str = ""
     ) -> Watch[T | None]:
-        """Return a watch, which brings None for an object that cannot be read, and logs it."""
+        """Return a watch. It logs each object that cannot be read, and yields None for it."""
 
         def try_read(item: Json) -> T | None:
             try:

@@ -1,4 +1,4 @@
-"""``GET /gpushare-scheduler/inspect``: the cache as published tools read them."""
+"""``GET /gpushare-scheduler/inspect``: the cache in the format that published tools read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def inspect_nodes(cache: SchedulerCache, name: str = "") -> Json:
-    """Return all nodes with GPUs, or the one called ``name``; ``error`` if it is unknown."""
+    """Return all nodes with GPUs, or only ``name``; ``{"error": ...}`` if that node is unknown."""
     if name and not (name in cache.offers and cache.offers[name].gpus):
         return {"error": f"the node {name} is not known, or shares no GPU"}
     names = [name] if name else sorted(name for name, each in cache.offers.items() if each.gpus)

@@ -1,4 +1,4 @@
-"""Requests to the API server that write nothing unless our scheduler leads."""
+"""A client of the API server that writes only while our scheduler leads."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 class NotLeadingError(CgpuError):
-    """Nothing may be written now; one sentence."""
+    """Nothing may be written now. The message is one sentence."""
 
 
 class WritingClient(Protocol):
-    """The requests that are made; ``cgpu_k8s.apiserver.client.Client`` has them."""
+    """The requests that a LeaderClient makes; ``cgpu_k8s.apiserver.client.Client`` has them."""
 
     async def get(self, path: str) -> Json:
         """Return the object at ``path``. Raises ApiError."""
         ...
 
     async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
-        """POST ``body``, after ``before``. Raises ApiError, or what ``before`` raises."""
+        """Call ``before``, then POST ``body``. Raises ApiError, or what ``before`` raises."""
         ...
 
     async def patch(self, path: str, body: Json, kind: str, before: Callable[[], None]) -> Json:
-        """PATCH ``body``, after ``before``. Raises as ``post`` does."""
+        """Call ``before``, then PATCH ``body``. Raises as ``post`` does."""
         ...
 
 
 class LeaderClient:
-    """Requests, of which each that writes is checked just before it is sent.
+    """A client that checks just before each write whether writes are allowed.
 
     Args:
-        api: of the API server.
-        find_problem: returns why nothing may be written now; "": it may.
+        api: a client of the API server.
+        find_problem: returns why nothing may be written now; "" if writes are allowed.
 
     Attributes:
         find_problem: as above.
@@ -56,10 +56,10 @@ class LeaderClient:
         return await self._api.post(path, body, self._expect_leading)
 
     async def patch(self, path: str, body: Json) -> Json:
-        """Merge ``body`` into an object. Raises as ``post`` does."""
+        """Merge ``body`` into the object at ``path``. Raises as ``post`` does."""
         return await self._api.patch(path, body, MERGE, self._expect_leading)
 
     def _expect_leading(self) -> None:
-        """Refuse if we may have been stopped since the write was decided."""
+        """Raise NotLeadingError if the lease may have been lost since the write was decided."""
         if problem := self.find_problem():
             raise NotLeadingError(problem)

@@ -1,9 +1,9 @@
 """Checks that our scheduler leads: no binding is sent if another one may have replaced it.
 
-Renewals are timed by our own clock, because clocks of two machines may differ. A renewal that we
-see late counts with its real age: an extender that was stopped first reads old events, and its
-scheduler may have lost the lease since. Our clock goes on while the machine is suspended, because
-others may take the lease then, too.
+Renewals are timed by our own clock, because the clocks of two machines may differ. The age of a
+renewal includes the delay with which it is seen: an extender that was stopped for a while first
+reads old events, and its scheduler may have lost the lease since. Our clock includes the time in
+suspend, because others may take the lease then.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from cgpu_k8s.objects.fields import ObjectError, get_member
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
-PATIENCE = 10.0  # seconds; less than the leaseDuration after which others may take the lease
-_COMPARED = 30  # renewals; a clock that is set back forbids bindings for as many
+PATIENCE = 10.0  # seconds; less than the leaseDuration, after which others may take the lease
+# Renewals whose delays are compared. If the holder's clock is set back, nothing is bound until so
+# many more have come.
+_COMPARED = 30
 
 
 def read_clock() -> float:
-    """Return the seconds since the machine began, also those in which it was suspended."""
+    """Return the seconds since the machine started, including the time in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -31,11 +33,11 @@ class LeaderLease:
     """The state of a scheduler's lease.
 
     Args:
-        host: the host name of our scheduler. The name of a holder is its host name, ``_`` and a
+        host: the host name of our scheduler. The identity of a holder is its host name, ``_`` and a
             random UUID.
 
     Attributes:
-        holder: the holder of the lease; "": nobody, or it is not known.
+        holder: the identity of the lease's holder; "" if there is none, or it is unknown.
     """
 
     def __init__(self, host: str) -> None:
@@ -46,17 +48,23 @@ class LeaderLease:
         self._lags: deque[float] = deque(maxlen=_COMPARED)
 
     def update_lease(self, lease: Json, now: float) -> bool:
-        """Take over a lease that was read; return whether our scheduler begins to lead by it."""
+        """Update from a lease's object; return whether our scheduler begins to lead.
+
+        ``now`` is the time by ``read_clock``.
+
+        Raises:
+            ObjectError: the lease is malformed.
+        """
         spec = get_member(lease, "spec", dict)
         led = self.is_leading
         renewal = (get_member(spec, "holderIdentity", str), spec.get("renewTime"))
         if self._renewal is not None and renewal != self._renewal:
-            self._seen = self._time_renewal(renewal, now)  # the first one may be old
+            self._seen = self._time_renewal(renewal, now)  # not for the first, which may be old
         self._renewal, self.holder = renewal, renewal[0]
         return self.is_leading and not led
 
     def _time_renewal(self, renewal: tuple[str, object], now: float) -> float:
-        """Return our clock's time of a renewal, as if the fastest one so far had come at once."""
+        """Return a renewal's time by our clock, as if the fastest recent one had come at once."""
         holder, when = renewal
         if holder != self.holder:
             self._lags.clear()  # each holder has a clock of its own
@@ -73,7 +81,7 @@ class LeaderLease:
 
     @property
     def is_leading(self) -> bool:
-        """Return whether our scheduler had the lease when it was last seen."""
+        """Return whether our scheduler held the lease when the lease was last read."""
         return self.holder.startswith(f"{self._host}_")
 
     @property
@@ -82,7 +90,7 @@ class LeaderLease:
         return self.is_leading and self._seen is None
 
     def find_problem(self, now: float) -> str:
-        """Return why nothing may be bound now; "" if it may."""
+        """Return why no pod may be bound now; "" if pods may."""
         if not self.is_leading:
             return f"the scheduler on {self._host} does not lead, {self.holder or 'nobody'} does"
         if self._seen is None:

@@ -21,18 +21,18 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """Counters of events, and the figures from the cache.
+    """Counters of events, and figures from the cache.
 
     Args:
-        cache: the cluster's.
+        cache: the scheduler's cache.
         heard: returns when the API server last sent anything, by kind of object.
-        unbindable: returns why no pod may be bound now; "": they may.
+        unbindable: returns why no pod may be bound now; "" if pods may.
 
     Attributes:
         registry: the metrics that a scrape shows.
-        calls: seconds of each call, by ``verb``.
-        refusals: nodes that pods were refused on, by ``reason``.
-        bindings: bindings, by ``outcome``.
+        calls: the duration of calls in seconds, by ``verb``.
+        refusals: the number of nodes that pods were refused on, by ``reason``.
+        bindings: the number of bindings, by ``outcome``.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Metrics:
         self.registry.register(_Cluster(cache, heard, unbindable))
 
     def take_snapshot(self) -> MetricsSnapshot:
-        """Return the families as they are now; another thread may read them."""
+        """Return the metric families as they are now. Another thread may read the result."""
         return MetricsSnapshot(list(self.registry.collect()))
 
 
 class MetricsSnapshot(CollectorRegistry):
-    """Families as they were at one moment."""
+    """Metric families as they were at one moment."""
 
     def __init__(self, families: list[Metric]) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Cluster:
         yield silence
 
     def _count_gpus(self) -> Metric:
-        """Return the number of GPUs on each node that is labelled for sharing."""
+        """Return the numbers of offered and lost GPUs on each node that is labelled for sharing."""
         found = GaugeMetricFamily(
             "cgpu_cluster_gpus",
             "GPUs of a node that is labelled for sharing them, by state.",
@@ -155,7 +155,7 @@ class _Cluster:
         return found
 
     def _count_policies(self) -> Iterable[Metric]:
-        """Return what each ResourcePolicy counts."""
+        """Return the pods and the ``max`` of each unit, and the waiting pods of each policy."""
         of_unit, policies = ["namespace", "policy", "unit"], self._cache.policies
         pods = GaugeMetricFamily(
             "cgpu_cluster_unit_pods",

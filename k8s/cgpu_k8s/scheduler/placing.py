@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import SchedulerCache
 
-UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes
-GROUP = "group"  # the pod's group has no room, or its room elsewhere
+UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # codes; more are in allocation.py
+GROUP = "group"  # the pod's group has no room, or has it on another node
 NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
 
 
 class FeasibleNodes(NamedTuple):
-    """Nodes for a pod.
+    """The nodes that have room for a pod, and those that do not.
 
     Attributes:
-        fitting: the names of those that have room, in the order in which they were asked.
-        refused: for each other node, why it has none.
-        first: the node where the pod should go, and where its share is assumed; "": none.
+        fitting: the names of the nodes with room, in the order of the call.
+        refused: why each other node is refused, by name.
+        first: the node that the pod should go to, where its share is assumed; "" if none is
+            preferred.
     """
 
     fitting: list[str]
@@ -39,13 +40,13 @@ class FeasibleNodes(NamedTuple):
 def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float) -> FeasibleNodes:
     """Find the nodes with room for a pod, and assume its share on the best of them.
 
-    For a pod without GPUs, none of the nodes that its policy allows is preferred.
+    A pod without GPUs may go to all nodes that its policy allows. None of them is preferred.
 
     Raises:
         PodRequestError: no GPU of any node could give the share.
     """
     sent = _find_sent(cache, pod)
-    if sent:  # its binding may have been carried out: nowhere else until that is known
+    if sent:  # the pod may be bound already, so no other node is allowed until that is known
         named = list(names)
         here = [name for name in named if name == sent.node]
         refused = {name: _refuse_elsewhere(sent) for name in named if name != sent.node}
@@ -65,7 +66,7 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
         return FeasibleNodes([], refused, "")
     first = select_node(fitting)
     allocation = allocate_gpus(cache.nodes[first], request)
-    if isinstance(allocation, Allocation):  # always: it was just chosen
+    if isinstance(allocation, Allocation):  # always, because the node has just been chosen
         cache.assume_pod(pod, allocation, now)
     return FeasibleNodes(list(fitting), refused, first)
 
@@ -73,7 +74,10 @@ def find_nodes(cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
 def _find_plain_nodes(
     cache: SchedulerCache, pod: Pod, names: Iterable[str], now: float
 ) -> FeasibleNodes:
-    """Find the nodes of the unit in force for a pod without GPUs, and count the pod in it."""
+    """Find the nodes of the unit in force for a pod without GPUs, and count the pod in that unit.
+
+    A pod without a policy may go to all nodes.
+    """
     policy = cache.policies.find_policy(pod)
     if policy is None:
         cache.remember_plain(pod)
@@ -90,14 +94,14 @@ def _find_plain_nodes(
 
 
 def make_plain_allocation(pod: Pod, node: str) -> Allocation:
-    """Return what a pod without GPUs gets on a node."""
+    """Return the allocation of a pod without GPUs on a node."""
     return Allocation(pod.uid, pod.owner, node, (), NOTHING, {})
 
 
 def _find_group_nodes(
     cache: SchedulerCache, pod: Pod, request: PodRequest, names: Iterable[str], now: float
 ) -> FeasibleNodes:
-    """Find the node where a pod has room with its whole group."""
+    """Find the node of a pod, if room is or can be reserved for its whole group."""
     part = compute_pod_part(request)
     refused: dict[str, Refusal] = {}
     suitable: list[str] = []
@@ -108,7 +112,7 @@ def _find_group_nodes(
             why: Refusal | None = _explain_withheld(offer)
         else:
             why = cache.nodes[name].explain_unsuitable(request, part)
-        if assumed and assumed.allocation.node == name and not why:  # its policy may have changed
+        if assumed and assumed.allocation.node == name and not why:  # the policy may have changed
             problem = check_binding(cache.policies, pod, name)
             why = Refusal(UNIT, problem) if problem else None
         if why:
@@ -127,9 +131,9 @@ def _find_group_nodes(
 def allocate_for_binding(
     cache: SchedulerCache, pod: Pod, node: str, now: float
 ) -> Allocation | Refusal:
-    """Decide what a pod gets on the node that its scheduler chose, and mark it as sent.
+    """Return what a pod gets on the node that its scheduler chose, and mark it as sent.
 
-    An allocation that was sent before is sent again as it was.
+    An allocation that was sent before is returned unchanged, or refused.
 
     Raises:
         PodRequestError: no GPU of any node could give the share.
@@ -152,7 +156,7 @@ def allocate_for_binding(
 
 
 def _get_reserved(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Refusal:
-    """Return what is reserved for a pod with its group on the node that its scheduler chose."""
+    """Return what is reserved for a pod of a group on the node that its scheduler chose."""
     assumed = cache.assumed.get(pod.uid)
     if assumed and assumed.allocation.node == node:
         return assumed.allocation
@@ -160,7 +164,7 @@ def _get_reserved(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Re
 
 
 def _allocate_anew(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Refusal:
-    """Forget what was assumed for the pod, on whichever node, and allocate again on this node."""
+    """Forget any share that was assumed for a pod, and allocate GPUs of this node."""
     request = _require_request(pod)
     cache.forget_pod(pod.uid)
     _, refused = _filter_nodes(cache, request, [node])
@@ -168,7 +172,7 @@ def _allocate_anew(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | R
 
 
 def fits_without(cache: SchedulerCache, pod: Pod, name: str, victims: Iterable[str]) -> bool:
-    """Return whether a node would have room for a pod without some others, by their UIDs.
+    """Return whether a node would have room for a pod if the pods with these UIDs were gone.
 
     Raises:
         PodRequestError: no GPU of any node could give the share.
@@ -185,13 +189,13 @@ def fits_without(cache: SchedulerCache, pod: Pod, name: str, victims: Iterable[s
 
 
 def _find_sent(cache: SchedulerCache, pod: Pod) -> Allocation | None:
-    """Return the allocation that was sent to the API server and is not seen yet, or None."""
+    """Return the pod's allocation if it was sent and the binding is not seen yet, else None."""
     assumed = cache.assumed.get(pod.uid)
     return assumed.allocation if assumed and assumed.sent else None
 
 
 def _check_resend(cache: SchedulerCache, sent: Allocation) -> Refusal | None:
-    """Return why the allocation that was sent cannot be sent again; None if it can."""
+    """Return why an allocation that was sent cannot be sent again, or None if it can."""
     offer = cache.offers.get(sent.node)
     if offer is None:
         return NOT_KNOWN
@@ -218,7 +222,7 @@ def _filter_nodes(
     fitting: dict[str, Choice] = {}
     refused: dict[str, Refusal] = {}
     offers, nodes = cache.offers, cache.nodes
-    for name in names:  # of thousands
+    for name in names:  # possibly thousands
         offer = offers.get(name)
         if offer is None or offer.withheld:
             refused[name] = _explain_withheld(offer)

@@ -1,6 +1,6 @@
-"""Writes what is reserved for groups into the pods, before the first pod of a group is bound.
+"""Writes the reservations of groups to their pods, before the first pod of a group is bound.
 
-So the pods' schedulers ask again, and a leader that comes after this one reserves the same.
+The write makes the pods' schedulers ask again, and lets the next leader restore the reservations.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.leader_client import LeaderClient
 
-_AT_ONCE = 16  # patches on their way
+_AT_ONCE = 16  # concurrent patches
 
 
 class ReservationWriter:
     """Writes reservations of groups.
 
     Args:
-        cache: the cluster's.
-        api: of the API server.
+        cache: the scheduler's cache.
+        api: a client of the API server.
     """
 
     def __init__(self, cache: SchedulerCache, api: LeaderClient) -> None:
@@ -34,10 +34,10 @@ class ReservationWriter:
         self._lock = asyncio.Lock()
 
     async def write_all(self) -> None:
-        """Return when all that was reserved before the call is written, or it may not be.
+        """Write all reservations that are not written yet, for as long as our scheduler leads.
 
         Raises:
-            CgpuError: something is not, and the next call tries again.
+            CgpuError: a write failed. The next call tries again.
         """
         async with self._lock:
             while not self._api.find_problem() and self._cache.groups.unwritten:
@@ -46,14 +46,15 @@ class ReservationWriter:
 
     async def _write(self, uid: str) -> None:
         assumed, unwritten = self._cache.assumed.get(uid), self._cache.groups.unwritten
-        if assumed is None or uid not in unwritten:  # it was released a moment ago
+        if assumed is None or uid not in unwritten:  # it was released meanwhile
             unwritten.discard(uid)
             return
         pod, allocation = assumed.pod, assumed.allocation
         now, age = time.time(), time.monotonic() - self._cache.groups.get_since(uid)
         found = Reservation(allocation.node, allocation.gpus, int(now - age), int(now))
         text = write_reservation(found)
-        about = {"uid": uid, "annotations": {RESERVATION: text}}  # of no later pod of this name
+        # Because of the UID, the API server refuses the patch for a later pod of this name.
+        about = {"uid": uid, "annotations": {RESERVATION: text}}
         path = PODS.path(pod.name, namespace=pod.namespace)
         try:
             await self._api.patch(path, {"metadata": about})

@@ -1,4 +1,4 @@
-"""The answers to kube-scheduler's questions about a pod, from the cache alone."""
+"""Answers kube-scheduler's calls about a pod from the cache alone."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.extender_api import ExtenderArgs, ExtenderPreemptionArgs
 
-RESOLVABLE = {FULL, UNKNOWN, SENT}  # the end of other pods, or time, may help
-IMPOSSIBLE = "impossible"  # what the pod asks for, on any node
+RESOLVABLE = {FULL, UNKNOWN, SENT}  # evicting other pods, or waiting, may help
+IMPOSSIBLE = "impossible"  # no node could ever satisfy the request
 
 
 class Scheduling:
     """Answers about pods.
 
     Args:
-        cache: the cluster's; a share that is promised in an answer is assumed in it.
-        clock: seconds that never go back.
+        cache: the scheduler's cache, in which an answer assumes the share that it promises.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, cache: SchedulerCache, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,11 +37,11 @@ class Scheduling:
     def filter(self, asked: ExtenderArgs, codes: Counter[str] | None = None) -> Json:
         """Return the nodes with room, and assume the share on the best.
 
-        The scheduler asks for scores only if there are several nodes.
+        This is not left to ``prioritize``, which the scheduler calls only if several nodes fit.
 
         Args:
             asked: the pod and the nodes.
-            codes: is given the number of nodes that the pod is refused on, by the reason's code.
+            codes: a counter to which the refused nodes are added, by the code of the reason.
         """
         codes = Counter() if codes is None else codes
         try:
@@ -59,7 +59,7 @@ class Scheduling:
         return extender_api.make_filter_result(asked, found.fitting, failed, unresolvable)
 
     def prioritize(self, asked: ExtenderArgs) -> list[Json]:
-        """Return scores: all for our first choice of these nodes, where the share is assumed."""
+        """Return the full score for the node where the share is assumed, and 0 for all others."""
         assumed = self._cache.assumed.get(asked.pod.uid)
         if not asked.pod.asks_for_gpu:
             return extender_api.make_host_priorities(asked.names, "")
@@ -74,8 +74,8 @@ class Scheduling:
     def preempt(self, asked: ExtenderPreemptionArgs) -> Json:
         """Return the nodes that would have room once their victims have ended.
 
-        The scheduler adds up the memory of all GPUs of a node; we know how much each GPU has. No
-        pod is evicted for one of a group, of which others may still have no room.
+        The scheduler knows only the sum of a node's GPUs; the cache knows each GPU. No pod is
+        evicted for a pod of a group, because the other pods of the group may still have no room.
         """
         cache, pod = self._cache, asked.pod
         try:

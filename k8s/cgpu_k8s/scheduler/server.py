@@ -1,4 +1,4 @@
-"""The extender as an HTTP server: it reads calls and writes the answers."""
+"""The extender's HTTP server, which reads calls and writes answers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 PREFIX = "/gpushare-scheduler"
 UNREADY, ABSENT = 503, 404
-# Seconds that a call waits until a new leader has all that it needs. If a pod's call fails, its
-# scheduler tries again only when the cluster changes, or a minute later.
+# Seconds for which a call may wait until the cache of a new leader is complete, and between two
+# looks at it. If the call failed, the scheduler would try the pod again only when the cluster
+# changes, or a minute later.
 BEGINNING, LOOK = 10.0, 0.05
-# Seconds that a refusal waits for what the scheduler may have heard before us; and between two that
-# waited in vain, because the scheduler asks nothing else meanwhile.
+# Seconds for which a refusal waits for events that the scheduler may have received before us. After
+# a wait in vain, no refusal waits for BETWEEN seconds, because each wait blocks the scheduler.
 BEHIND, BETWEEN = 0.1, 1.0
 
 
@@ -49,10 +50,11 @@ class Extender:
     """Answers a scheduler's calls.
 
     Args:
-        cache: the cluster's.
-        api: of the API server.
-        leader_lease: of our scheduler's lease; None: it is the only one.
-        missing: returns what the cache lacks; "": nothing.
+        cache: the scheduler's cache.
+        api: a client of the API server.
+        leader_lease: the state of our scheduler's lease; None if it is the only scheduler, which
+            has no lease.
+        missing: returns what the cache lacks; "" if it is complete.
         heard: returns when the API server last sent anything, by kind of object.
         report: writes a line of the log.
 
@@ -80,8 +82,8 @@ class Extender:
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
-        self._task: asyncio.Future[None] | None = None  # the loop holds tasks by weak references
-        self._next_wait = 0.0  # by time.monotonic(): no refusal waits before
+        self._task: asyncio.Future[None] | None = None  # the loop has only weak references
+        self._next_wait = 0.0  # no refusal waits before this time.monotonic()
         self._scheduling = Scheduling(cache)
 
     def make_application(self) -> web.Application:
@@ -108,7 +110,7 @@ class Extender:
         return app
 
     def make_public_application(self) -> web.Application:
-        """Return the routes that anybody may call: figures, and no bindings."""
+        """Return the routes that anybody may call: metrics and readiness."""
         app = web.Application(middlewares=[self._answer])
         self._add_public_routes(app)
         return app
@@ -143,16 +145,16 @@ class Extender:
         return answer
 
     async def _write_reservations(self) -> None:
-        """Wake the pods of a group that has room now; a binding writes again what fails here."""
+        """Write reservations, which wakes the pods of a group. A binding retries what fails."""
         with suppress(CgpuError):
             await self.binder.reservations.write_all()
 
     async def _hear_of_room(self, uid: str) -> bool:
-        """Return whether there may be room for a refused pod after all; wait for it if need be.
+        """Return whether a refused pod may have room after all; wait for an event if necessary.
 
-        kube-scheduler asks about a pod once it is created, and again after an event. If the cache
-        has heard of neither, the scheduler's watch is ahead of ours. A pod that is refused then
-        waits until something else happens, for up to five minutes.
+        kube-scheduler asks about a pod when it is created, and again after an event. If the cache
+        has received neither, the scheduler's watch is ahead of ours. A pod that is refused then
+        would wait until something else happens, for up to five minutes.
         """
         cache, freed, now = self._cache, self._cache.freed, time.monotonic()
         if self._knows_pod(uid) and cache.refused.get(uid) != freed:
@@ -201,7 +203,7 @@ class Extender:
         if problem := await _wait_past_beginning(self.find_problem, self._is_beginning):
             return REFUSED, problem
         try:
-            # The scheduler may hang up; what was begun is finished, so that its outcome is known.
+            # If the scheduler closes the connection, the binding goes on, so its outcome is known.
             return await asyncio.shield(self.binder.bind(asked)), ""
         except BindError as error:
             return error.outcome, str(error)
@@ -212,7 +214,7 @@ class Extender:
         return fenced or self._missing()
 
     def _is_beginning(self) -> bool:
-        """Return whether the reason against bindings ends by itself, soon."""
+        """Return whether the reason why no pod may be bound will soon end by itself."""
         leader_lease = self._leader_lease
         return (
             leader_lease is None
@@ -228,7 +230,7 @@ class Extender:
         return web.json_response({"version": VERSION})
 
     async def _show_metrics(self, _: web.Request) -> web.StreamResponse:
-        # Written in a thread: 8,000 GPUs are 1.8 MB of text, and the scheduler's calls go on.
+        # Written in a thread, so that calls are answered meanwhile: 8,000 GPUs are 1.8 MB of text.
         page = await asyncio.to_thread(generate_latest, self._metrics.take_snapshot())
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -241,9 +243,9 @@ class Extender:
 
 
 async def _wait_past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
-    """Wait while ``problem`` returns one and ``begins`` is true, for BEGINNING at most.
+    """Wait while there is a problem and ``begins`` returns True, for at most BEGINNING seconds.
 
-    Return the problem that is left; "" if none.
+    Return the problem that is left; "" if there is none.
     """
     deadline = time.monotonic() + BEGINNING
     while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110

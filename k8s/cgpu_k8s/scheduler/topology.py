@@ -1,7 +1,7 @@
 """Chooses GPUs of one node by the links between them: pure functions of links and free GPUs.
 
-GPUs are numbers here, the rows of a matrix of scores. The scale of scores is that of published
-tools for whole GPUs: 10 across CPUs up to 60 on one board, and 100 for each NVLink.
+GPUs are numbers here: the rows of a matrix of scores. The scores are those of published tools for
+whole GPUs: from 10 across CPUs to 60 on one board, and 100 for each NVLink.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ PCIE_SCORES = {
     INTERNAL: 60,
 }
 NVLINK_SCORE = 100
-MOST_EXHAUSTIVE = 16  # free GPUs of which every set is tried: 12,870 sets at most
+MOST_EXHAUSTIVE = 16  # free GPUs up to which all sets are tried: 12,870 sets at most
 
 
 class GpuSet(NamedTuple):
-    """GPUs of one node that go together.
+    """A set of GPUs of one node.
 
     Attributes:
-        gpus: their numbers, the least first.
+        gpus: their numbers in ascending order.
         within: the sum of the scores of all links between them.
-        left: the sum of the scores of the links between the free GPUs that are left.
+        left: the sum of the scores of all links between the free GPUs that are not in the set.
     """
 
     gpus: tuple[int, ...]
@@ -54,7 +54,7 @@ class GpuSet(NamedTuple):
 
 
 def score_links(gpus: int, links: Sequence[GpuLink]) -> Scores:
-    """Return the matrix of scores of so many GPUs, by the links of their pairs in order."""
+    """Return the matrix of scores of ``gpus`` GPUs, given the links of all pairs in order."""
     scores = [[0] * gpus for _ in range(gpus)]
     pairs = ((one, other) for one in range(gpus) for other in range(one + 1, gpus))
     for (one, other), link in zip(pairs, links, strict=True):
@@ -67,17 +67,19 @@ def score_links(gpus: int, links: Sequence[GpuLink]) -> Scores:
 def choose_set(
     scores: Scores, free: tuple[int, ...], count: int, partitions: tuple[int, ...] = ()
 ) -> GpuSet | None:
-    """Return the ``count`` free GPUs with the best links; if equal, those that leave the best ones.
+    """Return the ``count`` free GPUs with the best links.
+
+    Among equal sets, the one that leaves the best links between the other free GPUs wins.
 
     Args:
-        scores: of the links between all GPUs of the node.
-        free: the GPUs to choose from, the least number first; of equal sets the first is taken.
-        count: how many go together, at least 1.
-        partitions: sizes of sets that the node's switches allow, each aligned to its size; none:
-            any set is allowed.
+        scores: the scores of the links between all GPUs of the node.
+        free: the GPUs to choose from, in ascending order.
+        count: the size of the set, at least 1.
+        partitions: the sizes of sets that the node's switches allow, each aligned to its size; ()
+            allows any set.
 
     Returns:
-        None if there is no such set.
+        The first of the best sets, or None if there is no set.
     """
     if not 0 < count <= len(free):
         return None
@@ -102,17 +104,17 @@ def _rate_set(scores: Scores, free: tuple[int, ...], gpus: tuple[int, ...]) -> G
 
 
 def _list_aligned(free: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """Return the aligned sets of this size of which every GPU is free."""
+    """Return the sets of ``count`` free GPUs that are aligned to their size."""
     begins = [each for each in free if each % count == 0]
     sets = [tuple(range(begin, begin + count)) for begin in begins]
     return [each for each in sets if set(each) <= set(free)]
 
 
 def _find_best_set(scores: Scores, free: tuple[int, ...], count: int) -> GpuSet:
-    """Find the best of all sets, by trying each of them once.
+    """Return the best of all sets, each of which is tried once.
 
-    ``gains`` has what each GPU that may come next adds to the sum within, and ``cut`` the sum of
-    all links of the GPUs that are chosen: what is left follows from both.
+    ``gains`` has what each GPU in ``rest`` would add to ``within``. ``cut`` is the sum of all links
+    of the chosen GPUs. The links between the other GPUs add up to ``every - cut + within``.
     """
     sums = {gpu: sum(scores[gpu][other] for other in free) for gpu in free}
     every = sum(sums.values()) // 2
@@ -139,7 +141,7 @@ def _find_best_set(scores: Scores, free: tuple[int, ...], count: int) -> GpuSet:
 
 
 def _grow_set(scores: Scores, free: tuple[int, ...], first: int, count: int) -> tuple[int, ...]:
-    """A good set with this GPU, if there are too many to try all: add the best one each time."""
+    """Return a good set: start with GPU ``first``, then always add the GPU with the best links."""
     chosen = [first]
     while len(chosen) < count:
         rest = (each for each in free if each not in chosen)

@@ -1,8 +1,8 @@
-"""Leads the pods of a ResourcePolicy to its units of nodes: pure functions of counts and nodes.
+"""Chooses the unit of a ResourcePolicy for a pod: pure functions of counts and nodes.
 
-A pod counts in the first unit that takes it. A unit takes a pod if the pod's node is of the unit,
-the pod has the unit's labels and annotations, and the pods before it leave room by ``max``. So two
-units may have nodes in common, and the counts do not depend on the order of events.
+A pod counts in the first unit that takes it. A unit takes a pod if the pod's node is in the unit,
+the pod has the unit's labels and annotations, and older pods leave room by ``max``. So two units
+may have nodes in common, and the counts do not depend on the order of events.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.policies import NodeUnit, ResourcePolicy
 
     Labels = Mapping[str, str]
-    Key = tuple[str, ...]  # values of the labels by which a policy counts apart
+    Key = tuple[str, ...]  # values of the labels in matchLabelKeys; each key is counted separately
 
 VIRTUAL_NODE = ("type", "virtual-kubelet")  # a label that virtual nodes have
-COST_STEP = 100  # between the deletion costs of two units
+COST_STEP = 100  # difference between the deletion costs of two adjacent units
 _PODS = "pods"
 
 
@@ -38,11 +38,11 @@ class PolicyPod(NamedTuple):
 
     Attributes:
         uid: its UID.
-        namespace: where it is.
-        labels: its labels, also those that a unit gives it at its binding.
-        annotations: likewise.
-        requests: what it requests, by resource.
-        created: when, as text that sorts by time.
+        namespace: its namespace.
+        labels: its labels, including those that its unit adds at its binding.
+        annotations: its annotations, including those that its unit adds.
+        requests: its requests, by resource.
+        created: its creation time, as text that sorts by time.
         terminating: whether it is being deleted.
     """
 
@@ -67,11 +67,11 @@ class UnitChoice(NamedTuple):
     """The unit in force for a pod.
 
     Attributes:
-        unit: its number in the policy, from 0; one more than the last: the nodes outside all units.
-        nodes: those of its nodes that have room; (): the pod waits.
-        reason: why units before this one, or all, were skipped; one sentence.
-        waits: since when the pod has lacked room in units, by their numbers.
-        again: when it has to be tried again, if nothing else happens; None: only after a change.
+        unit: the index of the unit; ``len(policy.units)`` for the nodes outside all units.
+        nodes: the nodes of the unit that have room; () if the pod has to wait.
+        reason: why earlier units, or all, were skipped, in one sentence.
+        waits: since when the pod has lacked room in units, by the index of the unit.
+        again: when to try the pod again even if nothing changes; None to try only after a change.
     """
 
     unit: int
@@ -82,14 +82,14 @@ class UnitChoice(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A try to find a node for a pod, or for pods of a group together.
+    """An attempt to find nodes for a pod, or for several pods of a group together.
 
     Attributes:
-        pod: as it is before its binding; of several the first, with what all of them request.
-        now: the time, by a clock in seconds that never goes back.
-        waits: since when it has lacked room in units, from the choice before; {}: none was.
-        pods: how many they are.
-        fits: returns whether they have room on some nodes, which have room for one.
+        pod: the pod before its binding; of several pods the first, with the sum of their requests.
+        now: the time in monotonic seconds.
+        waits: the ``waits`` of the previous choice; {} if there was none.
+        pods: the number of pods.
+        fits: returns whether all pods together have room on nodes that each have room for one.
     """
 
     pod: PolicyPod
@@ -100,7 +100,7 @@ class Attempt(NamedTuple):
 
 
 def has_node(unit: NodeUnit, labels: Labels) -> bool:
-    """Return whether a node with these labels is of a unit."""
+    """Return whether a node with these labels is in a unit."""
     name, value = VIRTUAL_NODE
     virtual = labels.get(name) == value
     return virtual == (unit.resource != ECS) and unit.nodes.items() <= labels.items()
@@ -109,7 +109,7 @@ def has_node(unit: NodeUnit, labels: Labels) -> bool:
 def find_policy(
     policies: Iterable[ResourcePolicy], pod: PolicyPod
 ) -> tuple[ResourcePolicy | None, str]:
-    """Return the policy of a pod, the oldest that selects it, and a sentence if others do, too."""
+    """Return the oldest policy that selects a pod or None, and a sentence if others do too."""
     found = [
         each
         for each in sorted(policies, key=lambda policy: (policy.created, policy.name))
@@ -122,7 +122,7 @@ def find_policy(
 
 
 def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:
-    """Return by which values a pod is counted, or None and a sentence if it lacks a label."""
+    """Return the key under which a pod is counted, or None and a sentence if it lacks a label."""
     missing = [each for each in policy.keys if each not in labels]
     if missing:
         return None, (
@@ -135,7 +135,10 @@ def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:
 def find_limit(
     unit: NodeUnit, count: UnitCount, requests: Mapping[str, Decimal], pods: int = 1
 ) -> str:
-    """Return the resource of which a unit has too little for more pods; "": it has room."""
+    """Return the limit that more pods would exceed, "pods" or a resource; "" if they have room.
+
+    ``requests`` is the sum of their requests.
+    """
     if unit.most is not None and count.pods + pods > unit.most:
         return _PODS
     for name, most in sorted(unit.most_resources.items()):
@@ -150,13 +153,13 @@ def choose_unit(
     attempt: Attempt,
     fitting: Mapping[str, Labels],
 ) -> UnitChoice:
-    """Choose the unit that a pod goes to, or in which it waits.
+    """Choose the unit that a pod goes to, or waits for.
 
     Args:
-        policy: that selects the pod.
-        counts: of its units, for the pod's key and without the pod.
-        attempt: for which pod, and when.
-        fitting: the labels of the nodes that have room for it, by name.
+        policy: the policy that selects the pod.
+        counts: the pods of each unit, for the pod's key and without the pod.
+        attempt: the pod, and the time.
+        fitting: the labels of the nodes that have room for the pod, by name.
     """
     pod, now, waits, reasons = attempt.pod, attempt.now, dict(attempt.waits), list[str]()
     several = attempt.pods > 1
@@ -193,13 +196,17 @@ def choose_unit(
 def find_open_unit(
     policy: ResourcePolicy, counts: Sequence[UnitCount], pod: PolicyPod, node: Labels
 ) -> int | str:
-    """Return the number of the unit that takes a pod on a node with these labels, or why none does.
+    """Return the index of the unit that takes a pod on a node, or why none does.
 
     Args:
-        policy: that selects the pod.
-        counts: of its units, for the pod's key and without the pod.
+        policy: the policy that selects the pod.
+        counts: the pods of each unit, for the pod's key and without the pod.
         pod: the pod.
-        node: the labels; if it is of no unit, the number is one more than the last.
+        node: the labels of the node.
+
+    Returns:
+        The index, ``len(policy.units)`` if the node is outside all units and the policy allows
+            that, or a sentence.
     """
     reasons = []
     for number, unit in enumerate(policy.units):
@@ -216,7 +223,7 @@ def find_open_unit(
 def _explain_hold(
     policy: ResourcePolicy, unit: NodeUnit, count: UnitCount, waited: float, *, is_first: bool
 ) -> str:
-    """Return why a pod that lacks room in a unit waits for it; "": the next unit is tried."""
+    """Return why a pod waits for a unit without room; "" if it tries the next unit."""
     if policy.next_policy == MAX_ONLY and unit.is_limited:
         return ", and only its max leads on"
     if policy.next_policy == TIMEOUT_OR_MAX and waited < policy.timeout:
@@ -242,7 +249,7 @@ def _join_reasons(policy: ResourcePolicy, reasons: Sequence[str]) -> str:
 def describe_unused(
     policy: ResourcePolicy, nodes: Iterable[Labels], pods: Iterable[Labels]
 ) -> list[str]:
-    """Return one sentence for each part of a policy that leads to nothing in this cluster."""
+    """Return a sentence for each unit without nodes, and one if the policy selects no pod."""
     known = list(nodes)
     found = [
         f"spec.units[{number}]: no node matches it"

@@ -1,1 +1,1 @@
-"""ResourcePolicies of the cluster: to which unit of nodes a pod goes, and what follows from it."""
+"""ResourcePolicies: which unit of nodes each pod goes to, and what the API server is sent."""

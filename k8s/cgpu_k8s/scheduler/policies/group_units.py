@@ -1,8 +1,8 @@
-"""Finds room for groups of pods in the units of their ResourcePolicies: pure.
+"""Finds room for groups of pods in the units of their ResourcePolicies, without I/O.
 
-The pods of a group that one policy counts together go to one unit: the first that takes all of
-them, by its ``max`` and by what is free on its nodes. No pod is evicted for a group, so it does not
-wait for that in each unit.
+The pods of a group that one policy counts under one key go to one unit: the first whose ``max`` and
+nodes have room for all of them. No pod is evicted for a group, so a group does not wait for
+evictions in each unit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Together(NamedTuple):
-    """Pods of a group that one policy counts together, the first one first."""
+    """Pods of a group that one policy counts under one key, the oldest first."""
 
     policy: ResourcePolicy
     key: Key
@@ -36,7 +36,7 @@ class _Together(NamedTuple):
     members: list[Member]
 
     def narrow(self, nodes: Sequence[str]) -> list[Member]:
-        """Return the members, on some of their nodes alone."""
+        """Return the members, restricted to those of their nodes that are in ``nodes``."""
         return [each._replace(nodes=each.nodes.intersection(nodes)) for each in self.members]
 
 
@@ -46,13 +46,13 @@ def place_in_units(
     """Find room for all pods of a group together, each in a unit of its policy.
 
     Args:
-        policies: of the cluster.
-        members: the pods, the first one first.
-        rooms: what is free on all nodes.
-        now: the time, by a clock in seconds that never goes back.
+        policies: the policies of the cluster.
+        members: the pods, the oldest first.
+        rooms: the room that each node has.
+        now: the time in monotonic seconds.
 
     Returns:
-        Each pod's node and GPUs, by its UID, or why there is no room; one sentence.
+        Each pod's node and GPUs, by the pod's UID, or a sentence on why there is no room.
     """
     led: list[Member] = []
     counted: dict[tuple[str, Key], _Together] = {}
@@ -78,7 +78,7 @@ def place_in_units(
 def _have_room(
     rooms: Sequence[Room], led: Sequence[Member], together: _Together, nodes: Sequence[str]
 ) -> bool:
-    """Return whether pods have room on some nodes, together with those that have units already."""
+    """Return whether ``together`` has room on these nodes, besides the members in ``led``."""
     return not isinstance(place_members([*led, *together.narrow(nodes)], rooms), str)
 
 

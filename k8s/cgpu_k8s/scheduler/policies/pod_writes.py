@@ -1,7 +1,7 @@
-"""The labels and annotations that a pod gets by its ResourcePolicy: pure.
+"""Pure functions that return the labels and annotations that a pod gets by its ResourcePolicy.
 
-The cost of a pod's deletion is ours only where a second annotation has the same value: a user's own
-value is left alone.
+A second annotation repeats the deletion cost that cgpu writes. If the two differ, the user has set
+the cost, and it is left alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def list_unit_writes(
     policies: PolicyCache, uid: str
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return the labels and annotations that a pod gets with its binding, by what it was promised.
+    """Return the labels and annotations that a pod gets with its binding, according to its promise.
 
-    None removes a label of another unit, as a binding that failed may have left it. Labels that the
-    pod has already are left out.
+    None as a value removes a label of another unit, which a failed binding may have left. Labels
+    that the pod already has are left out.
     """
     promise = policies.promised.get(uid)
     policy = policies.find_policy(promise.pod) if promise else None
@@ -43,7 +43,7 @@ def list_unit_writes(
 
 
 def write_cost(pod: Pod, cost: int) -> dict[str, str]:
-    """Return the annotations for the cost of a pod's deletion; {}: the user has set one."""
+    """Return the annotations for a pod's deletion cost; {} if the user has set one."""
     have = pod.annotations.get(DELETION_COST)
     if have is not None and have != pod.annotations.get(OWN_COST):
         return {}

@@ -1,8 +1,8 @@
-"""The ResourcePolicies of the cluster, and the pods that they count.
+"""The cache of the cluster's ResourcePolicies, and of the pods that they count.
 
-It is pure, and follows from events, as the scheduler's cache does, which hands its own events on.
-Only pods of namespaces that have a policy are kept. A pod counts in its unit from the answer that
-promises it a node, so the next one is answered with that in mind. Design:
+Like the scheduler's cache, which passes its events on, the cache is pure: its state follows from
+events. Only pods of namespaces that have a policy are kept. A pod counts in its unit as soon as an
+answer promises it a node, so the next answer takes it into account. Design:
 docs/design/coscheduling.md.
 """
 
@@ -28,17 +28,18 @@ class PolicyCache:
     """The policies and their pods.
 
     Args:
-        report_room: is called when a pod that was refused may have room.
+        report_room: is called when pods that were refused may have room.
 
     Attributes:
         report_room: as above.
         known: the policies, by namespace and name.
-        nodes: the labels of nodes, by name.
-        pods: the pods that have not ended, by namespace and UID; of namespaces with policies.
+        nodes: the labels of nodes, by the node's name.
+        pods: the pods of namespaces with policies that have not ended, by namespace and UID.
         promised: the pods that were promised a node, by UID.
         waits: the pods that lack room, by UID.
-        changed: namespaces with policies in which something was changed; its reader empties it.
-        leads_all: whether kube-scheduler asks about pods without GPUs, too.
+        changed: the namespaces with policies in which something has changed. The reader removes
+            them.
+        leads_all: whether kube-scheduler also asks about pods without GPUs.
     """
 
     def __init__(self, report_room: Callable[[], None] = lambda: None) -> None:
@@ -50,29 +51,29 @@ class PolicyCache:
         self.changed: set[str] = set()
         self.leads_all = True
         self.report_room = report_room
-        self._matched: dict[str, ResourcePolicy | None] = {}  # which policy counts a pod, by UID
-        self._overlaps: dict[str, str] = {}  # a sentence if others select a pod too, by UID
+        self._matched: dict[str, ResourcePolicy | None] = {}  # the policy that counts a pod, by UID
+        self._overlaps: dict[str, str] = {}  # a sentence if several policies select a pod, by UID
         self._namespaces: dict[str, str] = {}  # of pods, by UID
-        self._counts: dict[tuple[str, str], UnitCounts] = {}  # made when they are asked for
-        # Namespaces whose pods are still to be listed, and the pods that were removed meanwhile.
+        self._counts: dict[tuple[str, str], UnitCounts] = {}  # created on demand
+        # Namespaces whose pods are yet to be listed, and the UIDs of pods removed meanwhile.
         self._unlisted: dict[str, set[str]] = {}
 
     def update_policy(self, policy: KnownPolicy) -> None:
-        """Take over a policy that was added or modified."""
+        """Add or update a policy."""
         namespace = policy.namespace
         if namespace not in self.known:
             self.known[namespace], self.pods[namespace] = {}, {}
             self._unlisted[namespace] = set()
         before = self.known[namespace].get(policy.name)
         if before and (before.policy, before.problem) == (policy.policy, policy.problem):
-            # Only its status is new: what was counted goes by the policy that was there.
+            # Only the status is new. Keep the old content, which counts refer to by identity.
             self.known[namespace][policy.name] = policy._replace(policy=before.policy)
             return
         self.known[namespace][policy.name] = policy
         self._match_pods(namespace)
 
     def remove_policy(self, namespace: str, name: str) -> None:
-        """Remove a policy that was deleted."""
+        """Remove a policy, and forget the pods of its namespace if it was the last one there."""
         if self.known.get(namespace, {}).pop(name, None) is None:
             return
         self._match_pods(namespace)
@@ -85,7 +86,7 @@ class PolicyCache:
             self.changed.discard(namespace)
 
     def replace_policies(self, policies: Iterable[KnownPolicy]) -> None:
-        """Take over these policies, and forget all others."""
+        """Replace all policies by these."""
         found = {(each.namespace, each.name): each for each in policies}
         for each in [each for names in self.known.values() for each in names.values()]:
             if (each.namespace, each.name) not in found:
@@ -95,7 +96,7 @@ class PolicyCache:
         self.changed |= self.known.keys()
 
     def _match_pods(self, namespace: str) -> None:
-        """Find anew which policy counts each pod of a namespace; who waits is tried again."""
+        """Find the policy of each pod of a namespace again, and retry the pods that wait."""
         self._counts = {key: each for key, each in self._counts.items() if key[0] != namespace}
         for pod in self.pods[namespace].values():
             self._match_pod(pod)
@@ -114,7 +115,7 @@ class PolicyCache:
             self._overlaps[pod.uid] = overlap
 
     def find_overlaps(self, namespace: str) -> dict[str, Pod]:
-        """Return a sentence for each group of policies that select one pod, with such a pod."""
+        """Return a sentence for each set of policies that select the same pod, with such a pod."""
         pods = self.pods.get(namespace, {})
         found = ((text, pods.get(uid)) for uid, text in self._overlaps.items())
         return {text: pod for text, pod in found if pod}
@@ -123,11 +124,11 @@ class PolicyCache:
         return [uid for uid, each in self.promised.items() if each.pod.namespace == namespace]
 
     def find_policy(self, pod: Pod) -> ResourcePolicy | None:
-        """Return the policy that counts a pod; None: none selects it."""
+        """Return the policy that counts a pod, or None if no policy selects it."""
         return self.find_policies(pod)[0]
 
     def find_policies(self, pod: Pod) -> tuple[ResourcePolicy | None, str]:
-        """Return the policy that counts a pod, and a sentence if others select it, too."""
+        """Return the policy that counts a pod or None, and a sentence if others select it too."""
         known = self.known.get(pod.namespace)
         if not known:
             return None, ""
@@ -135,12 +136,12 @@ class PolicyCache:
         return find_policy([each.policy for each in known.values() if each.policy], given)
 
     def find_counted(self, uid: str) -> tuple[Pod | None, ResourcePolicy | None]:
-        """Return a pod that was seen and the policy that counts it; None: there is none."""
+        """Return a pod that was seen and the policy that counts it; each may be None."""
         pod = self.pods.get(self._namespaces.get(uid, ""), {}).get(uid)
         return pod, self._matched.get(uid)
 
     def list_policies(self) -> list[ResourcePolicy]:
-        """Return the policies that can be followed."""
+        """Return the valid policies."""
         known = (each for names in self.known.values() for each in names.values())
         return [each.policy for each in known if each.policy]
 
@@ -160,7 +161,7 @@ class PolicyCache:
         return self._counts[key]
 
     def _count_pod(self, uid: str) -> None:
-        """Count a pod where it is, or will be."""
+        """Count a pod on the node that it has or was promised."""
         for counts in self._list_counts(self._namespaces.get(uid, "")):
             self._count_in(counts, uid)
 
@@ -182,7 +183,7 @@ class PolicyCache:
         return [self._counts[key] for key in keys if key in self._counts]
 
     def find_open_unit(self, policy: ResourcePolicy, pod: Pod, node: str) -> int | str:
-        """Return the number of the unit that takes a pod on a node, or why none does."""
+        """Return the index of the unit that takes a pod on a node, or why none does."""
         key, problem = read_key(policy, pod.labels)
         if key is None:
             return problem
@@ -191,7 +192,7 @@ class PolicyCache:
         return find_open_unit(policy, counts, given, self.nodes.get(node, {}))
 
     def get_pod(self, pod: Pod) -> Pod:
-        """Return a pod with all its members, as it was seen last."""
+        """Return a pod with all its fields, as it was seen last."""
         promise = self.promised.get(pod.uid)
         known = self.pods.get(pod.namespace, {}).get(pod.uid)
         return known or (promise.pod if promise else pod)
@@ -201,13 +202,13 @@ class PolicyCache:
         return uid in self.pods.get(self._namespaces.get(uid, ""), {})
 
     def update_node(self, name: str, labels: Labels) -> None:
-        """Take over a node that was added or modified."""
+        """Add or update a node."""
         if self.nodes.get(name) != labels:
             self.nodes[name] = labels
             self._count_anew()
 
     def remove_node(self, name: str) -> None:
-        """Remove a node that was deleted; pods on it are in no unit any more."""
+        """Remove a node. Pods on it are then in no unit."""
         if self.nodes.pop(name, None) is not None:
             self._count_anew()
 
@@ -217,7 +218,7 @@ class PolicyCache:
         self.report_room()
 
     def update_pod(self, pod: Pod) -> None:
-        """Take over a pod that was added or modified."""
+        """Add or update a pod. Pods of namespaces without policies are ignored."""
         uid, known = pod.uid, self.pods.get(pod.namespace)
         if known is None:
             return
@@ -226,7 +227,7 @@ class PolicyCache:
             return
         before = known.get(uid)
         if before and before.node and not pod.node:
-            return  # older than what is known
+            return  # a stale event: the pod is known to be bound
         known[uid] = pod._replace(allocation_annotation="")
         self._namespaces[uid] = pod.namespace
         if pod.node:
@@ -237,11 +238,11 @@ class PolicyCache:
         self._match_pod(pod)
         self._count_pod(uid)
         self.changed.add(pod.namespace)
-        if before and before.node:  # it may count less than before
+        if before and before.node:  # it may have left room in its unit
             self.report_room()
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that was deleted, or whose containers have all ended for good."""
+        """Remove a pod that was deleted or is final."""
         for removed in self._unlisted.values():
             removed.add(uid)
         namespace = self._namespaces.pop(uid, "")
@@ -258,26 +259,26 @@ class PolicyCache:
         self.report_room()
 
     def begin_list(self, uids: Collection[str]) -> set[str]:
-        """Begin to take over a list of all pods; return those that are gone, to be removed."""
+        """Prepare for a list with these pods. Return the UIDs of known pods that it lacks."""
         for uid in self.waits.keys() - uids:
             del self.waits[uid]
         self._unlisted.clear()
         return {uid for known in self.pods.values() for uid in known}.difference(uids)
 
     def list_unlisted(self) -> list[str]:
-        """Return the namespaces whose pods have to be listed: their first policy is new."""
+        """Return the namespaces whose pods have to be listed, because their first policy is new."""
         return [*self._unlisted]
 
     def find_unlisted(self, namespace: str) -> str:
-        """Return why the pods of a namespace cannot be counted yet; "": they can."""
+        """Return why the pods of a namespace cannot be counted yet; "" if they can."""
         if namespace not in self._unlisted:
             return ""
         return f"the API server has not listed the pods of namespace {namespace} yet"
 
     def take_namespace(self, namespace: str, pods: Iterable[Pod]) -> None:
-        """Take over a list of the pods of a namespace that was begun after its first policy came.
+        """Add the pods of a namespace from a list that was begun after its first policy was added.
 
-        Events go on meanwhile: a pod that they have shown on a node, or have removed, stays so.
+        Events that arrived meanwhile are newer: pods that they removed or showed as bound stay so.
         """
         removed = self._unlisted.pop(namespace, None)
         if removed is None:
@@ -288,7 +289,7 @@ class PolicyCache:
                 self.update_pod(pod)
 
     def update_promise(self, uid: str, promise: Promise | None) -> None:
-        """Count a pod where it was promised a node; None: nowhere, unless it is seen on one."""
+        """Count a pod on the node that it was promised; None withdraws an earlier promise."""
         if promise is None:
             self._forget_promise(uid)
             return
@@ -316,7 +317,7 @@ class PolicyCache:
 
 
 def _list_counted(pod: Pod) -> tuple[object, ...]:
-    """Return all of a pod by which it is counted, or something is written on it."""
+    """Return the fields of a pod that affect its counts, or what is written to it."""
     return (
         *(pod.node, pod.terminating, pod.labels, pod.annotations, pod.resources),
         pod.unschedulable,

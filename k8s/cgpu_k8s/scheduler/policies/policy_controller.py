@@ -1,6 +1,6 @@
-"""Writes what follows from ResourcePolicies: costs of deletions, wake-ups, tolerations and status.
+"""Writes what follows from ResourcePolicies: deletion costs, wake-ups, tolerations and status.
 
-It writes only while its scheduler leads, and only what differs.
+The controller writes only while its scheduler leads, and only what has changed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 LOOK = 1.0  # seconds between two looks at what has changed
-AGAIN = 10.0  # seconds after which a namespace is tried again whose writes failed
+AGAIN = 10.0  # seconds after which failed writes are tried again
 
 
 class PolicyController:
-    """Keeps pods and policies as the policies have them.
+    """Writes to pods and policies what the policies require.
 
     Args:
-        api: of the API server.
-        policies: of the cluster.
-        problem: returns why nothing may be written now; "": it may.
+        api: a client of the API server.
+        policies: the policies of the cluster.
+        problem: returns why nothing may be written now; "" if writes are allowed.
         report: writes a line of the log.
-        clock: seconds that never go back.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class PolicyController:
     ) -> None:
         self._api, self._policies = LeaderClient(api, problem), policies
         self._report, self._clock = report, clock
-        self._delayed: dict[str, float] = {}  # until when, by namespace
-        self._tolerant: set[str] = set()  # UIDs of pods that tolerate virtual nodes
-        self._warned: dict[str, str] = {}  # the messages of events, by UIDs of policies
+        self._delayed: dict[str, float] = {}  # when to try again, by namespace
+        self._tolerant: set[str] = set()  # UIDs of pods that have the tolerations that they need
+        self._warned: dict[str, str] = {}  # the message of the last event, by UID of the policy
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write changes every LOOK seconds until cancelled."""
         while True:
             await asyncio.sleep(LOOK)
             if not self._api.find_problem():
                 await self.write_changes()
 
     async def write_changes(self) -> None:
-        """Write what has changed since the last call, and what the time has made due."""
+        """Write what has changed since the last call, and wake the pods that are due."""
         policies, now = self._policies, self._clock()
         self._delayed = {name: until for name, until in self._delayed.items() if until > now}
         await self._try_all(self._wake_pods())
@@ -81,7 +81,7 @@ class PolicyController:
                     self._delayed[namespace] = now + AGAIN
 
     async def _try_all(self, writes: Coroutine[None, None, None]) -> bool:
-        """Return whether all of some writes were made."""
+        """Return whether all writes succeeded; log the error of one that failed."""
         try:
             await writes
         except NotLeadingError:
@@ -92,7 +92,7 @@ class PolicyController:
         return True
 
     async def _change_pod(self, pod: Pod, metadata: Json, **members: Json) -> None:
-        """Change a pod, unless it is gone or another one has its name."""
+        """Patch a pod, unless it is gone or another pod has its name."""
         path = PODS.path(pod.name, namespace=pod.namespace)
         body = {"metadata": {"uid": pod.uid, **metadata}, **members}
         try:
@@ -101,7 +101,7 @@ class PolicyController:
             return
 
     async def _wake_pods(self) -> None:
-        """Let schedulers try the pods again whose time in a unit is over."""
+        """Make schedulers try the pods again whose wait for a unit is over."""
         now, waits = self._clock(), self._policies.waits
         for uid, wait in [*waits.items()]:
             if wait.again is None or wait.again > now:
@@ -110,8 +110,8 @@ class PolicyController:
             evicting = pod.nominated and wait.policy.preempt == BEFORE_NEXT
             if pod.node or uid in self._policies.promised or evicting:
                 continue
-            self._policies.report_room()  # its group is searched for anew
-            due = waits[uid] = wait._replace(again=now + AGAIN)  # if it is not woken now
+            self._policies.report_room()  # so that room for the pod's group is searched for again
+            due = waits[uid] = wait._replace(again=now + AGAIN)  # in case the next write fails
             await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
             if waits.get(uid) is due:
                 waits[uid] = due._replace(again=None)
@@ -129,19 +129,19 @@ class PolicyController:
                     notes = write_cost(pod, cost)
                     if not notes.items() <= pod.annotations.items():
                         await self._change_pod(pod, {"annotations": notes})
-            await asyncio.sleep(0)  # calls of the scheduler go on meanwhile
+            await asyncio.sleep(0)  # let calls of the scheduler be answered
 
     def _list_known(self, namespace: str) -> Iterator[KnownPolicy]:
-        """Yield each policy as it is by then: others change them while we write."""
+        """Yield each policy in its latest state, because policies change between our writes."""
         for name in [*self._policies.known.get(namespace, {})]:
             known = self._policies.known.get(namespace, {}).get(name)
             if known:
                 yield known
 
     async def _write_tolerations(self, namespace: str) -> None:
-        """Let pods that fit nowhere tolerate the virtual nodes of their policy.
+        """Add a toleration of virtual nodes to unschedulable pods whose policies have such nodes.
 
-        Their scheduler does not ask the extender about a node whose taint they do not tolerate.
+        kube-scheduler does not ask the extender about a node whose taint a pod does not tolerate.
         """
         policies = self._policies
         pods = [*policies.pods.get(namespace, {}).values()]
@@ -177,7 +177,7 @@ class PolicyController:
         path = RESOURCE_POLICIES.path(known.name, namespace=known.namespace, part="status")
         change = make_status_change(known.status, status)
         body = {"metadata": {"uid": known.uid}, **change}
-        with suppress(NotFoundError):  # it is gone, or another system's kind has no status
+        with suppress(NotFoundError):  # the policy is gone, or its kind has no subresource status
             await self._api.patch(path, body)
         message = status.get("message", "")
         if message and message not in {known.status.get("message"), self._warned.get(known.uid)}:

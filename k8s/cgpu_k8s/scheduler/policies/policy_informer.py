@@ -1,4 +1,4 @@
-"""Keeps the ResourcePolicies, and the pods of their namespaces, in line with the API server."""
+"""Keeps the policy cache up to date: watches policies, and lists pods of new namespaces."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     Report = Callable[[str, dict[str, object]], None]
 
-ABSENT = 30.0  # seconds after which a cluster that has no ResourcePolicies is asked again
-AGAIN = 1.0
+ABSENT = 30.0  # seconds after which a cluster without the kind is asked again
+AGAIN = 1.0  # seconds after which a list that failed is tried again
 
 
 def read_known_policy(item: Json) -> KnownPolicy:
-    """Read a policy's object, also one that cannot be followed.
+    """Read a policy's object, even if the policy is invalid.
 
     Raises:
-        ObjectError: it is no object.
+        ObjectError: its metadata or status is malformed.
     """
     meta = get_member(item, "metadata", dict)
     policy, problem = None, ""
@@ -52,15 +52,15 @@ def read_known_policy(item: Json) -> KnownPolicy:
 
 
 class PolicyInformer:
-    """Follows the policies.
+    """Keeps the policy cache up to date.
 
     Args:
-        client: of the API server.
-        policies: of the cluster.
+        client: a client of the API server.
+        policies: the policies of the cluster.
         report: writes a line of the log.
 
     Attributes:
-        listed: is set once the policies are known, or that the cluster does not have the kind.
+        listed: is set once the policies are listed, or the cluster is found to lack the kind.
     """
 
     def __init__(self, client: Client, policies: PolicyCache, report: Report) -> None:
@@ -75,12 +75,13 @@ class PolicyInformer:
         mark_listed: Callable[[int], None],
         has_pods: Callable[[], bool],
     ) -> None:
-        """Follow the policies until cancelled.
+        """Update the cache from a watch of the policies until cancelled.
 
         Args:
-            watch: of them.
-            mark_listed: is called with their number.
-            has_pods: returns whether the pods are listed, so that a new namespace has to be.
+            watch: the watch.
+            mark_listed: is called after a list, with the number of policies.
+            has_pods: returns whether all pods were listed. After that, the pods of a namespace that
+                gets its first policy are listed separately.
         """
         self._be_patient(watch, mark_listed)
         policies = self._policies
@@ -101,7 +102,7 @@ class PolicyInformer:
     def _be_patient(
         self, watch: Watch[KnownPolicy | None], mark_listed: Callable[[int], None]
     ) -> None:
-        """Let a watch take a cluster without the kind for one without policies."""
+        """Make a watch treat a cluster without the kind as one without policies."""
         report = watch.report
 
         def report_error(error: ApiError | ConfigurationError) -> None:
@@ -120,7 +121,10 @@ class PolicyInformer:
         watch.report, watch.sleep = report_error, pause
 
     async def list_namespaces(self) -> None:
-        """List the pods of namespaces whose first policy comes after all pods were listed."""
+        """List the pods of namespaces that get their first policy after all pods were listed.
+
+        This goes on until cancelled.
+        """
         while True:
             await self._added.wait()
             self._added.clear()

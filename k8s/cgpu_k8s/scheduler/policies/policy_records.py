@@ -1,4 +1,4 @@
-"""Records of the policies' cache: a policy, a pod that was promised a node, one that waits."""
+"""Records of the policy cache: a policy, a promise of a node to a pod, and a wait for room."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class KnownPolicy(NamedTuple):
 
     Attributes:
         namespace: its namespace.
-        name: its name there.
+        name: its name in the namespace.
         uid: its UID.
-        policy: what it says; None: it cannot be followed.
-        problem: why it cannot be followed; one sentence.
-        status: as somebody wrote it last.
+        policy: its content; None if it is invalid.
+        problem: why it is invalid, in one sentence; "" if it is valid.
+        status: its status in the API server.
     """
 
     namespace: str
@@ -38,10 +38,10 @@ class Promise(NamedTuple):
     """A pod that was promised a node, and is not seen there yet.
 
     Attributes:
-        pod: as it was then.
-        node: the name of the node; until the pod's binding, one of those that it may get.
-        sent: whether its binding was sent.
-        unit: of its policy; None: outside all units.
+        pod: the pod as it was then.
+        node: the name of the node. Until the binding is sent, the pod may still get another one.
+        sent: whether the binding was sent.
+        unit: the unit in which the pod counts; None if it is outside all units.
     """
 
     pod: Pod
@@ -51,14 +51,14 @@ class Promise(NamedTuple):
 
 
 class UnitWait(NamedTuple):
-    """The time for which a pod has lacked room.
+    """A pod that has lacked room in units of its policy.
 
     Attributes:
         pod: the pod.
-        policy: the policy under which it does.
-        units: since when, by the numbers of units.
-        held: the number of the unit whose room it waits for; None: no unit has any.
-        again: when it has to be tried again, if nothing else happens; None: only after a change.
+        policy: the policy of these units.
+        units: since when the pod has lacked room, by the index of the unit.
+        held: the index of the unit for which it waits; None if it waits for no unit in particular.
+        again: when to try the pod again even if nothing changes; None to try only after a change.
     """
 
     pod: Pod
@@ -69,7 +69,7 @@ class UnitWait(NamedTuple):
 
 
 def make_policy_pod(pod: Pod, policy: ResourcePolicy, unit: NodeUnit | None = None) -> PolicyPod:
-    """Return a pod as its policy counts it, in a unit that gives it labels and annotations."""
+    """Return a pod as its policy counts it, with the labels and annotations that ``unit`` adds."""
     limited = {name for each in policy.units for name in each.most_resources}
     return PolicyPod(
         pod.uid,

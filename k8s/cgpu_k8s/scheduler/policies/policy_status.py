@@ -1,4 +1,4 @@
-"""The status of a ResourcePolicy, and the sentences of the event about it: pure."""
+"""Pure functions that return the status of a ResourcePolicy, and an event about its problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_LED = (
 
 
 def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
-    """Return the pods of each unit and outside, also as text, and sentences about what is wrong."""
+    """Return a policy's status: the numbers of pods in its units and outside, and its problems."""
     policy = known.policy
     if policy is None:
         return {"message": known.problem}
@@ -47,7 +47,7 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
         "outside": outside,
         "pods": ", ".join(texts),
     }
-    # Kubernetes 1.20 takes an empty string in a patch for null, which is no string.
+    # Kubernetes 1.20 reads an empty string in a patch as null, which it refuses as no string.
     return {**found, "message": "; ".join(message)} if message else found
 
 
@@ -62,12 +62,15 @@ def _has_unled(policies: PolicyCache, known: KnownPolicy) -> bool:
 
 
 def make_status_change(before: Mapping[str, Any], status: Json) -> Json:
-    """Return the body that makes a merging API server replace one status by another."""
+    """Return the body of a merge patch that replaces the status ``before`` by ``status``."""
     return {"status": {**dict.fromkeys(before.keys() - status.keys()), **status}}
 
 
 def make_event(known: KnownPolicy, message: str, when: str, name: str) -> Json:
-    """Return a warning about a policy."""
+    """Return an event of type Warning about a policy.
+
+    ``when`` is the time as in RFC 3339. ``name`` makes the event's name unique.
+    """
     policy = {
         "apiVersion": GROUP,
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""The questions about a pod that its ResourcePolicy answers: pure functions of the cache.
+"""Decides by a pod's ResourcePolicy where it may go, be bound and evict others, without I/O.
 
 A pod that no policy selects costs one look-up of its namespace.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
     from cgpu_k8s.scheduler.units import UnitChoice
 
-UNIT = "unit"  # the code of a node that the policy does not allow now; beside the allocator's
-SOON = 1.0  # seconds after which the next unit is tried where nothing could be evicted
+UNIT = "unit"  # the code of a refusal: the policy does not allow the node now
+SOON = 1.0  # seconds after which the next unit is tried if no pod could be evicted
 
 
 def exclude_nodes(
@@ -31,9 +31,9 @@ def exclude_nodes(
     names: Collection[str],
     now: float,
 ) -> dict[str, Refusal]:
-    """Return the nodes among those with room for a pod that are not of the unit in force, and why.
+    """Return which of the nodes with room for a pod are not in the unit in force, and why.
 
-    A pod that finds no room in a unit waits for it, or tries the next one, from now on.
+    Also record since when the pod has lacked room in units. ``now`` is in monotonic seconds.
     """
     if policy is None:
         return {}
@@ -48,14 +48,15 @@ def exclude_nodes(
         labels = policies.nodes.get(pod.nominated, {})
         before = {n: since for n, since in before.items() if not has_node(policy.units[n], labels)}
     choice = choose_unit(policy, counts, Attempt(given, now, before), fitting)
-    if [*names] != [pod.nominated]:  # the only node that it was asked about: others may have room
+    # A call about the nominated node alone does not show that the unit lacks room elsewhere.
+    if [*names] != [pod.nominated]:
         keep_wait(policies, pod, policy, choice, now)
     refusal = Refusal(UNIT, _describe_choice(policy, choice))
     return dict.fromkeys(fitting.keys() - set(choice.nodes), refusal)
 
 
 def get_waits(policies: PolicyCache, pod: Pod, policy: ResourcePolicy) -> dict[int, float]:
-    """Return since when a pod lacks room in units of its policy, by their numbers."""
+    """Return since when a pod has lacked room in units of its policy, by the index of the unit."""
     wait = policies.waits.get(pod.uid)
     return dict(wait.units) if wait and wait.policy == policy else {}
 
@@ -63,7 +64,7 @@ def get_waits(policies: PolicyCache, pod: Pod, policy: ResourcePolicy) -> dict[i
 def keep_wait(
     policies: PolicyCache, pod: Pod, policy: ResourcePolicy, choice: UnitChoice, now: float
 ) -> None:
-    """Record in which units a pod lacked room, and when it is to be tried again."""
+    """Record in which units a pod lacked room, and when to try it again."""
     if choice.nodes and not choice.waits:
         policies.waits.pop(pod.uid, None)
         return
@@ -91,7 +92,7 @@ def check_binding(policies: PolicyCache, pod: Pod, node: str) -> str:
         return ""
     if promise and promise.sent:
         if promise.node == node or pod.asks_for_gpu:
-            return ""  # it counts there already; of GPUs the scheduler's cache knows
+            return ""  # it counts there; for pods with GPUs, the caller checks the node
         return f"the pod's binding to {promise.node} was sent, and its outcome is not known yet"
     if unlisted := policies.find_unlisted(pod.namespace):
         return unlisted
@@ -104,7 +105,7 @@ def check_binding(policies: PolicyCache, pod: Pod, node: str) -> str:
 def list_candidates(
     policies: PolicyCache, pod: Pod, names: Collection[str], now: float
 ) -> list[str]:
-    """Return the nodes on which the end of other pods would let a pod in, by its policy."""
+    """Return the nodes that a pod's policy allows once other pods are evicted there."""
     policy = policies.find_policy(pod)
     if policy is None:
         return list(names)

@@ -1,8 +1,8 @@
-"""Counts the pods of a policy's units: pure.
+"""Counts the pods in the units of a policy, without I/O.
 
-Of each key of a policy the pods count one after the other, by their creation. A pod that comes is
-nearly always the youngest, and one that goes nearly always leaves the units of all others as they
-were: only else all are counted anew.
+The pods of each key are counted one after the other, by creation time. Counts are updated in place
+if a new pod is the youngest, or if removing a pod leaves the units of all others as they were. This
+is nearly always so. Otherwise, all pods of the key are counted anew.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 class _Counted(NamedTuple):
     pod: PolicyPod
-    units: tuple[int, ...]  # that its node and its labels allow
-    counts: bool  # False: it is only known to be terminating
+    units: tuple[int, ...]  # indices of the units that its node and its labels allow
+    counts: bool  # False if it is counted only as terminating
 
 
 class _Tally:
     """The units of the pods of one key, and how many each unit has.
 
     Attributes:
-        units: the unit of each pod, by UID; one more than the last: none.
-        counts: of all units.
+        units: the index of each pod's unit, by UID; ``len(counts)`` if it is in no unit.
+        counts: the count of each unit.
         outside: how many pods are in no unit.
     """
 
@@ -39,10 +39,10 @@ class _Tally:
         self.outside = 0
         self._policy = policy
         self._last = ("", "")
-        self._passed: set[int] = set()  # units that had no room for a pod which has their node
+        self._passed: set[int] = set()  # units that had no room for a pod on their nodes
 
     def append_pod(self, counted: _Counted) -> bool:
-        """Count a pod that comes last; return False if it does not."""
+        """Count a pod if it is the youngest; return False if it is not."""
         order = _order_pod(counted)
         if order < self._last:
             return False
@@ -63,7 +63,7 @@ class _Tally:
         return True
 
     def remove_pod(self, counted: _Counted) -> bool:
-        """Count a pod no longer; return False if that could change the units of others."""
+        """Stop counting a pod; return False if that could change the units of others."""
         left = self.count_without(counted)
         if left is None:
             return False
@@ -73,7 +73,7 @@ class _Tally:
         return True
 
     def count_without(self, counted: _Counted) -> list[UnitCount] | None:
-        """Return the counts without a pod; None if that could change the units of others."""
+        """Return the counts without a pod, or None if that could change the units of others."""
         number, counts = self.units[counted.pod.uid], [*self.counts]
         if number in self._passed:
             return None
@@ -87,16 +87,16 @@ def _order_pod(counted: _Counted) -> tuple[str, str]:
 
 
 class UnitCounts:
-    """The pods of one policy that are on nodes, or will be."""
+    """The pods of one policy that have a node or were promised one, and their units."""
 
     def __init__(self, policy: ResourcePolicy) -> None:
         self.policy = policy
         self._pods: dict[Key, dict[str, _Counted]] = {}
         self._keys: dict[str, Key] = {}
-        self._tallies: dict[Key, _Tally] = {}  # made when they are asked for
+        self._tallies: dict[Key, _Tally] = {}  # created on demand
 
     def update_pod(self, pod: PolicyPod, node: Labels) -> None:
-        """Count a pod on a node with these labels, in place of what was known of it."""
+        """Add or replace a pod, which is on a node with these labels."""
         policy = self.policy
         key, _ = read_key(policy, pod.labels)
         if (
@@ -125,7 +125,7 @@ class UnitCounts:
             del self._tallies[key]
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod that is gone; one that is not counted is no error."""
+        """Remove a pod, if it is counted."""
         key = self._keys.pop(uid, None)
         if key is None:
             return
@@ -136,20 +136,24 @@ class UnitCounts:
             del self._pods[key]
 
     def assign_units(self, key: Key) -> dict[str, int]:
-        """Return the unit of each pod of a key, by UID; one more than the last: it is in none."""
+        """Return the index of the unit of each pod of a key, by UID.
+
+        The index is the number of units if the pod is in none.
+        """
         return self._get_tally(key).units
 
     def count_units(self, key: Key, without: str = "") -> tuple[UnitCount, ...]:
-        """Return the counts of all units, for pods of a key, without one pod."""
+        """Return the count of each unit for the pods of a key, without the pod ``without``."""
         tally, counted = self._get_tally(key), self._pods.get(key, {}).get(without)
         if counted is None:
             return tuple(tally.counts)
         return tuple(tally.count_without(counted) or self._make_tally(key, without).counts)
 
     def list_costs(self) -> dict[str, int]:
-        """The deletion cost of each pod, which falls with each unit and is least outside all.
+        """Return the deletion cost of each pod, by UID.
 
-        A controller that scales in deletes the pods that cost least.
+        The cost falls from unit to unit, and is 0 outside all. A controller that scales in deletes
+        the pods with the least cost first.
         """
         last = len(self.policy.units)
         return {
@@ -159,7 +163,7 @@ class UnitCounts:
         }
 
     def sum_units(self) -> list[int]:
-        """Return how many pods each unit has, of all keys; the last: those outside all units."""
+        """Return the number of pods in each unit, over all keys, and then of those outside."""
         sums = [0] * (len(self.policy.units) + 1)
         for key in self._pods:
             tally = self._get_tally(key)
@@ -184,7 +188,7 @@ class UnitCounts:
 
 
 def _add_pod(count: UnitCount, counted: _Counted, sign: int) -> UnitCount:
-    """Return a count with one pod more, or less."""
+    """Return a count with one pod more (``sign`` 1) or less (-1)."""
     gone = count.terminating + sign * counted.pod.terminating
     if not counted.counts:
         return count._replace(terminating=gone)

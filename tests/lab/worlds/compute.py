@@ -12,6 +12,7 @@ from cgpu_sim import gpu_times
 from lab.machine.servers import end_servers, serving
 from lab.shares.compute import TAG, Shares, measure, prefer, spin_program, wait_for
 from lab.shares.compute_player import Player, wait_until
+from lab.shares.gatewatch import STATES
 from lab.worlds.cgpu_run import World
 
 if TYPE_CHECKING:
@@ -88,6 +89,17 @@ class Players:
             print(tag, player.watched.figures(now), player.watched.works(now))  # noqa: T201
         assert all(player.process.poll() is None for player in self.by_tag.values())
         return shares
+
+    def measure_together(self, seconds: float = 4.0) -> float:
+        """The part of the time in which nobody's gate is closed: 0 where they take turns."""
+        self.wait()
+        time.sleep(WARM_UP_SECONDS)
+        pages = [player.watched.limits.gpus[0] for player in self.by_tag.values()]
+        looks, deadline = [], time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            looks.append(all(STATES[page.gate & 3] != "closed" for page in pages))
+            time.sleep(0.001)
+        return sum(looks) / len(looks)
 
     def change(self, target: str, value: str) -> Shares:
         """``cgpu set`` of a GPU or a tag, and the true shares from 100 ms to 2 s after it."""

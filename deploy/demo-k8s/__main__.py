@@ -2,7 +2,8 @@
 
 API server, scheduler, kubelet and containerd are real, and the GPUs simulated. Everything has a
 folder, ports and namespaces of its own, and ends with the demonstration, however that ends. No
-controllers run, so the pods of the jobs are created, not the jobs.
+controllers run, so the pods of the jobs are created, not the jobs. Where ``CGPU_KUBERNETES`` names
+a Kubernetes that has them, pods with claims follow, on that one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
+    import claims
+
     from lab.containers import images
-    from lab.kubernetes import scheduler
+    from lab.kubernetes import programs, scheduler
     from lab.kubernetes.control_plane import ACCOUNT, control_plane
     from lab.kubernetes.kubectl import Kubectl
     from lab.kubernetes.kubelet import kubelet_node
@@ -59,6 +62,9 @@ def _work() -> int:
         ):
             for job in JOBS:
                 good &= _show(Kubectl(node), *job)
+    for release in programs.releases():
+        if release.is_since(claims.SINCE):
+            good &= claims.show_claims(release, NEAR, _say)
     return 0 if good else 1
 
 

@@ -91,18 +91,34 @@ is_managed(const struct cgpu_document *state, const char *state_dir)
            cgpu_document_needs_python(&config, state_dir);
 }
 
-int
-cgpu_stage_prestart(int argc, char **argv)
+/*
+ * Run COMMAND for the container whose state is on stdin: always, or only if it may be managed.
+ */
+static int
+prepare_container(const char *command, bool always, int argc, char **argv)
 {
     struct cgpu_document state;
     if (!cgpu_state_read(STDIN_FILENO, &state)) {
         cgpu_report_error(&report, "cannot read the container's state");
         return 1;
     }
-    if (!is_managed(&state, find_state_dir(argc, argv))) {
+    if (!always && !is_managed(&state, find_state_dir(argc, argv))) {
         return 0;
     }
-    return become_python("prestart", argc, argv, &state);
+    return become_python(command, argc, argv, &state);
+}
+
+int
+cgpu_stage_prestart(int argc, char **argv)
+{
+    return prepare_container("prestart", false, argc, argv);
+}
+
+/* Prepare a container that has a claim: whoever starts it, it gets that or does not start. */
+int
+cgpu_stage_claim(int argc, char **argv)
+{
+    return prepare_container("claim", true, argc, argv);
 }
 
 int
@@ -118,16 +134,4 @@ cgpu_stage_precreate(int argc, char **argv)
     }
     return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0
                                                                                               : 1;
-}
-
-/* Prepare a container that has a claim: whoever starts it, it gets that or does not start. */
-int
-cgpu_stage_claim(int argc, char **argv)
-{
-    struct cgpu_document state;
-    if (!cgpu_state_read(STDIN_FILENO, &state)) {
-        cgpu_report_error(&report, "cannot read the container's state");
-        return 1;
-    }
-    return become_python("claim", argc, argv, &state);
 }

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.cluster.inspected import OBJECTS, Lab, put
 from lab.kubernetes.fake_server import fake_server
 from lab.products import distribution
-from lab.worlds.inspected import OBJECTS, Lab, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.cluster.claim_objects import claim_of, claims_node, device_class, pod_with, slice_of
+from lab.cluster.inspected import TABLE
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.manifests import V100
 from lab.kubernetes.store import KINDS, Key
-from lab.worlds.inspected import TABLE
 
 if TYPE_CHECKING:
-    from lab.worlds.inspected import Lab
+    from lab.cluster.inspected import Lab
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # a file is packed first
 

@@ -14,6 +14,7 @@ import yaml
 
 from cgpu_k8s.apiserver.client import Client, open_client
 from cgpu_k8s.apiserver.resources import EVENTS, NAMESPACES, NODES, PODS
+from lab.cluster.inspected import A0, A1, POLICIES, TABLE, A, Lab, put
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.fake_server import FakeServer, fake_server
 from lab.kubernetes.faults import Fault
@@ -28,7 +29,6 @@ from lab.kubernetes.manifests import (
 from lab.kubernetes.objects import binding
 from lab.kubernetes.store import KINDS, Key
 from lab.worlds.extender import policy
-from lab.worlds.inspected import A0, A1, POLICIES, TABLE, A, Lab, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # a file is packed first
 

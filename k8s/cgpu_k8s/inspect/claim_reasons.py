@@ -209,7 +209,8 @@ def _describe_taken(
     words = " and ".join(_format_amount(name, found[0].amounts[name]) for name in named)
     if request.devices > 1 and free:
         on = _count_on_one_node(free)
-        return f"{request.devices} GPUs of one node are asked for, and {on} have {words} left"
+        asked = f"{request.devices} GPUs of one node are asked for"
+        return f"{asked}, and no node has {words} left on more than {on}"
     best = max(found, key=lambda each: each.left[named[0]])
     left = _format_amount(named[0], max(best.left[named[0]], 0))
     where = f"{best.device.name} of {best.device.node}"

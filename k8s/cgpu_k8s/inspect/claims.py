@@ -144,7 +144,8 @@ def _make_node(offer: Offer, facts: ClaimFacts) -> ClaimNodeView:
         )
         for name, number in sorted(numbers.items(), key=lambda item: item[1])
     }
-    return ClaimNodeView(offer, devices, tuple(views), _find_problem(offer.name, facts))
+    missing = sorted({part.device for part in parts} - offered.keys())
+    return ClaimNodeView(offer, devices, tuple(views), _find_problem(offer.name, facts, missing))
 
 
 def _number_devices(offered: Mapping[str, OfferedDevice], named: Iterable[str]) -> dict[str, int]:
@@ -184,12 +185,14 @@ def _make_device(
     )
 
 
-def _find_problem(node: str, facts: ClaimFacts) -> str:
+def _find_problem(node: str, facts: ClaimFacts, missing: Sequence[str]) -> str:
     if node not in facts.slices:
         return f"no driver {DRIVER} publishes its GPUs: {DRIVERS}"
     devices = facts.slices[node]
     if not devices:
         return "its driver offers no GPU now, and its log says why"
+    if missing:
+        return f"claims have parts of {', '.join(missing)}, which does not answer any more"
     tainted = [f"{each.name} ({', '.join(each.taints)})" for each in devices if each.taints]
     return f"no more claims get {', '.join(tainted)}, by taints" if tainted else ""
 

@@ -154,6 +154,7 @@ def test_a_gpu_that_is_lost_keeps_its_number_and_its_claims() -> None:
     assert {number: each.name for number, each in node.devices.items()} == {0: "gpu-0", 1: "gpu-1"}
     assert [(each.allocated or (0, 0))[0] for each in node.devices.values()] == [3524, 5120]
     assert [each.total[0] for each in node.devices.values()] == [0, V100]
+    assert node.problem == "claims have parts of gpu-0, which does not answer any more"
 
 
 def test_a_device_whose_name_has_no_index_is_shown_behind_those_that_have() -> None:
@@ -225,7 +226,7 @@ REASONS: list[tuple[Any, list[Any], str]] = [
     (
         claim_of("c", exactly={"count": 2}, memory="1Gi"),
         [FULL],
-        "2 GPUs of one node are asked for, and 1 have 1024 MiB of memory left",
+        "2 GPUs of one node are asked for, and no node has 1024 MiB of memory left on more than 1",
     ),
     (
         claim_of("c", exactly={"deviceClassName": "gpu.nvidia.com"}, memory="17Gi"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from cgpu_doctor import driver, kernel, metrics, releases, state, users, wiring
+from cgpu_doctor import claims, driver, kernel, metrics, releases, state, users, wiring
 from cgpu_doctor.finding import BY_ROOT, Finding, Ground
 from cgpu_env import CgpuError
 from cgpu_install.machine import ClosedError
@@ -24,6 +24,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "state directory": state.check_directory,
     "leftovers": state.check_leftovers,
     "shares": state.check_shares,
+    "claims": claims.check_claims,
     "users": users.check_access,
     "accounts": users.check_accounts,
     "server": state.check_server,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
@@ -34,6 +35,7 @@ _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
 _OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
 _OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd runs in
+_SECONDS = 10
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
 # In these folders a distribution writes containerd's file at each start, from a template that is
 # not TOML. The template's name depends on the version of the file.
@@ -70,6 +72,38 @@ def find_unconfigured(machine: Machine) -> Iterator[tuple[int, str]]:
         is_other = path != os.path.realpath(MAIN) and not path.endswith(_OF_DOCKERD)
         if is_other and not _names_ours(machine, path):
             yield int(os.path.basename(folder)), path
+
+
+def dump_configurations() -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield pid and settings of the CRI plugin, as they are in force, of root's containerds.
+
+    The containerd that dockerd starts is left out: it makes no pods. So is one that does not show
+    its settings.
+    """
+    for folder in running.find_processes("containerd"):
+        command = running.read_text(f"{folder}/cmdline")
+        if not _CONTAINERD.match(command) or running.read_user(folder):
+            continue
+        given = _OPTION.search(command)
+        path = given[1] if given else MAIN
+        if path.endswith(_OF_DOCKERD):
+            continue
+        words = [f"{folder}/exe", "--config", path, "config", "dump"]
+        try:
+            done = subprocess.run(
+                words,
+                cwd=f"{folder}/cwd",
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=True,
+            )
+            plugins = toml_text.parse(done.stdout).get("plugins", {})
+        except (OSError, subprocess.SubprocessError, CgpuError):
+            continue
+        found = next((plugins[name] for name in _PLUGINS.values() if name in plugins), None)
+        if isinstance(found, dict):
+            yield int(os.path.basename(folder)), found
 
 
 def _names_ours(machine: Machine, path: str) -> bool:

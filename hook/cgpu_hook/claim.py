@@ -50,6 +50,7 @@ def join_claim(uid: str, setting: Setting) -> None:
     if len(hooks) > 1 and draft.open_rootfs().get_kind(SHARE_FILES[0]) == "file":
         return  # nothing but our first run can have put it there, as the modifiers checked
     make_mounts(draft, container.pid, rootfs_path(config, container.bundle))
+    _leave_names(uid, container.pid, config, setting)
     announce_container(draft)
 
 
@@ -88,6 +89,20 @@ def _read_request(uid: str, named: set[str], setting: Setting) -> Request:
             " driver prepares its claim again"
         )
     return Request(gpus, found.weight, found.high_priority)
+
+
+def _leave_names(uid: str, pid: int, config: dict[str, Any], setting: Setting) -> None:
+    """Leave beside the share whose container this is, for people: nothing fails without that."""
+    from cgpu_hook.pod import pod_of
+    from cgpu_node.shares.claimants import add_container
+
+    try:
+        pod = pod_of(config)
+        if pod is not None:
+            directory = f"{state_path(setting.state_dir)}/containers/{uid}"
+            add_container(directory, pid, pod.identity)
+    except (CgpuError, OSError):
+        return
 
 
 def _draft_container(  # noqa: PLR0913 (what a draft is made from)

@@ -115,6 +115,8 @@ def _format_lines(answer: dict[str, Any]) -> list[str]:
     ]
     for entry in answer["containers"]:
         own = f"{entry['id']}  weight={entry['weight']} highprio={int(entry['high_priority'])}"
+        if entry.get("kind") == "claim":
+            own += printable(f" claim={entry['name']} pods={','.join(entry.get('pods', ()))}", 400)
         mark = f" mark={entry['mark']}" if entry.get("mark") else ""
         lines += [f"{own}  GPU {gpu['index']} {_format_shares(gpu)}{mark}" for gpu in entry["gpus"]]
     return lines

@@ -66,6 +66,8 @@ def _format_container(use: Use, its: GpuUse) -> Iterator[str]:
     yield f"{_INDENT}{use.kind.title()} {printable(use.id)}"
     yield _format_line(2, "Name", printable(use.name) or "N/A")
     yield _format_line(2, "Command", printable(" ".join(use.command)))
+    for pod in use.pods:
+        yield _format_line(2, "Pod", printable(pod))
     yield _format_line(2, "Weight", use.weight)
     yield _format_line(2, "High Priority", "Yes" if use.high_priority else "No")
     if its.mark is not None:

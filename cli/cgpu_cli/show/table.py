@@ -95,9 +95,13 @@ def _format_compute(compute: Compute | None) -> str:
 
 
 def format_title(use: Use) -> str:
-    """Return the name of a container or claim; for a session, its command line without folders."""
+    """Return the name of a container; for a session, its command line without folders.
+
+    For a claim, return its name, with the pods' containers that have it.
+    """
     if use.kind != "session":
-        return use.name or "-"
+        having = ", ".join(each.partition("/")[2] for each in use.pods)
+        return f"{use.name} ({having})" if having else use.name or "-"
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 
 

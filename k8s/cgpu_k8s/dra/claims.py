@@ -6,7 +6,6 @@ status.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.devices import GpuLostError
@@ -16,7 +15,7 @@ from cgpu_env.values import MIB
 from cgpu_k8s.dra.slices import CORE_STEP, WHOLE_CORES, device_name
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
-from cgpu_k8s.objects.quantities import parse_quantity
+from cgpu_k8s.objects.quantities import parse_memory, parse_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,8 +27,6 @@ WEIGHTED_FAIR, FIXED = 6, 3
 # Whether GPUs give at least, or exactly, what is claimed of their time.
 POLICIES = {"weighted": WEIGHTED_FAIR, "fixed": FIXED}
 _LEAST_WEIGHT = 1  # of a claim without cores
-_SIZE = re.compile(r"(\d{1,18})([KMGTPE]i|[MGTPE])")
-_PREFIXES = "KMGTPE"
 
 
 class ClaimName(NamedTuple):
@@ -162,21 +159,6 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
             f" {gpu.total_bytes // MIB}Mi: delete the pod, so that it is allocated anew"
         )
     return GpuShare(gpu.index, gpu.uuid, size)
-
-
-def parse_memory(written: str) -> int | None:
-    """Return the bytes of a quantity; None if they are no whole number.
-
-    >>> [parse_memory(each) for each in ("2500Mi", "16Gi", "1M", "1048576k", "1.5Gi")]
-    [2621440000, 17179869184, 1000000, 1048576000, None]
-    """
-    found = _SIZE.fullmatch(written)
-    if found is None:
-        return parse_quantity(written)
-    number, unit = found.groups()
-    power = _PREFIXES.index(unit[0]) + 1
-    base = 1024 if unit.endswith("i") else 1000
-    return int(number) * int(base**power)
 
 
 def _read_weight(claim: ClaimName, results: Iterable[Json], policy: int) -> int:

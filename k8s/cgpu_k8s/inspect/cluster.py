@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE, WHOLE_GPU
 from cgpu_k8s.objects.allocations import Allocation, read_allocation
-from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
+from cgpu_k8s.objects.fields import get_member, get_strings
 from cgpu_k8s.objects.gpus import CORE_MEM, TOPOLOGY
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pod_request import WHOLE
-from cgpu_k8s.objects.pods import Pod, read_pod
+from cgpu_k8s.objects.pods import Pod, read_pod, read_wait
 from cgpu_k8s.objects.published import (
     Share,
     published_notes,
@@ -97,6 +97,7 @@ class PodView(NamedTuple):
         shares: its shares, by the GPU's index.
         pending: the share that it asks for and does not have of a GPU of the node.
         problem: why its annotation does not count; a sentence or "".
+        claim: the name of the claim by which it has them; "": it has them by an allocation.
     """
 
     namespace: str
@@ -105,6 +106,7 @@ class PodView(NamedTuple):
     shares: dict[int, Share]
     pending: Share
     problem: str
+    claim: str = ""
 
 
 class NodeView(NamedTuple):
@@ -162,14 +164,7 @@ def read_gpu_pod(pod: Json) -> GpuPod | None:
     found = read_pod(pod)
     if not found.asks_for_gpu:
         return None
-    return GpuPod(found, read_asked_share(pod, found), published_notes(pod), _read_wait(pod))
-
-
-def _read_wait(pod: Json) -> str:
-    """Return the message of the condition that a pod has no node."""
-    conditions = get_objects(get_member(pod, "status", dict), "conditions")
-    scheduled = (each for each in conditions if each.get("type") == "PodScheduled")
-    return next((get_member(each, "message", str) for each in scheduled), "")
+    return GpuPod(found, read_asked_share(pod, found), published_notes(pod), read_wait(pod))
 
 
 def make_views(machines: Iterable[NodeFacts], gpu_pods: Iterable[GpuPod]) -> list[NodeView]:

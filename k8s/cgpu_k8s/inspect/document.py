@@ -10,8 +10,10 @@ from cgpu_k8s.inspect.text import MEMORY, choose_unit
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cgpu_k8s.inspect.claims import ClaimNodeView, ClaimsView
     from cgpu_k8s.inspect.cluster import GpuView, NodeView, PodView
     from cgpu_k8s.inspect.coscheduling import GroupView, PolicyView
+    from cgpu_k8s.objects.published import Share
 
 VERSION = 1
 
@@ -20,8 +22,9 @@ def make_document(
     nodes: Sequence[NodeView],
     groups: Sequence[GroupView] | None,
     policies: Sequence[PolicyView] | None,
+    claims: ClaimsView | None = None,
 ) -> dict[str, Any]:
-    """Return all that is known of nodes, groups and policies; what is not known is None."""
+    """Return all that is known of nodes, groups, policies and claims; what is not known is None."""
     return {
         "version": VERSION,
         "unit": "GiB" if any(node.offer.gpus for node in nodes) else choose_unit(nodes),
@@ -30,6 +33,7 @@ def make_document(
         "nodes": [_describe_node(node) for node in nodes],
         "groups": None if groups is None else [_describe_group(each) for each in groups],
         "policies": None if policies is None else [_describe_policy(each) for each in policies],
+        "claims": None if claims is None else _describe_claims(claims),
     }
 
 
@@ -92,6 +96,75 @@ def _describe_pod(pod: PodView, gpus: Mapping[int, GpuView]) -> dict[str, Any]:
             }
             for index, share in sorted(pod.shares.items())
         ],
+    }
+
+
+def _describe_claims(claims: ClaimsView) -> dict[str, Any]:
+    waiting = None if claims.waiting is None else [*claims.waiting.items()]
+    return {
+        "unit": "MiB",
+        "problem": claims.problem or None,
+        "nodes": [_describe_claim_node(each) for each in claims.nodes],
+        "waiting": None
+        if waiting is None
+        else [
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+                "claims": [each or None for each in pod.claims],
+                "reason": reason,
+            }
+            for pod, reason in waiting
+        ],
+    }
+
+
+def _describe_claim_node(node: ClaimNodeView) -> dict[str, Any]:
+    return {
+        "name": node.offer.name,
+        "address": node.offer.address or None,
+        "problem": node.problem or None,
+        **_describe_shares(node.allocated, node.total),
+        "devices": [
+            {
+                "name": each.name,
+                "number": number,
+                "uuid": each.uuid or None,
+                "taints": [*each.taints],
+                **_describe_shares(each.allocated, each.total),
+                "allocated_slots": each.taken,
+                "total_slots": each.slots,
+            }
+            for number, each in node.devices.items()
+        ],
+        "claims": [
+            {
+                "namespace": view.claim.namespace,
+                "name": view.claim.name,
+                "uid": view.claim.uid,
+                "pods": [*view.claim.pods],
+                "devices": [
+                    {
+                        "name": node.devices[number].name,
+                        "uuid": node.devices[number].uuid or None,
+                        "allocated": share.units,
+                        "allocated_cores": share.cores,
+                    }
+                    for number, share in sorted(view.shares.items())
+                ],
+            }
+            for view in node.claims
+        ],
+    }
+
+
+def _describe_shares(allocated: Share | None, total: Share) -> dict[str, Any]:
+    return {
+        "allocated": None if allocated is None else allocated.units,
+        "total": total.units,
+        "allocated_cores": None if allocated is None else allocated.cores,
+        "total_cores": total.cores,
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.apiserver.client import Client, open_client
-from cgpu_k8s.apiserver.errors import ApiError, GoneError, NotFoundError
+from cgpu_k8s.apiserver.client import open_client
+from cgpu_k8s.apiserver.errors import ApiError, NotFoundError
 from cgpu_k8s.apiserver.resources import (
     EVENTS,
     MAKERS,
@@ -16,24 +16,28 @@ from cgpu_k8s.apiserver.resources import (
     RESOURCE_POLICIES,
     Resource,
 )
+from cgpu_k8s.inspect.claims import is_for_claims
 from cgpu_k8s.inspect.cluster import GpuPod, NodeFacts, read_gpu_pod, read_node_facts
 from cgpu_k8s.inspect.coscheduling import PolicyView, read_policy_view
+from cgpu_k8s.inspect.fetch_claims import fetch_claims
+from cgpu_k8s.inspect.listing import list_objects
+from cgpu_k8s.objects.claims import read_claiming_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from cgpu_k8s.apiserver.client import Client
     from cgpu_k8s.apiserver.cluster import Cluster
+    from cgpu_k8s.inspect.claims import ClaimFacts
 
-T = TypeVar("T")
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 _PATIENCE = 30.0  # seconds for one page
 
 
 class Fetched(NamedTuple):
-    """Nodes, and the pods on them that ask for a part of a GPU."""
+    """Nodes, the pods on them that ask for a part of a GPU, and claims; None: no node has any."""
 
     machines: list[NodeFacts]
     gpu_pods: list[GpuPod]
+    claims: ClaimFacts | None = None
 
 
 class FetchedPod(NamedTuple):
@@ -53,7 +57,11 @@ async def fetch_nodes(cluster: Cluster, node: str = "", *, waiting: bool = False
     async with open_client(cluster, timeout=_PATIENCE) as client:
         machines = _get_machine(client, node) if node else _list_machines(client)
         where = f"spec.nodeName={node}," if node else "" if waiting else "spec.nodeName!=,"
-        return Fetched(*await asyncio.gather(machines, _list_gpu_pods(client, where)))
+        nodes, gpu_pods = await asyncio.gather(machines, _list_gpu_pods(client, where))
+        if not any(map(is_for_claims, nodes)):
+            return Fetched(nodes, gpu_pods)
+        claims = await fetch_claims(client, node)
+        return Fetched(nodes, gpu_pods, claims)
 
 
 async def fetch_policies(cluster: Cluster) -> list[PolicyView]:
@@ -64,7 +72,7 @@ async def fetch_policies(cluster: Cluster) -> list[PolicyView]:
     """
     async with open_client(cluster, timeout=_PATIENCE) as client:
         try:
-            found = await _list_objects(client, RESOURCE_POLICIES.path(), {}, read_policy_view)
+            found = await list_objects(client, RESOURCE_POLICIES.path(), {}, read_policy_view)
         except NotFoundError:
             return []
     return sorted(found, key=lambda policy: policy[:2])
@@ -80,7 +88,9 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Fetche
         asked, machines, gpu_pods = await asyncio.gather(
             _get_pod(client, name, namespace), _list_machines(client), _list_gpu_pods(client)
         )
-        return asked, Fetched(machines, gpu_pods)
+        named = read_claiming_pod(asked.raw)
+        claims = await fetch_claims(client, pod=named) if named else None
+        return asked, Fetched(machines, gpu_pods, claims)
 
 
 async def fetch_maker(
@@ -96,7 +106,7 @@ async def fetch_maker(
 
 
 async def _list_machines(client: Client) -> list[NodeFacts]:
-    return await _list_objects(client, NODES.path(), {}, read_node_facts)
+    return await list_objects(client, NODES.path(), {}, read_node_facts)
 
 
 async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
@@ -108,22 +118,10 @@ async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
 
 async def _list_gpu_pods(client: Client, where: str = "") -> list[GpuPod]:
     """Return the pods with GPUs that are chosen by a field, and have not ended."""
-    found = await _list_objects(
+    found = await list_objects(
         client, PODS.path(), {"fieldSelector": f"{where}{_LIVING}"}, read_gpu_pod
     )
     return [gpu_pod for gpu_pod in found if gpu_pod is not None]
-
-
-async def _list_objects(
-    client: Client, path: str, query: dict[str, str], read: Callable[[dict[str, Any]], T]
-) -> list[T]:
-    async def list_once() -> list[T]:
-        return [read(each) async for page in client.list_pages(path, query) for each in page.items]
-
-    try:
-        return await list_once()
-    except GoneError:  # the API server has forgotten the moment of the first page
-        return await list_once()
 
 
 async def _get_pod(client: Client, name: str, namespace: str) -> FetchedPod:

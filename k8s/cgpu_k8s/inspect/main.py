@@ -14,6 +14,7 @@ from cgpu_env.errors import CgpuError, printable
 if TYPE_CHECKING:
     from cgpu_env.commandline import Parser
     from cgpu_k8s.apiserver.cluster import Cluster
+    from cgpu_k8s.inspect.claims import ClaimsView
     from cgpu_k8s.inspect.cluster import NodeView
     from cgpu_k8s.inspect.coscheduling import GroupView, PolicyView
 
@@ -120,17 +121,23 @@ def _make_answer(given: argparse.Namespace) -> str:
             made = run_coroutine(fetch_maker(cluster, kind, name, namespace))
             return explain_maker(kind, *made) + "\n"
         pod, found = run_coroutine(fetch_pod(cluster, name, namespace))
-        return explain_pod(pod.raw, pod.gpu_pod, *found, pod.events) + "\n"
+        machines, pods, facts = found
+        return explain_pod(pod.raw, pod.gpu_pod, machines, pods, pod.events, claims=facts) + "\n"
     has_groups = not given.node and bool(given.groups or given.output)
     found = run_coroutine(fetch_nodes(cluster, given.node, waiting=has_groups))
-    nodes = make_views(*found)
-    if given.node and not nodes:
+    nodes = make_views(found.machines, found.gpu_pods)
+    claims = None
+    if found.claims:
+        from cgpu_k8s.inspect.claim_reasons import make_claims_view  # noqa: PLC0415 (likewise)
+
+        claims = make_claims_view(found.machines, found.claims, given.node)
+    if given.node and not nodes and not claims:
         [machine] = found.machines
         raise CgpuError(
             f"node {given.node} publishes no memory of GPUs: {machine.offer.withheld or 'not yet'}"
         )
     groups = make_group_views(found.gpu_pods, time.time()) if has_groups else None
-    return _format_answer(given, nodes, groups, _find_policies(given, cluster))
+    return _format_answer(given, nodes, groups, _find_policies(given, cluster), claims)
 
 
 def _find_policies(given: argparse.Namespace, cluster: Cluster) -> list[PolicyView] | None:
@@ -168,15 +175,22 @@ def _format_answer(
     nodes: list[NodeView],
     groups: list[GroupView] | None,
     policies: list[PolicyView] | None,
+    claims: ClaimsView | None,
 ) -> str:
     if given.output:
         from cgpu_k8s.inspect.document import FORMATS, make_document  # noqa: PLC0415 (as above)
 
-        return FORMATS[given.output](make_document(nodes, groups, policies))
+        return FORMATS[given.output](make_document(nodes, groups, policies, claims))
     from cgpu_k8s.inspect import text  # noqa: PLC0415 (as above)
 
     show = text.format_details if given.details else text.format_summary
-    tables = [show(nodes, text.MEMORY), *([show(nodes, text.CORES)] if given.core else [])]
+    tables: list[str] = []
+    if nodes or not claims:
+        tables += [show(nodes, text.MEMORY), *([show(nodes, text.CORES)] if given.core else [])]
+    if claims:
+        from cgpu_k8s.inspect.claim_text import format_claims  # noqa: PLC0415 (as above)
+
+        tables += format_claims(claims, show, cores=given.core)
     tables += [] if groups is None else [text.format_groups(groups)]
     tables += [] if policies is None else [text.format_units(policies)]
     return "\n".join(tables)

@@ -2,8 +2,8 @@
 
 Lines are written with tabs, and aligned in the end. Rulers are measured before that: that of the
 summary is 20 longer than its first row, that of the details 10 longer than all rows of the first
-node; a row counts with its tabs and its end. Groups and units, of which the published program knows
-nothing, are further tables.
+node; a row counts with its tabs and its end. Groups, units and claims, of which the published
+program knows nothing, are further tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LARGEST_IN_GIB = 100  # a GPU with more units than this counts MiB
 _SUMMARY_RULER, _DETAILS_RULER = 20, 10
-_UNKNOWN = "unknown"
+_UNKNOWN, _CLAIMED_UNIT = "unknown", "MiB"
 
 
 class TableResource(NamedTuple):
@@ -30,15 +30,19 @@ class TableResource(NamedTuple):
         part: the index of the resource in a share.
         name: its name.
         column: the heading of a GPU's column.
+        has_claims: whether it is of nodes that give it to claims.
     """
 
     part: int
     name: str
     column: str
+    has_claims: bool = False
 
 
 MEMORY = TableResource(0, "GPU Memory", "GPU{}")
 CORES = TableResource(1, "GPU Core", "GPU{} Core")
+CLAIMED_MEMORY = TableResource(0, "Claimed GPU Memory", "GPU{}", has_claims=True)
+CLAIMED_CORES = TableResource(1, "Claimed GPU Core", "GPU{} Core", has_claims=True)
 
 
 def choose_unit(nodes: Sequence[NodeView]) -> str:
@@ -50,7 +54,7 @@ def choose_unit(nodes: Sequence[NodeView]) -> str:
 def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """Return one line for each node."""
     part = resource.part
-    nodes = [node for node in nodes if node.total[part] > 0]
+    nodes = _select_nodes(nodes, resource)
     columns = range(max((_count_columns(node) for node in nodes), default=0))
     pending = any(node.pending[part] for node in nodes)
     rows = [_format_row(node, part, columns, has_pending=pending) for node in nodes]
@@ -60,7 +64,7 @@ def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
         *(f"{resource.column.format(n)}(Allocated/Total)" for n in columns),
     ]
     heads += ["PENDING(Allocated)"] * pending
-    measure = "%" if resource is CORES else choose_unit(nodes)
+    measure = "%" if part else _CLAIMED_UNIT if resource.has_claims else choose_unit(nodes)
     ruler = "-" * (len(rows[0]) + _SUMMARY_RULER) if rows else ""
     used, total = _sum_nodes(nodes, part)
     return align_columns(
@@ -69,6 +73,15 @@ def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
         + f"{ruler}\nAllocated/Total {resource.name} In Cluster:\n"
         + f"{used}/{total} ({_to_percent(used, total)}%)\t\n"
     )
+
+
+def _select_nodes(nodes: Sequence[NodeView], resource: TableResource) -> list[NodeView]:
+    """Return the nodes that have something of it; claims keep GPUs that no driver publishes."""
+    return [
+        node
+        for node in nodes
+        if node.total[resource.part] > 0 or (resource.has_claims and node.pods)
+    ]
 
 
 def _format_row(node: NodeView, part: int, columns: range, *, has_pending: bool) -> str:
@@ -82,8 +95,8 @@ def _format_row(node: NodeView, part: int, columns: range, *, has_pending: bool)
 def format_details(nodes: Sequence[NodeView], resource: TableResource) -> str:
     """Return a block for each node, with one line for each pod."""
     part = resource.part
-    nodes = [node for node in nodes if node.total[part] > 0]
-    tables = [_format_table(node, part) for node in nodes]
+    nodes = _select_nodes(nodes, resource)
+    tables = [_format_table(node, resource) for node in nodes]
     ruler = "-" * (len(tables[0]) + _DETAILS_RULER) if tables else ""
     blocks = (
         _format_head(node, resource) + table + _format_total(node, part) + f"{ruler}\n"
@@ -101,18 +114,20 @@ def _format_head(node: NodeView, resource: TableResource) -> str:
     heads = [f"{resource.column.format(n)}(Allocated)\t" for n in range(_count_columns(node))]
     heads += ["Pending(Allocated)\t"] * bool(node.pending[resource.part])
     about = f"\nNAME:\t{node.offer.name}\nIPADDRESS:\t{_format_address(node)}\n\n"
-    return "".join([about, "NAME\tNAMESPACE\t", *heads, "\n"])
+    names = "NAME\tNAMESPACE\t" + "CLAIM\t" * resource.has_claims
+    return "".join([about, names, *heads, "\n"])
 
 
-def _format_table(node: NodeView, part: int) -> str:
-    has_pending = bool(node.pending[part])
-    return "".join(_format_line(pod, part, _count_columns(node), has_pending) for pod in node.pods)
+def _format_table(node: NodeView, resource: TableResource) -> str:
+    return "".join(_format_line(node, pod, resource) for pod in node.pods)
 
 
-def _format_line(pod: PodView, part: int, columns: int, has_pending: bool) -> str:  # noqa: FBT001
-    amounts = [pod.shares[n][part] if n in pod.shares else 0 for n in range(columns)]
-    amounts += [pod.pending[part]] * has_pending
-    return "\t".join([pod.name, pod.namespace, *map(str, amounts), "\n"])
+def _format_line(node: NodeView, pod: PodView, resource: TableResource) -> str:
+    part = resource.part
+    amounts = [pod.shares[n][part] if n in pod.shares else 0 for n in range(_count_columns(node))]
+    amounts += [pod.pending[part]] * bool(node.pending[part])
+    names = [pod.name, pod.namespace, *([pod.claim] if resource.has_claims else [])]
+    return "\t".join([*names, *map(str, amounts), "\n"])
 
 
 def _format_total(node: NodeView, part: int) -> str:

@@ -10,7 +10,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import printable
-from cgpu_k8s.names import ASKED, SCHEDULE
+from cgpu_k8s.inspect.claim_reasons import explain_claims, is_for_us
+from cgpu_k8s.inspect.claims import DRIVERS
+from cgpu_k8s.names import ASKED, DRIVER, SCHEDULE
+from cgpu_k8s.objects.claims import read_claiming_pod
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from cgpu_k8s.objects.pod_request import compute_pod_part
@@ -21,6 +24,7 @@ from cgpu_k8s.scheduler.cache import SchedulerCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from cgpu_k8s.inspect.claims import ClaimFacts
     from cgpu_k8s.inspect.cluster import GpuPod, NodeFacts
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
@@ -45,6 +49,7 @@ class Case(NamedTuple):
         machines: all nodes.
         gpu_pods: all pods that ask for a part of a GPU.
         events: the pod's events.
+        claims: what there is of claims, if the pod names any; else None.
     """
 
     raw: Json
@@ -53,6 +58,7 @@ class Case(NamedTuple):
     machines: Sequence[NodeFacts]
     gpu_pods: Sequence[GpuPod]
     events: Sequence[Json]
+    claims: ClaimFacts | None
 
     @property
     def status(self) -> Json:
@@ -65,16 +71,19 @@ class Case(NamedTuple):
         return get_member(self.status, "phase", str)
 
 
-def explain_pod(
+def explain_pod(  # noqa: PLR0913 (what a case is made of)
     pod: Json,
     gpu_pod: GpuPod | None,
     machines: Sequence[NodeFacts],
     gpu_pods: Sequence[GpuPod],
     events: Sequence[Json],
+    *,
+    claims: ClaimFacts | None = None,
 ) -> str:
     """Return one sentence on why a pod waits or failed, or that it does neither."""
-    case = Case(pod, read_pod(pod), gpu_pod, machines, gpu_pods, events)
-    found = next(filter(None, (rule(case) for rule in _RULES)))
+    case = Case(pod, read_pod(pod), gpu_pod, machines, gpu_pods, events, claims)
+    rules = _CLAIM_RULES if gpu_pod is None and _names_claims(case) else _RULES
+    found = next(filter(None, (rule(case) for rule in rules)))
     return f"pod {case.pod.namespace}/{case.pod.name} {found}"
 
 
@@ -121,7 +130,46 @@ def _explain_not_asking(case: Case) -> str:
     if case.gpu_pod is not None:
         return ""
     none = f"asks for no GPU: no container has {ASKED} in its limits"
+    if read_claiming_pod(case.raw):
+        none += f", and none of its claims is for {DRIVER}"
     return _explain_misspelt(case) or none
+
+
+def _names_claims(case: Case) -> bool:
+    """Return whether a pod names claims for GPUs of ours, or may do so."""
+    named, facts = read_claiming_pod(case.raw), case.claims
+    if named is None or facts is None:
+        return False
+    known = facts.claims or {}
+    is_unknown = any((named.namespace, name) not in known for name in named.claims)
+    return is_unknown or is_for_us(named, facts)
+
+
+def _explain_claiming(case: Case) -> str:
+    """Return why a pod with claims that is on a node does not run; "" if it is on none."""
+    node = case.pod.node
+    if not node:
+        return ""
+    waiting = _find_container_reason(case, "waiting")
+    if waiting:
+        return f"waits on {node}: {waiting}"
+    if case.phase == "Running":
+        return f"runs on {node}"
+    if case.claims is not None and not case.claims.problem and node not in case.claims.slices:
+        return f"waits on {node}: no driver {DRIVER} publishes GPUs of it: {DRIVERS}"
+    warning = _find_warning(case.events)
+    return f"waits on {node}: {warning or 'its containers are being created'}"
+
+
+def _explain_claims(case: Case) -> str:
+    """A sentence in any case: on the pod's claims."""
+    named, facts = read_claiming_pod(case.raw), case.claims
+    if named is None or facts is None:
+        return "names no claims"
+    if facts.claims is None:
+        words = printable(" ".join(named.waits.split()), _LONGEST) or "nothing yet"
+        return f"names claims that are not known ({facts.problem}), and its scheduler says: {words}"
+    return f"waits: {explain_claims(named, facts)}"
 
 
 def _explain_leaving(case: Case) -> str:
@@ -245,6 +293,15 @@ _RULES: tuple[Callable[[Case], str], ...] = (
     _explain_group,
     _explain_no_room,
     _explain_scheduler,
+)
+
+
+_CLAIM_RULES: tuple[Callable[[Case], str], ...] = (
+    _explain_ended,
+    _explain_leaving,
+    _explain_claiming,
+    _explain_gated,
+    _explain_claims,
 )
 
 

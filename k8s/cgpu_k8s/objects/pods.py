@@ -272,3 +272,14 @@ def _read_owner(meta: Json) -> str:
     """Return the UID of a pod's controller; "" if it has none."""
     owners = get_objects(meta, "ownerReferences")
     return next((get_member(each, "uid", str) for each in owners if each.get("controller")), "")
+
+
+def read_wait(pod: Json) -> str:
+    """Return why a pod's scheduler has found no node for it; "" if it has, or has not tried.
+
+    Raises:
+        ObjectError: it is no pod.
+    """
+    conditions = get_objects(get_member(pod, "status", dict), "conditions")
+    scheduled = (each for each in conditions if each.get("type") == "PodScheduled")
+    return next((get_member(each, "message", str) for each in scheduled), "")

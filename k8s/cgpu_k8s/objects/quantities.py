@@ -1,4 +1,4 @@
-"""Whole numbers in the syntax of Kubernetes' quantities."""
+"""Whole numbers, and amounts of memory, in the syntax of Kubernetes' quantities."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _FORM = re.compile(
 )
 _LARGEST = (1 << 63) - 1  # the largest quantity that the API server stores
 _POWERS = {"m": -3, "": 0, "k": 3}
+_SIZE = re.compile(r"(\d{1,18})([KMGTPE]i|[MGTPE])")
+_PREFIXES = "KMGTPE"
 
 
 def parse_quantity(value: object) -> int | None:
@@ -29,3 +31,18 @@ def parse_quantity(value: object) -> int | None:
     number, power = int(before + behind), power - len(behind)
     result, left = (number * int(10**power), 0) if power >= 0 else divmod(number, 10**-power)
     return None if left or abs(result) > _LARGEST else result
+
+
+def parse_memory(written: str) -> int | None:
+    """Return the bytes of a quantity; None if they are no whole number.
+
+    >>> [parse_memory(each) for each in ("2500Mi", "16Gi", "1M", "1048576k", "1.5Gi")]
+    [2621440000, 17179869184, 1000000, 1048576000, None]
+    """
+    found = _SIZE.fullmatch(written)
+    if found is None:
+        return parse_quantity(written)
+    number, unit = found.groups()
+    power = _PREFIXES.index(unit[0]) + 1
+    base = 1024 if unit.endswith("i") else 1000
+    return int(number) * int(base**power)

@@ -14,8 +14,9 @@ from cgpu_node.settings import rules
 from cgpu_node.settings.config import Config, load_config, make_defaults
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.admission import free_weight, records_on_gpu, still_promised
+from cgpu_node.shares.claimants import list_containers
 from cgpu_node.shares.names import name_of
-from cgpu_node.shares.record import Record
+from cgpu_node.shares.record import CLAIM, Record
 from cgpu_node.shares.registry import Registry
 from cgpu_node.view import marks, processes
 from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
@@ -171,7 +172,13 @@ def use_of(record: Record) -> Use:
             for number, gpu in enumerate(limits)
         ),
         directory=record.directory,
+        pods=_list_pods(record) if record.kind == CLAIM else (),
     )
+
+
+def _list_pods(record: Record) -> tuple[str, ...]:
+    containers = list_containers(record.directory)
+    return tuple(f"{each.namespace}/{each.pod}/{each.container}" for each in containers)
 
 
 def _gpu_use(

@@ -107,13 +107,15 @@ class Use(NamedTuple):
 
     Attributes:
         id: the container's id.
-        kind: container or session; or a pod's container with whole GPUs, which has no record.
+        kind: container, session or claim; or a pod's container with whole GPUs, which has no
+            record.
         name: what people call it (``names``); empty if the engine gave no name.
         command: its program and arguments.
         weight: its compute weight.
         high_priority: whether it has high priority.
         policy: the policy of its first GPU.
         gpus: in the order of its visible list.
+        pods: the containers that have a claim, each as NAMESPACE/POD/CONTAINER.
         directory: the directory of its files; empty in an answer of a server.
     """
 
@@ -126,13 +128,14 @@ class Use(NamedTuple):
     policy: int
     gpus: tuple[GpuUse, ...]
     directory: str = ""
+    pods: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the container, as in ``--json`` and on the socket."""
         fields = self._asdict()
         del fields["directory"]
         gpus = [gpu.as_json() for gpu in self.gpus]
-        return {**fields, "command": list(self.command), "gpus": gpus}
+        return {**fields, "command": list(self.command), "gpus": gpus, "pods": list(self.pods)}
 
 
 class Others(NamedTuple):
@@ -287,7 +290,11 @@ def _parse_totals(fields: Mapping[str, Any]) -> GpuTotals:
 
 
 def _parse_use(fields: Mapping[str, Any]) -> Use:
-    own = {"command": tuple(fields["command"]), "gpus": tuple(map(_parse_gpu, fields["gpus"]))}
+    own = {
+        "command": tuple(fields["command"]),
+        "gpus": tuple(map(_parse_gpu, fields["gpus"])),
+        "pods": tuple(fields.get("pods", ())),
+    }
     return Use(**{**_select_known(Use, fields), **own})
 
 

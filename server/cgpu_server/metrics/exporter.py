@@ -14,7 +14,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cgpu_node.shares.record import pod_of
+from cgpu_node.shares.claimants import join_containers
+from cgpu_node.shares.record import CLAIM, PodContainer, pod_of
 from cgpu_server.journal import log
 from cgpu_server.metrics.dcgm import DCGM
 from cgpu_server.metrics.table import METRICS, MetricsView
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-    from cgpu_node.shares.record import PodContainer
     from cgpu_node.view.view import Use
     from cgpu_server.audit.auditor import Audit
     from cgpu_server.state.server_state import ServerState
@@ -71,11 +71,19 @@ class Collector:
         )
 
     def _find_pods(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
-        """Return the pods' containers among ``uses``, by id; one that is ending keeps its entry."""
+        """Return the pods' containers among ``uses``, by id; one that is ending keeps its entry.
+
+        Those of a claim come and go.
+        """
         with self._lock:
             before = self._pods
             recorded = (use for use in uses if use.directory)
-            found = {use.id: before.get(use.id) or pod_of(use.directory) for use in recorded}
+            found = {
+                use.id: _name_claimants(use)
+                if use.kind == CLAIM and (use.pods or use.id not in before)
+                else before.get(use.id) or pod_of(use.directory)
+                for use in recorded
+            }
             self._pods = {id_: pod for id_, pod in found.items() if pod is not None}
             return self._pods
 
@@ -95,6 +103,11 @@ class Collector:
                         count = max(count if then == inode else 0, gpu.refused)
                         self._refused[directory, number] = inode, count
             return {key: count for key, (_, count) in self._refused.items()}
+
+
+def _name_claimants(use: Use) -> PodContainer:
+    namespace = use.name.partition("/")[0]
+    return join_containers(namespace, (PodContainer("", *each.split("/", 2)) for each in use.pods))
 
 
 class Exporter:

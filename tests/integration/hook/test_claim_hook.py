@@ -1,6 +1,6 @@
 """cgpu-hook claim: what a container gets that has a claim, and when it does not start.
 
-DRA-2, DRA-5, DRA-9.
+DRA-2, DRA-5, DRA-7, DRA-9.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pytest
 
 from cgpu_env import GpuShare, Request
 from cgpu_node.facts.node import load_node
-from cgpu_node.shares.record import Owner
+from cgpu_node.shares.claimants import list_containers
+from cgpu_node.shares.record import Owner, PodContainer
 from cgpu_node.shares.registry import Registry
 from lab.worlds.hook import HOOK, LIBDIR, MIB, World, hook, low_level
 
@@ -87,6 +88,23 @@ def test_dra_2_a_container_gets_the_libraries_and_the_share_of_its_claim(
     assert f"containers/{UID}/limits" in done.stdout
     assert world.shares() == [UID], "the share is the claim's, not the container's"
     assert world.server.calls() == 1
+
+
+def test_dra_7_the_claim_has_the_names_of_its_containers(world: World) -> None:
+    """As the engine gives them; without any of them a container starts all the same."""
+    hold(world)
+    directory = str(world.state / "containers" / UID)
+    assert start(world).returncode == 0
+    assert list_containers(directory) == ()
+    keys = "container-type", "sandbox-uid", "sandbox-namespace", "sandbox-name", "container-name"
+    names = "container", "uid-one", "ml", "one", "main"
+    notes = {f"io.kubernetes.cri.{key}": name for key, name in zip(keys, names, strict=True)}
+    assert start(world, annotations=notes).returncode == 0
+    assert list_containers(directory) == (PodContainer(*names[1:]),)
+    both = {**notes, "io.kubernetes.cri-o.ContainerType": "container"}
+    done = start(world, annotations={**both, "io.kubernetes.pod.name": "forged"})
+    assert done.returncode == 0, done.stderr
+    assert list_containers(directory) == (PodContainer(*names[1:]),)
 
 
 def test_a_claim_that_is_named_twice_is_given_once(world: World) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.containers import newer_containerd
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import DRA_DRIVER
 from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import NODE, V100, KubeletNode, pod_image, python
+from lab.kubernetes.programs import free_port
 from lab.machine.cri import CONTAINERD, IMAGE, write_configuration
 from lab.machine.installed import Installed
 from lab.machine.node import HOOK
@@ -34,6 +37,7 @@ class DraNode(KubeletNode):
 
     def __init__(self, installed: Installed, plane: ControlPlane) -> None:
         super().__init__(installed, plane, MODE, "status")
+        self._metrics = ""  # the address of the node's server
         folder = newer_containerd.programs_folder()
         self._engine = (
             "env",
@@ -96,6 +100,30 @@ class DraNode(KubeletNode):
     def cdi_files(self) -> list[str]:
         """The names of the CDI files on the node."""
         return self.run("sh", "-c", f"ls {_CDI} 2>/dev/null || true").split()
+
+    def metrics(self, name: str) -> list[dict[str, str]]:
+        """The labels of the samples of a metric, which the node's ``cgpud`` serves from now on."""
+        if not self._metrics:
+            self._metrics = f"127.0.0.1:{free_port()}"
+            path, served = "/etc/cgpu/config.toml", f'[server]\nmetrics = "{self._metrics}"\n'
+            self.installed.write(path, f"{self.installed.read(path)}\n{served}")
+        found: list[str] = []
+
+        def ask() -> bool:
+            url = f"http://{self._metrics}/metrics"
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=30) as page:
+                found.append(page.read().decode())
+            return bool(found)
+
+        wait_until(ask, "metrics are served")
+        families = text_string_to_metric_families(found[0])
+        samples = [sample for family in families for sample in family.samples]
+        return [sample.labels for sample in samples if sample.name == name]
+
+    def diagnose(self, check: str) -> list[Json]:
+        """The findings of a check of ``cgpu doctor`` on the node."""
+        answer = json.loads(self.installed.cgpu("doctor", "--json", check=False).stdout)
+        return [each for each in answer["findings"] if each["check"] == check]
 
     def devices(self) -> list[Json]:
         """The devices that the node offers."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -97,6 +97,8 @@ class World:
         self.folder = folder
         self.refused, self.used = 0, 100
         self.id = "a"
+        self.kind: Literal["container", "claim"] = "container"
+        self.name, self.pods = "", tuple[str, ...]()
         self.exclusive: dict[str, Exclusive] = {}
         self.config, self.cap, self.is_alone = Config(), 1000, False
         self.is_read = True  # what the driver reports of a GPU's memory
@@ -110,7 +112,8 @@ class World:
         gpu = GpuUse(0, UUID, self.cap, self.used, holders, compute, self.refused)
         gpu = gpu._replace(outside_bytes=30, mark=marks.LOCKS, promised_bytes=1000)
         terms = record.weight, record.high_priority, record.policy
-        return Use(record.id, "container", "", ("x",), *terms, (gpu,), record.directory)
+        whose = (gpu,), record.directory, self.pods
+        return Use(record.id, self.kind, self.name, ("x",), *terms, *whose)
 
     def state(self) -> ServerState:
         gpus = (GpuShare(0, UUID, 1000),)
@@ -211,6 +214,22 @@ def test_a_pods_container_has_its_names_and_keeps_them_to_its_end(
     assert scrape()["cgpu_container_info"] == {info: 1}
     file.unlink()
     assert scrape()["cgpu_container_memory_limit_bytes"] == {key: 1000}
+
+
+def test_dra_7_a_claim_has_the_names_of_its_pods_and_its_own(scrape: Scrape, world: World) -> None:
+    """DRA-7: those that have it now, or had it last; the claim's UID stays beside them."""
+    world.kind, world.name = "claim", "ml/part"
+    assert scrape()["cgpu_container_weight"] == {("", "a", "ml", ""): 3}
+    world.pods = ("ml/one/main", "ml/one/side", "ml/two/main")
+    found = scrape()
+    key = ("main,side", "0", "a", "ml", "one,two", UUID)
+    assert found["cgpu_container_memory_used_bytes"] == {key: world.used}
+    info = ("main,side", "a", "claim", "ml/part", "ml", "one,two")
+    assert found["cgpu_container_info"] == {info: 1}
+    world.pods = ("ml/two/main",)
+    assert scrape()["cgpu_container_weight"] == {("main", "a", "ml", "two"): 3}
+    world.pods = ()
+    assert scrape()["cgpu_container_weight"] == {("main", "a", "ml", "two"): 3}, "as it ends"
 
 
 def test_a_pod_with_a_whole_gpu_is_one_of_its_containers(scrape: Scrape, world: World) -> None:

@@ -1,6 +1,6 @@
 """Pods that claim GPUs, on a real kubelet with containerd, cgpu's DRA driver and simulated GPUs.
 
-DRA-1..5, DRA-9.
+DRA-1..5, DRA-7, DRA-9.
 """
 
 from __future__ import annotations
@@ -231,6 +231,43 @@ def test_a_container_without_a_claim_has_no_gpu_and_no_hook(kubectl: Claiming) -
     assert kubectl.execute(pod, "side", "ls", "/dev").split().count("cgpu") == 0
     specification = kubectl.node.specification(pod, "side")
     assert not specification.get("hooks")
+
+
+def test_dra_7_a_claim_is_shown_where_decisions_are(kubectl: Claiming) -> None:
+    """By ``kubectl inspect cgpu``, ``cgpu get``, the metrics and ``cgpu doctor``."""
+    node = kubectl.node
+    kubectl.create(
+        claim("common", memory="2500Mi", cores="30"),
+        claiming("one", "common", "main", "side"),
+        claiming("two", "common"),
+        claim("large", memory="17Gi"),
+        claiming("three", "large"),
+    )
+    kubectl.running("one", "two")
+    rows = [line.split() for line in kubectl.inspect("-d").splitlines()]
+    having = {row[0]: sorted(row[3:]) for row in rows if row[1:3] == ["default", "common"]}
+    assert having == {"one": ["0", "2500"], "two": ["0", "2500"]}
+    assert ["Allocated", ":", "2500", "(7%)"] in rows
+    reason = "claim large: no GPU has 17408 MiB of memory in all: the largest has 16160"
+    assert kubectl.inspect("--why", "three") == f"pod default/three waits: {reason}\n"
+    shown = json.loads(kubectl.inspect("-o", "json"))["claims"]
+    assert [(each["name"], each["reason"]) for each in shown["waiting"]] == [("three", reason)]
+
+    [share] = node.shares()
+    assert share["pods"] == ["default/one/main", "default/one/side", "default/two/main"]
+    labels = {"id": share["id"], "namespace": "default", "container": "main,side"}
+    labels |= {"kind": "claim", "name": "default/common"}
+    assert node.metrics("cgpu_container_info") == [{**labels, "pod": "one,two"}]
+    kubectl("delete", "pod", "two", "--grace-period=1")
+    assert node.metrics("cgpu_container_info") == [{**labels, "pod": "one"}]
+
+    assert [each["level"] for each in node.diagnose("claims")] == ["ok"]
+    node.stop("driver")
+    [found] = node.diagnose("claims")
+    assert found["level"] == "error"
+    assert "no driver of claims answers at" in found["what"]
+    node.start_driver()
+    node.wait_until(lambda: node.diagnose("claims")[0]["level"] == "ok", "it answers", "driver")
 
 
 def test_dra_9_the_chart_grants_the_driver_what_it_calls_and_no_more(kubectl: Claiming) -> None:

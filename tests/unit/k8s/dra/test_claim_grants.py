@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.dra.claims import FIXED, WEIGHTED_FAIR, ClaimGrant, parse_memory, read_grant
+from cgpu_k8s.dra.claims import FIXED, WEIGHTED_FAIR, ClaimGrant, read_grant
+from cgpu_k8s.objects.quantities import parse_memory
 from lab.cluster.claims import CLAIM, GPUS, MIB, NODE, T4_MIB, UUIDS, allocated, result
 
 pytestmark = pytest.mark.unit

@@ -45,6 +45,8 @@ class Guard:
         api: of the API server; needs the right to ``get`` pods.
         report: writes a line of the log.
         words: gives the secret words, of which API servers have one from their configuration.
+        convert: returns the patch with which pods are placed by the cluster's own scheduler; see
+            ``reviews.mutate``.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Guard:
         api: ObjectReader,
         report: Report,
         words: Callable[[], Iterable[str]],
+        convert: reviews.Convert | None = None,
     ) -> None:
         self._settings, self._api, self._report, self._words = settings, api, report, words
+        self._convert = convert
 
     def make_application(self) -> web.Application:
         """Return the routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
@@ -105,7 +109,7 @@ class Guard:
         asked = await _read_review(request)
         if asked.is_node_change(self._settings):
             return await self._apply_rules(asked)
-        return web.json_response(reviews.mutate(asked, self._settings))
+        return web.json_response(reviews.mutate(asked, self._settings, self._convert))
 
     async def _show_health(self, _: web.Request) -> web.StreamResponse:
         return make_response(200, "ok")

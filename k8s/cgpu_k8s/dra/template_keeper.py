@@ -91,11 +91,17 @@ class TemplateKeeper:
             async for event in events:
                 if isinstance(event, Listed):
                     self._pods = {each.uid: each.needed for each in event.items if each.needed}
-                elif event.kind != DELETED and event.item.needed:
-                    self._pods[event.item.uid] = event.item.needed
-                elif self._pods.pop(event.item.uid, None) is None:
-                    continue  # most pods
+                elif not self._update_pod(event.item, is_gone=event.kind == DELETED):
+                    continue  # as most of the time
                 self._mark_listed("pods")
+
+    def _update_pod(self, pod: _WaitingPod, *, is_gone: bool) -> bool:
+        """Take over a pod; return whether it needs something else than before."""
+        needed = () if is_gone else pod.needed
+        before = self._pods.pop(pod.uid, ())
+        if needed:
+            self._pods[pod.uid] = needed
+        return needed != before
 
     async def _follow_templates(self) -> None:
         watch = Watch(

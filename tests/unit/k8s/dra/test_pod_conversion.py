@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import copy
 import json
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 
 from cgpu_k8s.admission.reviews import AdmissionRequest, mutate
 from cgpu_k8s.admission.rules import Review, find_refusal
+from cgpu_k8s.admission.server import Guard
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.dra.conversion import convert_pod
 from cgpu_k8s.dra.templates import ClaimShape, make_template, parse_template_name, shape_part
@@ -256,6 +259,22 @@ def test_the_webhook_converts_a_pod_without_giving_it_a_runtime() -> None:
     assert mutated(item) == convert_pod(item)
     ours = of(share(3), schedulerName="cgpu-scheduler")
     assert [each["path"] for each in mutated(ours)] == ["/spec/runtimeClassName"]
+
+
+@pytest.mark.parametrize(("convert", "converted"), [(convert_pod, True), (None, False)])
+def test_the_guards_server_converts_if_it_is_to(convert: Any, converted: bool) -> None:  # noqa: FBT001
+    item = of(share(3), **FREE)
+    request = {"uid": "u", "operation": "CREATE", "resource": {"resource": "pods"}, "object": item}
+    body = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+
+    async def work() -> str:
+        nobody: Any = None
+        guard = Guard(SETTINGS, nobody, lambda *_: None, lambda: ("word",), convert)
+        async with TestClient(TestServer(guard.make_application())) as client:
+            answer = await client.post("/word/mutate", json=body)
+            return str((await answer.json())["response"]["patch"])
+
+    assert ("resourceClaims" in base64.b64decode(asyncio.run(work())).decode()) is converted
 
 
 def test_a_converted_pod_is_let_in_by_the_rules() -> None:

@@ -62,8 +62,21 @@ class World:
         ]
 
 
+class Counting(TemplateKeeper):
+    """Counts how often it looks for what is due."""
+
+    looks = 0
+
+    async def _reconcile(self) -> bool:
+        Counting.looks += 1
+        return await super()._reconcile()
+
+
 def keep(
-    work: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch, replicas: int = 1
+    work: Callable[[World], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    replicas: int = 1,
+    kind: type[TemplateKeeper] = TemplateKeeper,
 ) -> None:
     """Do some work while replicas keep the templates of a cluster."""
 
@@ -72,9 +85,7 @@ def keep(
         client: Any = world.api
         tasks = [
             asyncio.ensure_future(
-                TemplateKeeper(
-                    client, lambda event, fields: world.log.append(f"{event} {fields}")
-                ).run()
+                kind(client, lambda event, fields: world.log.append(f"{event} {fields}")).run()
             )
             for _ in range(replicas)
         ]
@@ -255,6 +266,23 @@ def test_nothing_is_asked_while_nothing_changes(monkeypatch: pytest.MonkeyPatch)
         assert world.writes() == before
 
     keep(work, monkeypatch)
+
+
+def test_pods_that_change_in_other_ways_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(world: World) -> None:
+        for number in range(10):
+            world.names(f"p{number}", SHARE)
+        world.create(PODS, pod("plain"), "ml")
+        await asyncio.sleep(SOON)
+        before = Counting.looks
+        for name in ("p0", "p1", "plain"):
+            key = Key(KINDS["", "pods"], "ml", name)
+            status = {"status": {"phase": "Running"}}
+            world.api.change(lambda store, at=key, sent=status: store.patch(at, sent, "status"))
+            await asyncio.sleep(SOON)
+        assert Counting.looks == before
+
+    keep(work, monkeypatch, kind=Counting)
 
 
 def finish(world: World, name: str) -> None:

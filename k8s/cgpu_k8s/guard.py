@@ -45,6 +45,12 @@ def build_parser() -> Parser:
         default="",
         help="what pods that ask for GPUs get where they name no runtimeClassName; none by default",
     )
+    parser.add_argument(
+        "--convert",
+        action="store_true",
+        help="let the cluster's own scheduler place pods that ask for GPUs, by claims for the same;"
+        " needs more rights",
+    )
     return parser
 
 
@@ -62,6 +68,9 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.port import Port  # noqa: PLC0415
+    from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
+    from cgpu_k8s.dra.conversion import convert_pod  # noqa: PLC0415
+    from cgpu_k8s.dra.template_keeper import TemplateKeeper  # noqa: PLC0415
 
     cluster = load_cluster(given.kubeconfig, given.context)
     namespace = given.namespace or cluster.namespace
@@ -72,11 +81,13 @@ async def serve(given: argparse.Namespace) -> None:
     async with open_client(cluster) as client:
         rotator = CertRotator(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
         await rotator.wait_for_keys()
-        guard = Guard(settings, client, report, rotator.compute_words)
+        convert = convert_pod if given.convert else None
+        guard = Guard(settings, client, report, rotator.compute_words, convert)
         port = Port(guard.make_application(), guard.is_from_api_server, rotator.tls)
         try:
             report("serves", {"address": await port.open(*given.listen)})
-            await rotator.run()
+            keeping = [TemplateKeeper(client, report).run()] if given.convert else []
+            await run_together(rotator.run(), *keeping)
         finally:
             await port.close()
 

@@ -13,8 +13,12 @@ from cgpu_k8s.objects.fields import get_member
 from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cgpu_k8s.admission.settings import Settings
     from cgpu_k8s.objects.fields import Json
+
+    Convert = Callable[[Json], list[dict[str, Any]]]
 
 VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
@@ -140,12 +144,20 @@ def _find_token_node(asked: AdmissionRequest, pod: Json) -> str:
     return node if uid == asked.pod[1] else ""
 
 
-def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
+def mutate(
+    asked: AdmissionRequest, settings: Settings, convert: Convert | None = None
+) -> dict[str, Any]:
     """Return the response that sends a new pod that asks for GPUs to cgpu's scheduler.
 
     The pod also gets the cluster's runtime class, if ``settings`` has one. Values that the pod
     already has stay; ``validate`` refuses wrong ones. The call has no side effects, so a dry run
     gets the same response.
+
+    Args:
+        asked: the request.
+        settings: of the cluster.
+        convert: returns the patch with which the cluster's own scheduler places a pod; empty: ours
+            does. A pod that is to be refused goes to ours, because it asks for nothing afterwards.
 
     Raises:
         ObjectError: the object is not a pod.
@@ -156,7 +168,13 @@ def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
         return _make_response(asked)
     spec = get_member(review.item, "spec", dict)
     named = get_member(spec, "schedulerName", str)
-    patch = []
+    if convert:
+        sent = {**review.item, "spec": {**spec, "schedulerName": settings.schedulers[0]}}
+        refused = find_refusal(review._replace(item=sent), settings)
+        converted = [] if refused else convert(review.item)
+        if converted:
+            return _make_response(asked, patch=converted)
+    patch: list[dict[str, Any]] = []
     if named in names.UNCHOSEN and named not in settings.schedulers:
         patch.append(_make_patch("schedulerName", settings.schedulers[0]))
     if settings.runtime_class and not get_member(spec, "runtimeClassName", str):
@@ -164,12 +182,12 @@ def mutate(asked: AdmissionRequest, settings: Settings) -> dict[str, Any]:
     return _make_response(asked, patch=patch)
 
 
-def _make_patch(name: str, value: str) -> dict[str, str]:
+def _make_patch(name: str, value: str) -> dict[str, Any]:
     return {"op": "add", "path": f"/spec/{name}", "value": value}  # or replace
 
 
 def _make_response(
-    asked: AdmissionRequest, sentence: str = "", patch: list[dict[str, str]] | None = None
+    asked: AdmissionRequest, sentence: str = "", patch: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": asked.uid, "allowed": not sentence}
     if sentence:

@@ -46,6 +46,8 @@ class Guard:
         report: writes a line of the log.
         words: returns the secret first segments of paths that are valid now. API servers have one
             of them from the webhook configuration.
+        convert: returns the patch with which the cluster's own scheduler places a pod; see
+            ``reviews.mutate``.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Guard:
         api: ObjectReader,
         report: Report,
         words: Callable[[], Iterable[str]],
+        convert: reviews.Convert | None = None,
     ) -> None:
         self._settings, self._api, self._report, self._words = settings, api, report, words
+        self._convert = convert
 
     def make_application(self) -> web.Application:
         """Return the routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
@@ -106,7 +110,7 @@ class Guard:
         asked = await _read_review(request)
         if asked.is_node_change(self._settings):
             return await self._apply_rules(asked)
-        return web.json_response(reviews.mutate(asked, self._settings))
+        return web.json_response(reviews.mutate(asked, self._settings, self._convert))
 
     async def _show_health(self, _: web.Request) -> web.StreamResponse:
         return make_response(200, "ok")

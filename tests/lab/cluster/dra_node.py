@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MODE, DRIVER = "dra", "gpu.cgpu"
 ENABLED, NVIDIA = "--set=dra.enabled=true", "--set=dra.nvidiaClass=true"
+CONVERTING = "--set=dra.convert=true"
 _CDI = "/var/run/cdi"
 
 

@@ -104,6 +104,10 @@ class InMemory:
 
         return await self._ask("POST", path, body, act)
 
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        """Delete it."""
+        return await self._ask("DELETE", path, body or {}, self.store.delete)
+
     async def list_pages(
         self, path: str, query: Mapping[str, str] | None = None
     ) -> AsyncIterator[Page]:

@@ -49,6 +49,7 @@ KINDS = {
         Kind("coordination.k8s.io", "v1", "leases", "Lease"),
         Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False),
         Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
+        Kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
         Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False),
         Kind("scheduling.alibabacloud.com", "v1alpha1", "resourcepolicies", "ResourcePolicy"),
     )

@@ -104,7 +104,7 @@ IMPORTERS: dict[str, dict[str, set[str]]] = {
         "scheduler": {"inspect", "extender"},
         "admission": {"guard"},
         "node": {"agent", "dra", "dra_driver"},
-        "dra": {"dra_driver"},
+        "dra": {"dra_driver", "guard"},
         "inspect": set(),
         "agent": set(),
         "dra_driver": set(),

@@ -1,4 +1,4 @@
-"""What the chart brings for claims: nothing unless it is asked for. DRA-3, DRA-4."""
+"""What the chart brings for claims: nothing unless it is asked for. DRA-3, DRA-4, DRA-6."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from cgpu_k8s import names
 from cgpu_k8s.dra_driver import CDI, build_parser
-from lab.cluster.dra_node import ENABLED
+from cgpu_k8s.guard import build_parser as build_guard_parser
+from lab.cluster.dra_node import CONVERTING, ENABLED
 from lab.kubernetes import chart
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-NAME = "cgpu-dra-driver"
+NAME, GUARD = "cgpu-dra-driver", "cgpu-guard"
 
 
 def enabled(home: Path, *options: str, version: str = "1.36") -> list[Any]:
@@ -59,6 +60,25 @@ def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     assert volumes[paths["/run"]] == "/run"
     assert pod["nodeSelector"] == {names.SCHEDULE: "dra"}
     assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_dra_6_pods_are_converted_where_a_value_says_so(tmp_path: Path) -> None:
+    found = enabled(tmp_path, CONVERTING)
+    assert [each["metadata"]["name"] for each in found if each not in enabled(tmp_path)] == [
+        GUARD
+    ] * 2
+    spec = chart.one(found, "Deployment", GUARD)["spec"]["template"]["spec"]
+    given = build_guard_parser().parse_args(spec["containers"][0]["args"])
+    assert given.convert
+    [pods] = [each for each in chart.one(found, "ClusterRole", GUARD)["rules"]
+              if each["resources"] == ["pods"]]  # fmt: skip
+    assert pods["verbs"] == ["get", "list", "watch"]
+
+
+def test_pods_are_not_converted_to_claims_that_nobody_serves(tmp_path: Path) -> None:
+    ended = chart.run("helm", "template", chart.CHART, CONVERTING, home=tmp_path)
+    assert ended.returncode
+    assert "dra.convert=true: pods become claims, which need dra.enabled=true" in ended.stderr
 
 
 def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_path: Path) -> None:

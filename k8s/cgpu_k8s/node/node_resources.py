@@ -52,6 +52,7 @@ class DriverGpu(NamedTuple):
         mib: its memory in MiB; 0 if it does not answer.
         lost: why it does not answer, and what to do; empty: it answers.
         links: to the GPUs behind it, by the driver's numbers of them.
+        in_mig_mode: whether it is divided by MIG.
     """
 
     uuid: str
@@ -60,6 +61,7 @@ class DriverGpu(NamedTuple):
     mib: int
     lost: str = ""
     links: Mapping[int, GpuLink] = {}
+    in_mig_mode: bool = False
 
 
 class NodeResources(NamedTuple):

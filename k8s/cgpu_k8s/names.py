@@ -53,6 +53,7 @@ VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # of virtual nodes
 # Dynamic Resource Allocation: our driver, and what its devices offer by the names that claims have.
 DRIVER = "gpu.cgpu"
 CLAIM_MEMORY, CLAIM_CORES, CLAIM_SLOTS = "memory", "cores", "slots"
+CLAIM_TAINT = f"{DRIVER}/unhealthy"  # of the device of a GPU that does not answer
 NVIDIA_DRIVER = "gpu.nvidia.com"  # NVIDIA's driver, whose attributes ours have too
 
 # Schedulers that have the extender.

@@ -143,6 +143,11 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
     device = printable(get_member(result, "device", str))
     if gpu is None:
         raise GpuLostError(f"{claim}: this node has no {device} any more: delete the pod")
+    if gpu.in_mig_mode:
+        raise GpuLostError(
+            f"{claim}: {device} is in MIG mode by now, and {DRIVER} shares whole GPUs: delete the"
+            " pod"
+        )
     if gpu.lost:
         raise GpuLostError(f"{claim}: {device} does not answer: {gpu.lost}")
     written = get_strings(result, "consumedCapacity").get(CLAIM_MEMORY)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-collect_ignore = only_with_a_newer("test_claims.py", "test_claim_restarts.py")
+collect_ignore = only_with_a_newer(
+    "test_claims.py", "test_claim_devices.py", "test_claim_restarts.py"
+)
 
 
 @pytest.fixture(scope="module", name="claiming_cluster")
@@ -25,7 +27,7 @@ def _claiming_cluster(
     """A control plane, the cluster's own scheduler, and a node with two V100."""
     with (
         control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, "resourceclaim-controller"),
+        controllers(plane, "resourceclaim-controller", "device-taint-eviction-controller"),
         scheduler.of_the_cluster(plane),
         dra_node(plane, debian_root) as node,
     ):

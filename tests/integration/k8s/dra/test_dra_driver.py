@@ -18,7 +18,7 @@ from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
 from cgpu_sim import lose, machine
 from lab.cluster.claim_lab import HOOK, V100, ClaimLab
-from lab.cluster.claims import MIB, NODE, result
+from lab.cluster.claims import MIB, NODE, configured, result
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import fake_engine
@@ -120,6 +120,20 @@ def test_dra_8_a_gpu_in_mig_mode_is_not_offered(lab: ClaimLab) -> None:
     with lab.running():
         wait_until(lambda: lab.devices() == ["gpu-0", "gpu-1"], "MIG mode is off")
         assert lab.prepare(item)[item["metadata"]["uid"]].error == ""
+
+
+def test_dra_8_what_the_parameters_say_is_held(served: ClaimLab) -> None:
+    config = [configured(source="FromClass", priority="high"), configured(weight=4)]
+    item = served.claim(result(cores="0"), config=config)
+    assert served.prepare(item)[item["metadata"]["uid"]].error == ""
+    [record] = served.held()
+    assert (record.weight, record.high_priority) == (4, True)
+    wrong = served.claim(result(1, cores="0"), name="wrong", config=[configured(wieght=4)])
+    assert served.prepare(wrong)[wrong["metadata"]["uid"]].error == (
+        "cgpu: claim default/wrong: config of the claim: unknown field wieght: expected apiVersion,"
+        " kind, weight, priority: did you mean weight?"
+    )
+    assert len(served.held()) == len(served.files()) == 1
 
 
 def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: ClaimLab) -> None:

@@ -68,11 +68,7 @@ def test_devices_of_other_drivers_are_not_ours_to_prepare() -> None:
         (allocated(result(cores="105")), "cores=105: expected a multiple of 5 from 0 to 100"),
         (allocated(result(cores="-5")), "cores=-5: expected a multiple of 5 from 0 to 100"),
         (allocated(result(), result(request="b")), "two of its requests have parts of the same"),
-        (allocated(result(0), result(1, cores="5")), "cores=30, 5: a claim has one weight on all"),
-        (
-            allocated(result(), config=[{"opaque": {"driver": "gpu.cgpu", "parameters": {}}}]),
-            "parameters for the driver gpu.cgpu, which takes none",
-        ),
+        (allocated(result(0), result(1, cores="5")), "cores=30, 5: a claim has one weight and one"),
         (
             {"metadata": {"uid": CLAIM.uid}, "status": {"allocation": {"devices": "x"}}},
             "devices: expected an object, got str",

@@ -52,6 +52,7 @@ VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # the taint of virtual nodes
 # Dynamic Resource Allocation: cgpu's driver, and the capacities of its devices.
 DRIVER = "gpu.cgpu"
 CLAIM_MEMORY, CLAIM_CORES, CLAIM_SLOTS = "memory", "cores", "slots"
+CLAIM_TAINT = f"{DRIVER}/unhealthy"  # the taint of a device whose GPU does not answer
 NVIDIA_DRIVER = "gpu.nvidia.com"  # NVIDIA's driver; cgpu's devices have its attributes too
 
 # The schedulers that call the extender.

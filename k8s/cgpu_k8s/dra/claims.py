@@ -12,14 +12,16 @@ from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import GpuShare, Request
 from cgpu_env.values import MIB
+from cgpu_k8s.dra.parameters import read_parameters
 from cgpu_k8s.dra.slices import CORE_STEP, WHOLE_CORES, device_name
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.quantities import parse_memory, parse_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from cgpu_k8s.dra.parameters import ClaimParameters
     from cgpu_k8s.objects.fields import Json
     from cgpu_node.facts.node import NodeGpu
 
@@ -27,6 +29,10 @@ WEIGHTED_FAIR, FIXED = 6, 3
 # Whether GPUs give at least, or exactly, what is claimed of their time.
 POLICIES = {"weighted": WEIGHTED_FAIR, "fixed": FIXED}
 _LEAST_WEIGHT = 1  # of a claim without cores
+_ONE_ON_ALL = (
+    "a claim has one weight and one priority on all of its GPUs: ask for the same of each, or put"
+    " them into claims of their own"
+)
 
 
 class ClaimName(NamedTuple):
@@ -56,7 +62,7 @@ class ClaimGrant(NamedTuple):
     Attributes:
         claim: which one.
         devices: one for each result of the allocation that is ours.
-        request: caps, and one weight for all of them.
+        request: caps, and one weight and one priority for all of them.
         policy: that the claim's GPUs have to be under.
     """
 
@@ -92,7 +98,7 @@ def read_grant(
         raise CgpuError(f"{claim}: it has no allocation any more: delete the pod")
     found = get_member(allocation, "devices", dict)
     ours = [each for each in get_objects(found, "results") if each.get("driver") == DRIVER]
-    _refuse_configuration(claim, get_objects(found, "config"))
+    configs = get_objects(found, "config")
     devices = tuple(_read_device(claim, each, node) for each in ours)
     if not devices:
         raise CgpuError(f"{claim}: none of its devices is of the driver {DRIVER}")
@@ -107,19 +113,16 @@ def read_grant(
             f"{claim}: two of its requests have parts of the same GPU, and a claim has one cap on"
             " each: put them into claims of their own"
         )
-    weight = _read_weight(claim, ours, policy)
+    try:
+        parameters = [read_parameters(configs, device.request) for device in devices]
+    except CgpuError as error:
+        raise CgpuError(f"{claim}: {error}") from None
+    weight = _read_weight(claim, ours, parameters, policy)
+    if len({each.high_priority for each in parameters}) > 1:
+        raise CgpuError(f"{claim}: its requests have different priorities: {_ONE_ON_ALL}")
     ordered = tuple(sorted(shares, key=lambda share: share.index))
-    return ClaimGrant(claim, devices, Request(ordered, weight, high_priority=False), policy)
-
-
-def _refuse_configuration(claim: ClaimName, configs: Iterable[Json]) -> None:
-    for each in configs:
-        opaque = get_member(each, "opaque", dict)
-        if opaque.get("driver") == DRIVER:
-            raise CgpuError(
-                f"{claim}: it has parameters for the driver {DRIVER}, which takes none: take"
-                " config out of the claim or its DeviceClass"
-            )
+    request = Request(ordered, weight, parameters[0].high_priority)
+    return ClaimGrant(claim, devices, request, policy)
 
 
 def _read_device(claim: ClaimName, result: Json, node: str) -> ClaimDevice:
@@ -140,6 +143,11 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
     device = printable(get_member(result, "device", str))
     if gpu is None:
         raise GpuLostError(f"{claim}: this node has no {device} any more: delete the pod")
+    if gpu.in_mig_mode:
+        raise GpuLostError(
+            f"{claim}: {device} is in MIG mode by now, and {DRIVER} shares whole GPUs: delete the"
+            " pod"
+        )
     if gpu.lost:
         raise GpuLostError(f"{claim}: {device} does not answer: {gpu.lost}")
     written = get_strings(result, "consumedCapacity").get(CLAIM_MEMORY)
@@ -161,23 +169,36 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
     return GpuShare(gpu.index, gpu.uuid, size)
 
 
-def _read_weight(claim: ClaimName, results: Iterable[Json], policy: int) -> int:
-    """Return the weight, which is one for all GPUs of a claim."""
+def _read_weight(
+    claim: ClaimName, results: Sequence[Json], parameters: Sequence[ClaimParameters], policy: int
+) -> int:
+    """Return the weight, which is one for all GPUs of a claim.
+
+    That of its cores, which are a promise; without cores that of its parameters.
+    """
     written = [get_strings(each, "consumedCapacity").get(CLAIM_CORES, "0") for each in results]
     if len({*written}) > 1:
-        raise CgpuError(
-            f"{claim}: {CLAIM_CORES}={printable(', '.join(written))}: a claim has one weight on all"
-            " of its GPUs: ask for the same of each, or put them into claims of their own"
-        )
+        raise CgpuError(f"{claim}: {CLAIM_CORES}={printable(', '.join(written))}: {_ONE_ON_ALL}")
     cores = parse_quantity(written[0])
     if cores is None or cores % CORE_STEP or not 0 <= cores <= WHOLE_CORES:
         raise CgpuError(
             f"{claim}: {CLAIM_CORES}={printable(written[0])}: expected a multiple of {CORE_STEP}"
             f" from 0 to {WHOLE_CORES}"
         )
-    if not cores and policy == FIXED:
+    if cores:
+        own = next((each.weight for each in parameters if each.is_weight_own), None)
+        if own is not None:
+            raise CgpuError(
+                f"{claim}: weight={own}: it claims {CLAIM_CORES}={cores}, which are a weight of"
+                f" {cores // CORE_STEP}: leave out one of the two"
+            )
+        return cores // CORE_STEP
+    if policy == FIXED:
         raise CgpuError(
             f"{claim}: it claims no {CLAIM_CORES}, and GPUs here give exactly what is claimed of"
             f" their time: claim a multiple of {CORE_STEP} up to {WHOLE_CORES}"
         )
-    return max(cores // CORE_STEP, _LEAST_WEIGHT)
+    weights = [each.weight or _LEAST_WEIGHT for each in parameters]
+    if len({*weights}) > 1:
+        raise CgpuError(f"{claim}: weight={', '.join(map(str, weights))}: {_ONE_ON_ALL}")
+    return weights[0]

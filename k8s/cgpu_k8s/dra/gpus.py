@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.dra.slices import SliceGpu
+from cgpu_k8s.dra.inquiry import Inquiry
+from cgpu_k8s.dra.slices import GpuProblem, SliceGpu
 from cgpu_node.facts.discovery import read_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from cgpu_k8s.node.driver import Driver
+    from cgpu_k8s.node.node_resources import DriverGpu
 
+_PATIENCE = 4.0  # seconds that a check of all GPUs waits for the attributes of new ones
 _PCI = "/sys/bus/pci/devices"
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_SILENT, _UNLISTED = "driver-does-not-answer", "driver-does-not-list-it"
+_NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_LABEL = 63
 
 
 class GpuFacts:
-    """The GPUs that answer, with what the driver and the kernel say of them.
+    """The GPUs of the node, with what the driver and the kernel say of them.
 
     Args:
         driver: of the node's GPUs.
@@ -42,31 +47,47 @@ class GpuFacts:
         folder: Callable[[], str],
         devices: str = _PCI,
     ) -> None:
-        self._driver, self._find_barrier = driver, find_barrier
-        self._folder, self._devices = folder, devices
-        self._known: Mapping[str, Mapping[str, str]] = {}
+        self._driver, self._find_barrier, self._devices = driver, find_barrier, devices
+        self._attributes = Inquiry(
+            lambda: read_attributes(folder()), _PATIENCE, "what kind of GPUs the node has"
+        )
+        self._known: dict[str, SliceGpu] = {}  # by UUID, as they were when they answered
+        self._current: frozenset[str] = frozenset()  # of them, those that answer since
         self.answering: frozenset[str] | None = None
 
     async def observe(self) -> list[SliceGpu] | None:
-        """Return the GPUs that answer; None while the driver starts.
+        """Return the GPUs, and what is wrong with them; None while the driver starts.
+
+        A GPU that has answered before stays among them, whatever becomes of it.
 
         Raises:
-            CgpuError: the driver does not answer, or containers would not get GPUs.
+            CgpuError: containers would not get GPUs; or no GPU has ever answered.
         """
         await self.check_barrier()
-        found = await self._driver.list_gpus()
+        try:
+            found = await self._driver.list_gpus()
+        except CgpuError as error:
+            self._current = frozenset()
+            if not self._known:
+                raise
+            problem = GpuProblem(_SILENT, str(error))
+            return [gpu._replace(problem=problem) for gpu in self._known.values()]
         if found is None:
             return None
-        seen = [gpu for gpu in found if not gpu.lost]
-        if len(seen) < len(found):
-            self._driver.close()  # only a new session of the driver sees a GPU that is back
+        seen = [gpu for gpu in found if not gpu.lost and not gpu.in_mig_mode]
         self.answering = frozenset(gpu.uuid for gpu in seen)
-        if self.answering != self._known.keys():
-            self._known = await asyncio.to_thread(read_attributes, self._folder())
+        for gpu in found:
+            if gpu.in_mig_mode:
+                self._known.pop(gpu.uuid, None)
+        unknown = await self._describe(seen)
+        absent = [gpu for uuid, gpu in self._known.items() if uuid not in self.answering]
+        if absent or any(gpu.lost for gpu in found):
+            self._driver.close()  # only a new session of the driver sees a GPU that is back
         return [
-            SliceGpu(gpu.index, gpu.uuid, gpu.name, gpu.mib, known, *self._find_place(known))
-            for gpu in seen
-            if (known := self._known.get(gpu.uuid)) is not None
+            *(self._known[gpu.uuid] for gpu in seen if gpu.uuid in self._known),
+            *unknown,
+            *_list_absent(absent, found),
+            *(_refuse_mig(gpu) for gpu in found if gpu.in_mig_mode),
         ]
 
     async def check_barrier(self) -> None:
@@ -79,6 +100,31 @@ class GpuFacts:
         if barrier:
             raise CgpuError(barrier)
 
+    async def _describe(self, seen: Sequence[DriverGpu]) -> list[SliceGpu]:
+        """Learn what kind the GPUs are that are back, or new; return those of which none is known.
+
+        The others are offered meanwhile, however long that takes.
+        """
+        uuids = frozenset(gpu.uuid for gpu in seen)
+        attributes: Mapping[str, Mapping[str, str]] = {}
+        why = "the driver does not say what kind of GPU it is"
+        if uuids - self._current:
+            try:
+                attributes = await self._attributes.ask()
+            except (CgpuError, OSError) as error:
+                why = str(error)
+        self._current = uuids & (self._current | attributes.keys())
+        for gpu in seen:
+            facts, known = attributes.get(gpu.uuid), self._known.get(gpu.uuid)
+            device = SliceGpu(gpu.index, gpu.uuid, gpu.name, gpu.mib)
+            if facts is not None:
+                found = device._replace(facts=facts)
+                root, numa_node = self._find_place(facts)
+                self._known[gpu.uuid] = found._replace(pcie_root=root, numa_node=numa_node)
+            elif known is not None:  # its number may be another one
+                self._known[gpu.uuid] = SliceGpu(*device[:4], *known[4:])
+        return [_withhold(gpu, why) for gpu in seen if gpu.uuid not in self._known]
+
     def _find_place(self, known: Mapping[str, str]) -> tuple[str, int | None]:
         """Return the root of a GPU's PCIe bus, and the NUMA node that it is at."""
         path = Path(self._devices, known.get("pciBusID", "-"))
@@ -87,3 +133,54 @@ class GpuFacts:
         with contextlib.suppress(OSError, ValueError):
             number = int((path / "numa_node").read_text(encoding="ascii"))
         return next(iter(roots), ""), number if number >= 0 else None
+
+
+def _list_absent(absent: Sequence[SliceGpu], found: Sequence[DriverGpu]) -> list[SliceGpu]:
+    """Return the GPUs that do not answer: those that did, and those that never have.
+
+    A GPU of which the driver names no UUID any more is known by its number, which stays as long as
+    the driver counts it. If another GPU has got its number, it is left out: they would have one
+    name.
+    """
+    rest = [gpu for gpu in found if gpu.lost]
+    taken = {gpu.index for gpu in found if not gpu.lost}
+    devices = []
+    for gpu in absent:
+        same = [each for each in rest if _is_same(each, gpu)]
+        rest = [each for each in rest if each not in same]
+        if gpu.index not in taken:
+            words = same[0].lost if same else "the driver does not list it any more"
+            value = _make_label(words) if same else _UNLISTED
+            devices.append(gpu._replace(problem=GpuProblem(value, _say_lost(gpu, words))))
+    return devices + [_withhold(gpu, gpu.lost) for gpu in rest]
+
+
+def _is_same(lost: DriverGpu, gpu: SliceGpu) -> bool:
+    return lost.uuid == gpu.uuid if lost.uuid else lost.index == gpu.index
+
+
+def _withhold(gpu: DriverGpu, why: str) -> SliceGpu:
+    problem = GpuProblem("", _say_lost(gpu, why))
+    return SliceGpu(gpu.index, gpu.uuid, gpu.name, gpu.mib, problem=problem)
+
+
+def _say_lost(gpu: DriverGpu | SliceGpu, why: str) -> str:
+    return f"GPU {gpu.index} ({gpu.uuid or 'UUID unknown'}) does not answer: {why}"
+
+
+def _refuse_mig(gpu: DriverGpu) -> SliceGpu:
+    sentence = (
+        f"GPU {gpu.index} ({gpu.uuid}) is in MIG mode, and cgpu shares whole GPUs: it is not"
+        f" offered; nvidia-smi -i {gpu.index} -mig 0"
+    )
+    return SliceGpu(gpu.index, gpu.uuid, gpu.name, gpu.mib, problem=GpuProblem("", sentence))
+
+
+def _make_label(words: str) -> str:
+    """Return the driver's words as the value of a label, which a taint's is.
+
+    >>> _make_label("GPU is lost (error 15); nvidia-smi --gpu-reset -i 1, or reboot")
+    'GPU-is-lost-error-15'
+    """
+    value = _NO_LABEL.sub("-", words.partition(";")[0])[:_LONGEST_LABEL].strip("-._")
+    return value or "lost"

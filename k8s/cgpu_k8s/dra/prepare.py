@@ -8,20 +8,22 @@ is the record's owner: it is there before the record, and goes before it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import DEFAULT_MAX_INST
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import CLAIMS
 from cgpu_k8s.dra import cdi
 from cgpu_k8s.dra.claims import ClaimName, read_grant
+from cgpu_k8s.dra.node_facts import KnownNode
 from cgpu_k8s.dra.slices import device_name
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
 from cgpu_k8s.objects.fields import get_member
-from cgpu_node.facts.node import load_node, refresh_if_lost
 from cgpu_node.paths import write_atomically
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import make_defaults
@@ -74,7 +76,7 @@ class ClaimPreparer:
 
     def __init__(self, place: ClaimPlace, client: Client, gpus: GpuFacts) -> None:
         self._place, self._client, self._gpus = place, client, gpus
-        self._node: Node | None = None
+        self._facts = KnownNode(place.hook.state_dir, place.driver_dir)
         self._registry = Registry(place.hook.state_dir)
         self._lock = asyncio.Lock()
 
@@ -84,8 +86,7 @@ class ClaimPreparer:
         Raises:
             CgpuError: the driver does not answer.
         """
-        async with self._lock:
-            await asyncio.to_thread(self._load_node, refresh=False)
+        await self._facts.load()
 
     async def prepare(self, claim: AskedClaim) -> list[PreparedDevice]:
         """Hold what the claim has here, or return what is held.
@@ -96,7 +97,8 @@ class ClaimPreparer:
         name = ClaimName(*claim)
         await self._gpus.check_barrier()
         item = await self._read_claim(name)
-        return await self._run_whole(lambda: self._hold(name, item))
+        node, grant = await self._read_grant(name, item)
+        return await self._run_whole(lambda: self._hold(node, grant))
 
     async def unprepare(self, claim: AskedClaim) -> None:
         """Give back what the claim has here; no containers have it any more.
@@ -139,16 +141,19 @@ class ClaimPreparer:
             _require_kind(error)
             raise CgpuError(f"{claim}: the API server has none of this name any more") from None
 
-    def _hold(self, claim: ClaimName, item: Json) -> list[PreparedDevice]:
+    async def _read_grant(self, claim: ClaimName, item: Json) -> tuple[Node, ClaimGrant]:
+        """Return what a claim has. The driver may be asked, which stops no other claim."""
         place = self._place
+        node = await self._facts.load()
+        with contextlib.suppress(GpuLostError):
+            grant = read_grant(claim, item, place.node, node.gpus, place.policy)
+            if {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
+                return node, grant
+        node = await self._facts.load(refresh=True)  # not seen yet, lost, or back
+        return node, read_grant(claim, item, place.node, node.gpus, place.policy)
 
-        def read(*, refresh: bool) -> tuple[Node, ClaimGrant]:
-            node = self._load_node(refresh=refresh)
-            return node, read_grant(claim, item, place.node, node.gpus, place.policy)
-
-        node, grant = refresh_if_lost(read)
-        if not {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
-            node, grant = read(refresh=True)  # not seen yet, or lost since it was allocated
+    def _hold(self, node: Node, grant: ClaimGrant) -> list[PreparedDevice]:
+        claim, place = grant.claim, self._place
         path = place.folder / cdi.file_name(claim.uid)
         content = cdi.write_specification(claim.uid, _list_parts(node, grant), place.hook)
         record = self._list_claims().get(claim.uid)
@@ -171,18 +176,6 @@ class ClaimPreparer:
             )
             for each in grant.devices
         ]
-
-    def _load_node(self, *, refresh: bool) -> Node:
-        """Return the facts about the node; only those of a driver at its usual path are kept."""
-        if self._node is None or refresh:
-            place = self._place
-            self._node = load_node(
-                place.hook.state_dir,
-                place.driver_dir,
-                refresh=refresh,
-                keep=place.driver_dir is None,
-            )
-        return self._node
 
     def _admit(self, grant: ClaimGrant, node: Node, path: Path) -> None:
         claim = grant.claim

@@ -7,17 +7,18 @@ import contextlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, printable
 from cgpu_k8s.apiserver.errors import ConflictError
 from cgpu_k8s.apiserver.resources import NODES, SLICES
 from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.apiserver.watch import DELETED, Listed, Pace, Watch
-from cgpu_k8s.dra.slices import SliceNode, plan_slice, slice_name
+from cgpu_k8s.dra.slices import SliceNode, has_dropped_taints, plan_slice, slice_name
 from cgpu_k8s.names import DRIVER
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from typing import Any
 
     from cgpu_k8s.apiserver.client import Client, Json
     from cgpu_k8s.dra.slices import SliceGpu
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 LOOK = 5.0  # seconds between two checks of the GPUs
 _AGAIN = 1.0
+_NO_TAINTS = (
+    "the API server drops taints of devices, which are the feature DRADeviceTaints and on from"
+    " Kubernetes 1.36: the node does not offer its GPUs that do not answer"
+)
 
 
 class SlicePublisher:
@@ -35,8 +40,8 @@ class SlicePublisher:
     Args:
         client: of the API server.
         node: the name.
-        observe: returns the GPUs that answer; None while the driver starts. It may raise a
-            CgpuError: then none does.
+        observe: returns the GPUs; None while the driver starts. It may raise a CgpuError: then
+            there are none for claims.
         report: writes a line of the log.
     """
 
@@ -45,7 +50,9 @@ class SlicePublisher:
         self._slice: Json | None = None
         self._is_listed, self._news = False, asyncio.Event()
         self._uid = ""
+        self._has_taints = True
         self._failures: dict[str, str] = {}
+        self._problems: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -98,19 +105,67 @@ class SlicePublisher:
         except CgpuError as error:
             self._set_failure("gpus", str(error))
             gpus = ()
-        if gpus is None or not self._is_listed:
+        if gpus is None:
             return
-        if self._uid and plan_slice(SliceNode(self._node, self._uid), gpus, self._slice) is None:
+        self._report_problems(gpus)
+        if not self._is_listed:
+            return
+        if not self._has_taints and not any(gpu.problem for gpu in gpus):
+            self._has_taints = True  # the API server shows it again, when the next GPU is lost
+            self._set_failure("taints", "")
+        if self._uid and self._plan(gpus) is None:
             return
         self._uid = await self._read_uid()  # another one if the node was deleted and made anew
-        wanted = plan_slice(SliceNode(self._node, self._uid), gpus, self._slice)
+        wanted = self._plan(gpus)
         if wanted is None:
             return
-        if self._slice is None:
-            self._slice = await self._client.post(SLICES.path(), wanted)
-        else:
-            self._slice = await self._client.put(SLICES.path(slice_name(self._node)), wanted)
-        self._report("published", {"devices": len(gpus)})
+        self._slice = await self._write(wanted)
+        if has_dropped_taints(wanted, self._slice):
+            self._has_taints = False
+            self._set_failure("taints", _NO_TAINTS)
+            without = self._plan(gpus)
+            if without is not None:
+                self._slice = await self._write(without)
+        devices = get_member(get_member(self._slice, "spec", dict), "devices", list)
+        self._report("published", {"devices": len(devices)})
+
+    def _report_problems(self, gpus: Sequence[SliceGpu]) -> None:
+        """Report each problem of a GPU once while it lasts."""
+        problems = frozenset(gpu.problem.sentence for gpu in gpus if gpu.problem)
+        for sentence in sorted(problems - self._problems):
+            self._report("failed", {"error": sentence})
+        self._problems = problems
+
+    def _plan(self, gpus: Sequence[SliceGpu]) -> dict[str, Any] | None:
+        node = SliceNode(self._node, self._uid)
+        return plan_slice(node, gpus, self._slice, has_taints=self._has_taints)
+
+    async def _write(self, wanted: dict[str, Any]) -> Json:
+        name = slice_name(self._node)
+        if self._slice is not None:
+            return await self._client.put(SLICES.path(name), wanted)
+        try:
+            written = await self._client.post(SLICES.path(), wanted)
+        except ConflictError:
+            self._set_failure("name", await self._find_namesake(name))
+            raise
+        self._set_failure("name", "")
+        return written
+
+    async def _find_namesake(self, name: str) -> str:
+        """Return a sentence if a slice that is not ours has our slice's name; "": none has."""
+        found = await self._client.list(SLICES.path(), {"fieldSelector": f"metadata.name={name}"})
+        for item in found.items:
+            spec = get_member(item, "spec", dict)
+            driver, node = (get_member(spec, each, str) for each in ("driver", "nodeName"))
+            if (driver, node) != (DRIVER, self._node):
+                return (
+                    f"ResourceSlice {name} is of the driver {printable(driver)} and the node"
+                    f" {printable(node) or 'none'}, and expected of {DRIVER} and {self._node}: no"
+                    " GPU of this node is offered until somebody deletes it: kubectl delete"
+                    f" resourceslice {name}"
+                )
+        return ""
 
     async def _read_uid(self) -> str:
         node = await self._client.get(NODES.path(self._node))

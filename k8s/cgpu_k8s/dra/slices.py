@@ -6,11 +6,18 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.request import DEFAULT_MAX_INST
-from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, CLAIM_SLOTS, DRIVER, NVIDIA_DRIVER
-from cgpu_k8s.objects.fields import get_member
+from cgpu_k8s.names import (
+    CLAIM_CORES,
+    CLAIM_MEMORY,
+    CLAIM_SLOTS,
+    CLAIM_TAINT,
+    DRIVER,
+    NVIDIA_DRIVER,
+)
+from cgpu_k8s.objects.fields import get_member, get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.fields import Json
 
@@ -21,6 +28,19 @@ _LONGEST_STRING = 64  # of an attribute
 _PER_GI = 1024
 _STANDARD = "resource.kubernetes.io/"
 _NUMBER = re.compile(r"\d+")
+
+
+class GpuProblem(NamedTuple):
+    """A reason for which claims are not to get a GPU.
+
+    Attributes:
+        taint: the value of its device's taint, such as ``GPU-is-lost-error-15``; "": it has no
+            device at all.
+        sentence: what is wrong and, after a semicolon, what to do.
+    """
+
+    taint: str
+    sentence: str
 
 
 class SliceGpu(NamedTuple):
@@ -36,6 +56,7 @@ class SliceGpu(NamedTuple):
             and ``pciBusID``, each as text, as far as it is known.
         pcie_root: such as ``pci0000:00``; "": not known.
         numa_node: None: not known, or the machine has one.
+        problem: None: claims may have it.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -45,6 +66,7 @@ class SliceGpu(NamedTuple):
     facts: Mapping[str, str] = {}
     pcie_root: str = ""
     numa_node: int | None = None
+    problem: GpuProblem | None = None
 
 
 class SliceNode(NamedTuple):
@@ -68,26 +90,34 @@ def slice_name(node: str) -> str:
 
 
 def plan_slice(
-    node: SliceNode, gpus: Iterable[SliceGpu], current: Json | None
+    node: SliceNode, gpus: Iterable[SliceGpu], current: Json | None, *, has_taints: bool = True
 ) -> dict[str, Any] | None:
     """Return the slice to write; None if the API server has it already.
 
     Args:
         node: whose it is.
-        gpus: those that may be claimed.
+        gpus: those of the node.
         current: the slice as the API server has it; None: it has none.
+        has_taints: whether the API server keeps taints of devices. If not, GPUs with a problem are
+            left out.
 
     Returns:
         A slice to be created; with a ``resourceVersion``, to be put in the place of ``current``.
     """
-    devices = [_describe_device(gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
+    # An empty list is not stored.
+    spec = {"devices": [], **get_member(current or {}, "spec", dict)}
+    taints = {each.get("name"): get_objects(each, "taints") for each in spec["devices"]}
+    devices = [
+        _describe_device(gpu, taints.get(device_name(gpu.index), []))
+        for gpu in sorted(gpus, key=lambda gpu: gpu.index)
+        if gpu.problem is None or (has_taints and gpu.problem.taint)
+    ]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
     wanted: dict[str, Any] = {"driver": DRIVER, "nodeName": node.name, "devices": devices}
     about: dict[str, Any] = {"name": slice_name(node.name), "ownerReferences": [owner]}
     generation = 1
     if current is not None:
         metadata = get_member(current, "metadata", dict)
-        spec = {"devices": [], **get_member(current, "spec", dict)}  # an empty list is not stored
         owners = [each.get("uid") for each in get_member(metadata, "ownerReferences", list)]
         if owners == [node.uid] and {name: spec.get(name) for name in wanted} == wanted:
             return None
@@ -102,8 +132,19 @@ def plan_slice(
     }
 
 
-def _describe_device(gpu: SliceGpu) -> dict[str, Any]:
-    return {
+def has_dropped_taints(sent: Json, stored: Json) -> bool:
+    """Return whether a slice that was sent with taints came back from the API server without."""
+    return _count_taints(sent) > _count_taints(stored)
+
+
+def _count_taints(item: Json) -> int:
+    devices = get_objects(get_member(item, "spec", dict), "devices")
+    return sum(len(get_objects(each, "taints")) for each in devices)
+
+
+def _describe_device(gpu: SliceGpu, taints: Sequence[Json]) -> dict[str, Any]:
+    """Return the device of a GPU; ``taints``: those that it has now."""
+    found = {
         "name": device_name(gpu.index),
         "allowMultipleAllocations": True,
         "attributes": _list_attributes(gpu),
@@ -127,6 +168,15 @@ def _describe_device(gpu: SliceGpu) -> dict[str, Any]:
             },
         },
     }
+    if gpu.problem is None:
+        return found
+    return {**found, "taints": [_make_taint(gpu.problem.taint, taints)]}
+
+
+def _make_taint(value: str, taints: Sequence[Json]) -> Json:
+    """Return the taint: as it is there already, since the API server has added its time."""
+    taint = {"key": CLAIM_TAINT, "value": value, "effect": "NoSchedule"}
+    return next((each for each in taints if {**each, **taint} == each), taint)
 
 
 def _limit_memory(mib: int) -> dict[str, Any]:

@@ -105,6 +105,7 @@ class Driver:
                     gpu["name"],
                     gpu["memory_bytes"] >> 20,
                     links=_read_links(gpu["index"], found["links"]),
+                    in_mig_mode=gpu.get("mig", False),
                 )
                 for gpu in found["gpus"]
             ),

@@ -52,6 +52,7 @@ class DriverGpu(NamedTuple):
         mib: its memory in MiB; 0 if it does not answer.
         lost: why it does not answer, and what to do; "" if it answers.
         links: its links to the GPUs of higher index, by index.
+        in_mig_mode: whether MIG divides it.
     """
 
     uuid: str
@@ -60,6 +61,7 @@ class DriverGpu(NamedTuple):
     mib: int
     lost: str = ""
     links: Mapping[int, GpuLink] = {}
+    in_mig_mode: bool = False
 
 
 class NodeResources(NamedTuple):

@@ -68,3 +68,10 @@ def read_attributes(nvml: Nvml, handle: ctypes.c_void_p) -> dict[str, object]:
     if nvml.try_call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)) == 0:
         found["pciBusID"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
     return found
+
+
+def is_in_mig_mode(nvml: Nvml, handle: ctypes.c_void_p) -> bool:
+    """Return whether MIG mode is on, with instances or without."""
+    current, pending = ctypes.c_uint(), ctypes.c_uint()
+    modes = ctypes.byref(current), ctypes.byref(pending)
+    return nvml.try_call("nvmlDeviceGetMigMode", handle, *modes) == 0 and current.value != 0

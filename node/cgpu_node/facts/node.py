@@ -49,6 +49,7 @@ class NodeGpu(NamedTuple):
         context_bytes: the cost of a CUDA context; 0: not known.
         device_nodes: those of this GPU alone.
         lost: why it does not answer and, after a semicolon, what to do; empty if it answers.
+        in_mig_mode: whether it is divided by MIG.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -58,6 +59,7 @@ class NodeGpu(NamedTuple):
     context_bytes: int
     device_nodes: tuple[DeviceNode, ...]
     lost: str = ""
+    in_mig_mode: bool = False
 
     @property
     def as_gpu(self) -> Gpu:
@@ -236,6 +238,7 @@ def _parse_gpu(fields: dict[str, Any]) -> NodeGpu:
         context_bytes=fields["context_bytes"],
         device_nodes=_device_nodes(fields["device_nodes"]),
         lost=fields.get("lost", ""),
+        in_mig_mode=fields.get("mig", False),
     )
 
 

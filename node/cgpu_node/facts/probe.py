@@ -183,11 +183,14 @@ def _read_memory(nvml: _Library, handle: Handle) -> _Memory:
 
 
 def _read_facts(nvml: _Library) -> Fields:
+    from cgpu_node.facts.attributes import is_in_mig_mode
+
     def read(handle: Handle, _: str) -> Fields:
         minor = ctypes.c_uint()
         nvml.call("nvmlDeviceGetMinorNumber", handle, ctypes.byref(minor))
         name, total = nvml.read_text("nvmlDeviceGetName", handle), _read_memory(nvml, handle).total
-        return {"name": name, "memory_bytes": total, "minor": minor.value}
+        found: Fields = {"name": name, "memory_bytes": total, "minor": minor.value}
+        return {**found, "mig": True} if is_in_mig_mode(nvml, handle) else found
 
     version = nvml.read_text("nvmlSystemGetDriverVersion")
     return {"driver_version": version, **_read_gpus(nvml, read)}

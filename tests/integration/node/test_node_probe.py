@@ -60,6 +60,15 @@ def test_the_facts_are_the_drivers(driver: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_gpu_in_mig_mode_is_said_to_be(tmp_path: Path) -> None:
+    """Older ones have no such mode, and newer ones have it off."""
+    ampere = Gpu("NVIDIA A100", 40960, capability=(8, 0))
+    driver = make_driver_dir(tmp_path / "mig", [Gpu(), ampere, ampere._replace(mig=True)])
+    for _ in range(2):  # asked, and then from the file
+        node = probe(driver, tmp_path)
+        assert [gpu.in_mig_mode for gpu in node.gpus] == [False, False, True]
+
+
 def test_a_probe_that_stays_loads_no_module_that_it_can_do_without(driver: Path) -> None:
     probe = Path(discovery.__file__).with_name("probe.py")
     command = [sys.executable, "-I", "-S", "-X", "importtime", probe, "gpus", driver]

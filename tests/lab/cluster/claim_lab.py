@@ -150,6 +150,14 @@ class ClaimLab:
     def devices(self) -> list[str]:
         return [device["name"] for each in self.slices() for device in each["spec"]["devices"]]
 
+    def taints(self) -> dict[str, str]:
+        """The value of each device's taint, by the device's name; "": it has none."""
+        return {
+            device["name"]: "".join(taint["value"] for taint in device.get("taints", []))
+            for each in self.slices()
+            for device in each["spec"]["devices"]
+        }
+
     def delete_slice(self) -> None:
         """As a kubelet does whose driver is away."""
         asked(self.fake, "DELETE", SLICES.path(self.slices()[0]["metadata"]["name"]))

@@ -29,6 +29,13 @@ def result(gpu: int = 0, memory: str = "2500Mi", cores: str = "30", **other: Any
     return {**found, **other}
 
 
+def configured(*requests: str, source: str = "FromClaim", **parameters: Any) -> Json:
+    """Parameters in an allocation, for these requests, or for all."""
+    about = {"apiVersion": "gpu.cgpu/v1alpha1", "kind": "GpuConfig"}
+    opaque = {"driver": DRIVER, "parameters": {**about, **parameters}}
+    return {"source": source, "requests": [*requests], "opaque": opaque}
+
+
 def allocated(*results: Json, uid: str = UID, config: list[Json] | None = None) -> Json:
     """The claim, with these devices; without any, one that is not allocated."""
     devices: Json = {"results": list(results)}

@@ -33,6 +33,7 @@ class Gpu(NamedTuple):
     mib: int = T4_MIB
     number: int = 0
     reserved_mib: int = 0
+    mig: bool = False
 
     @property
     def uuid(self) -> str:
@@ -48,8 +49,13 @@ def make_machine(path: Path, gpus: Sequence[Gpu]) -> Path:
     """A driver directory with the simulated NVML, the machine and its device nodes."""
     return make_driver_dir(
         path,
-        [machine.Gpu(gpu.name, gpu.mib, gpu.uuid, reserved_mib=gpu.reserved_mib) for gpu in gpus],
+        [_describe(gpu) for gpu in gpus],
     )
+
+
+def _describe(gpu: Gpu) -> machine.Gpu:
+    found = machine.Gpu(gpu.name, gpu.mib, gpu.uuid, reserved_mib=gpu.reserved_mib)
+    return found._replace(mig=True, capability=(8, 0)) if gpu.mig else found
 
 
 def build_tenant(target: Path) -> Path:

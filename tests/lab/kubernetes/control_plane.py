@@ -103,8 +103,9 @@ class ControlPlane:
         release: the version of all that runs.
     """
 
-    def __init__(self, folder: Path, release: Release) -> None:
+    def __init__(self, folder: Path, release: Release, *options: str) -> None:
         self.folder, self.release = folder, release
+        self._options = options
         self.authority = Authority(folder / "keys")
         self.authority.sign("server", "/CN=server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
         self.authority.key("accounts")
@@ -278,6 +279,7 @@ class ControlPlane:
             f"--audit-log-path={self._audit}",
             "--allow-privileged=true",  # as clusters have it
             "--profiling=false",
+            *self._options,
         ]
         self._server = self._api.enter_context(running(log, command))
         self._await_ready(self._server, log, f"{self.address}/readyz")
@@ -317,9 +319,14 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path, release: Release | None = None) -> Iterator[ControlPlane]:
-    """A control plane, of the oldest release if none is named, until the end of the block."""
-    plane = ControlPlane(folder, release or releases()[0])
+def control_plane(
+    folder: Path, release: Release | None = None, *options: str
+) -> Iterator[ControlPlane]:
+    """A control plane, of the oldest release if none is named, until the end of the block.
+
+    ``options`` are more of the API server's.
+    """
+    plane = ControlPlane(folder, release or releases()[0], *options)
     plane.start()
     try:
         yield plane

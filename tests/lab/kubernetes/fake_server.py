@@ -45,12 +45,14 @@ class FakeServer:
         calls: the requests so far, such as ``GET /api/v1/nodes?limit=500``.
         tokens: what it accepts; ``TOKEN`` at first.
         bookmarks: seconds between two bookmarks of a watch.
+        amend: changes the body of a write before it is stored, as feature gates do.
     """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.tokens = {TOKEN}
         self.bookmarks = 60.0
+        self.amend: Callable[[Json], None] = lambda _body: None
         self._store = Store()
         self._faults: list[Fault] = []
         self._watchers: list[Watcher] = []
@@ -214,6 +216,7 @@ class FakeServer:
                 return await self._watch(request, kind, namespace, fault)
             return self._list(kind, namespace, request.query)
         body = await request.json() if request.can_read_body else {}
+        self.amend(body)
         try:
             return self._write(request, Key(kind, namespace, name), part, body)
         finally:

@@ -17,7 +17,7 @@ class Gpu(NamedTuple):
     """One GPU. What is not given is that of a Tesla T4.
 
     GPUs of one ``island`` above 0 have ``nvlinks`` NVLinks: to each other one of it, or all to its
-    switch if it is ``switched``.
+    switch if it is ``switched``. A GPU in ``mig`` mode has no instances.
     """
 
     name: str = "Tesla T4"
@@ -30,6 +30,7 @@ class Gpu(NamedTuple):
     island: int = 0
     nvlinks: int = 0
     switched: bool = False
+    mig: bool = False
 
 
 TESLA_T4 = Gpu()
@@ -59,7 +60,7 @@ def _describe(gpu: Gpu, unique: str) -> str:
         f"gpu\nname {gpu.name}\nuuid {unique}\nmib {gpu.mib}\ncontext_mib {gpu.context_mib}\n"
         f"reserved_mib {gpu.reserved_mib}\ncapability_major {major}\ncapability_minor {minor}\n"
         f"sm_count {gpu.sm_count}\nisland {gpu.island}\nnvlinks {gpu.nvlinks}\n"
-        f"switched {int(gpu.switched)}\n"
+        f"switched {int(gpu.switched)}\nmig {int(gpu.mig)}\n"
     )
 
 

@@ -87,6 +87,7 @@ static const struct field fields[] = {
     FIELD("island", island, 0),
     FIELD("nvlinks", nvlinks, 0),
     FIELD("switched", switched, 0),
+    FIELD("mig", mig, 0),
 };
 
 static int

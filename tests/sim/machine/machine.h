@@ -44,7 +44,8 @@ struct cgpu_machine_gpu {
     uint32_t island;   /* of the GPUs with NVLinks between them; 0: none */
     uint32_t nvlinks;  /* to each other GPU of the island, or to its switch */
     uint32_t switched; /* the island has an NVSwitch */
-    uint32_t reserved[5];
+    uint32_t mig;      /* MIG mode is on; there are no instances */
+    uint32_t reserved[4];
 };
 
 /* A process that uses a GPU. */

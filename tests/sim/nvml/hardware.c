@@ -128,6 +128,22 @@ NVML_DEFINE(nvmlDeviceGetCudaComputeCapability, struct nvml_device *device, int 
     return result;
 }
 
+enum { AMPERE = 8 };
+
+NVML_DEFINE(nvmlDeviceGetMigMode, struct nvml_device *device, uint32_t *current, uint32_t *pending)
+{
+    const struct cgpu_machine_gpu *gpu;
+    enum nvml_return result = sim_enter_device(__func__, device, pending ? current : NULL, &gpu);
+    if (result) {
+        return result;
+    }
+    if (gpu->capability_major < AMPERE) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    *current = *pending = gpu->mig;
+    return NVML_SUCCESS;
+}
+
 enum { REASON_IDLE = 1, ALL_REASONS = 0x1ff };
 
 NVML_DEFINE(nvmlDeviceGetSupportedClocksEventReasons, struct nvml_device *device, uint64_t *out)

@@ -1,6 +1,6 @@
 """The DRA driver as a process: a simulated driver, an API server, and a kubelet over real gRPC.
 
-DRA-1, DRA-2, DRA-5, DRA-9.
+DRA-1, DRA-2, DRA-5, DRA-8, DRA-9.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from cgpu_node.facts.node import load_node
 from cgpu_node.settings.rules import write_changes
 from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
-from cgpu_sim import lose
+from cgpu_sim import lose, machine
 from lab.cluster.claim_lab import HOOK, V100, ClaimLab
-from lab.cluster.claims import MIB, NODE, result
+from lab.cluster.claims import MIB, NODE, configured, result
 from lab.containers.enclosure import wait_until
+from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import fake_engine
 from lab.kubernetes.device_plugins import field, fields
 from lab.kubernetes.faults import Fault
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from lab.kubernetes.fake_server import FakeServer
 
 pytestmark = pytest.mark.integration
+
+_LOST = "GPU-is-lost-error-15"
 
 
 @pytest.fixture
@@ -67,10 +70,10 @@ def test_dra_5_a_slice_that_a_kubelet_deleted_comes_back(served: ClaimLab) -> No
     wait_until(lambda: served.devices() == ["gpu-0", "gpu-1"], "they are offered again")
 
 
-def test_dra_5_a_gpu_that_is_lost_is_not_offered(served: ClaimLab) -> None:
+def test_dra_8_a_gpu_that_is_lost_has_a_taint_until_it_is_back(served: ClaimLab) -> None:
     wait_until(served.devices, "they are offered")
     lose(served.driver, 1)
-    wait_until(lambda: served.devices() == ["gpu-0"], "the other one is offered")
+    wait_until(lambda: served.taints() == {"gpu-0": "", "gpu-1": _LOST}, "it has a taint")
     [item] = served.slices()
     assert item["spec"]["pool"]["generation"] == 2
     item = served.claim(result(1))
@@ -78,7 +81,59 @@ def test_dra_5_a_gpu_that_is_lost_is_not_offered(served: ClaimLab) -> None:
     assert "claim default/train: gpu-1 does not answer: GPU is lost" in error
     assert (served.held(), served.files()) == ([], [])
     lose(served.driver, 1, 0)
-    wait_until(lambda: served.devices() == ["gpu-0", "gpu-1"], "it is back")
+    wait_until(lambda: served.taints() == {"gpu-0": "", "gpu-1": ""}, "it is back")
+    assert served.prepare(item)[item["metadata"]["uid"]].error == ""
+    assert f"GPU 1 ({V100[1].uuid}) does not answer: GPU is lost" in served.log.read_text()
+
+
+def test_dra_8_a_gpu_that_is_gone_at_the_start_is_offered_once_it_is_there(lab: ClaimLab) -> None:
+    lose(lab.driver, 1, has_handle=True)
+    with lab.running():
+        wait_until(lambda: lab.devices() == ["gpu-0"], "the other one is offered")
+        lose(lab.driver, 1, 0)
+        wait_until(lambda: lab.taints() == {"gpu-0": "", "gpu-1": ""}, "it is there")
+
+
+def test_dra_8_a_driver_that_hangs_holds_up_no_claim(served: ClaimLab) -> None:
+    """A GPU may hang, and all that ask the driver with it."""
+    wait_until(served.devices, "they are offered")
+    one, two = served.claim(result(0), name="one"), served.claim(result(1), name="two")
+    assert served.prepare(one)[one["metadata"]["uid"]].error == ""
+    fault = machine.Fault("nvmlDeviceGetMemoryInfo", delay_us=60_000_000, repeat=True)
+    machine.inject(served.driver, fault)
+    silent = "driver-does-not-answer"
+    wait_until(lambda: served.taints() == {"gpu-0": silent, "gpu-1": silent}, "they have taints")
+    assert served.prepare(two)[two["metadata"]["uid"]].error == ""
+    assert served.unprepare(one) == {one["metadata"]["uid"]: ""}
+    assert served.log.read_text().count("the driver does not say which GPUs there are") == 1
+
+
+def test_dra_8_a_gpu_in_mig_mode_is_not_offered(lab: ClaimLab) -> None:
+    make_machine(lab.driver, [V100[0], V100[1]._replace(mig=True)])
+    with lab.running():
+        wait_until(lambda: lab.devices() == ["gpu-0"], "the other one is offered")
+        assert "is in MIG mode, and cgpu shares whole GPUs" in lab.log.read_text()
+        item = lab.claim(result(1))
+        error = lab.prepare(item)[item["metadata"]["uid"]].error
+        assert "claim default/train: gpu-1 is in MIG mode by now" in error
+    make_machine(lab.driver, V100)
+    with lab.running():
+        wait_until(lambda: lab.devices() == ["gpu-0", "gpu-1"], "MIG mode is off")
+        assert lab.prepare(item)[item["metadata"]["uid"]].error == ""
+
+
+def test_dra_8_what_the_parameters_say_is_held(served: ClaimLab) -> None:
+    config = [configured(source="FromClass", priority="high"), configured(weight=4)]
+    item = served.claim(result(cores="0"), config=config)
+    assert served.prepare(item)[item["metadata"]["uid"]].error == ""
+    [record] = served.held()
+    assert (record.weight, record.high_priority) == (4, True)
+    wrong = served.claim(result(1, cores="0"), name="wrong", config=[configured(wieght=4)])
+    assert served.prepare(wrong)[wrong["metadata"]["uid"]].error == (
+        "cgpu: claim default/wrong: config of the claim: unknown field wieght: expected apiVersion,"
+        " kind, weight, priority: did you mean weight?"
+    )
+    assert len(served.held()) == len(served.files()) == 1
 
 
 def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: ClaimLab) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 collect_ignore = only_with_a_newer(
-    "test_claims.py", "test_claim_restarts.py", "test_converted_pods.py"
+    "test_claims.py", "test_claim_devices.py", "test_claim_restarts.py", "test_converted_pods.py"
 )
 
 
@@ -27,7 +27,7 @@ def _claiming_cluster(
     """A control plane, the cluster's own scheduler, and a node with two V100."""
     with (
         control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, "resourceclaim-controller"),
+        controllers(plane, "resourceclaim-controller", "device-taint-eviction-controller"),
         scheduler.of_the_cluster(plane),
         dra_node(plane, debian_root) as node,
     ):

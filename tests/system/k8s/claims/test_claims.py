@@ -301,6 +301,8 @@ def test_dra_9_a_drivers_token_writes_its_own_nodes_slice_alone(kubectl: Claimin
     try:
         assert "expected nodeName gpu-b" in sent(kubectl, "replace", own, config)
         assert "expected the driver gpu.cgpu" in sent(kubectl, "create", other, config)
+        named = {**theirs, "metadata": {"name": "gpu-c-gpu.cgpu"}}  # which gpu-c's would be
+        assert "expected the name gpu-b-gpu.cgpu" in sent(kubectl, "create", named, config)
         assert sent(kubectl, "create", theirs, config) == ""
     finally:
         kubectl("delete", "resourceslices/gpu-b-gpu.cgpu", "--ignore-not-found")

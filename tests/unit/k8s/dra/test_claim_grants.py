@@ -1,4 +1,4 @@
-"""What a claim has on a node, by its allocation; else a sentence refuses it. DRA-2, 5, 9."""
+"""What a claim has on a node, by its allocation; else a sentence refuses it. DRA-2, 5, 8, 9."""
 
 from __future__ import annotations
 
@@ -69,11 +69,7 @@ def test_devices_of_other_drivers_are_not_ours_to_prepare() -> None:
         (allocated(result(cores="105")), "cores=105: expected a multiple of 5 from 0 to 100"),
         (allocated(result(cores="-5")), "cores=-5: expected a multiple of 5 from 0 to 100"),
         (allocated(result(), result(request="b")), "two of its requests have parts of the same"),
-        (allocated(result(0), result(1, cores="5")), "cores=30, 5: a claim has one weight on all"),
-        (
-            allocated(result(), config=[{"opaque": {"driver": "gpu.cgpu", "parameters": {}}}]),
-            "parameters for the driver gpu.cgpu, which takes none",
-        ),
+        (allocated(result(0), result(1, cores="5")), "cores=30, 5: a claim has one weight and one"),
         (
             {"metadata": {"uid": CLAIM.uid}, "status": {"allocation": {"devices": "x"}}},
             "devices: expected an object, got str",
@@ -85,6 +81,12 @@ def test_dra_9_what_cannot_be_given_here_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(CgpuError, match=re.escape(sentence)):
         granted(item)
+
+
+def test_dra_8_a_gpu_in_mig_mode_is_no_gpu_for_claims() -> None:
+    gpus = [GPUS[0]._replace(in_mig_mode=True), GPUS[1]]
+    with pytest.raises(GpuLostError, match=r"gpu-0 is in MIG mode by now, and gpu\.cgpu shares"):
+        read_grant(CLAIM, allocated(result()), NODE, gpus, WEIGHTED_FAIR)
 
 
 def test_parameters_of_other_drivers_are_passed_over() -> None:

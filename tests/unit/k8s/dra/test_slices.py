@@ -1,4 +1,4 @@
-"""How a node's GPUs are published to claims. DRA-1, DRA-3."""
+"""How a node's GPUs are published to claims. DRA-1, DRA-3, DRA-8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_k8s.dra.slices import SliceGpu, SliceNode, format_mib, plan_slice
+from cgpu_k8s.dra.slices import GpuProblem, SliceGpu, SliceNode, format_mib, plan_slice
 
 pytestmark = pytest.mark.unit
 
@@ -131,6 +131,37 @@ def test_a_node_without_gpus_offers_an_empty_slice_and_writes_it_once() -> None:
     item = planned(current=stored(planned(V100)))
     assert item["spec"].pop("devices") == []  # the API server stores no empty list
     assert plan_slice(NODE, [], stored(item)) is None
+
+
+LOST = GpuProblem("GPU-is-lost-error-15", "GPU 1 (GPU-b) does not answer: GPU is lost")
+
+
+def test_dra_8_the_device_of_a_lost_gpu_has_a_taint_and_keeps_its_time() -> None:
+    before = stored(planned(V100, H100))
+    sick = H100._replace(problem=LOST)
+    fine, item = planned(V100, sick, current=before)["spec"]["devices"]
+    taint = {"key": "gpu.cgpu/unhealthy", "value": LOST.taint, "effect": "NoSchedule"}
+    assert "taints" not in fine
+    assert item == {**before["spec"]["devices"][1], "taints": [taint]}
+    written = stored(planned(V100, sick, current=before))
+    written["spec"]["devices"][1]["taints"][0]["timeAdded"] = "2026-11-30T08:00:00Z"
+    assert plan_slice(NODE, [V100, sick], written) is None
+    other = planned(V100._replace(mib=8192), sick, current=written)  # something else changes
+    assert other["spec"]["devices"][1]["taints"] == written["spec"]["devices"][1]["taints"]
+    worse = sick._replace(problem=LOST._replace(taint="Unknown-Error"))
+    [taint] = planned(V100, worse, current=written)["spec"]["devices"][1]["taints"]
+    assert (taint["value"], "timeAdded" in taint) == ("Unknown-Error", False)
+    assert "taints" not in planned(V100, H100, current=written)["spec"]["devices"][1]
+
+
+def test_dra_8_without_taints_a_gpu_with_a_problem_is_no_device() -> None:
+    sick = H100._replace(problem=LOST)
+    found = plan_slice(NODE, [V100, sick], None, has_taints=False)
+    assert found is not None
+    assert [each["name"] for each in found["spec"]["devices"]] == ["gpu-0"]
+    divided = H100._replace(problem=GpuProblem("", "it is in MIG mode"))
+    [device] = planned(V100, divided)["spec"]["devices"]
+    assert device["name"] == "gpu-0"
 
 
 @given(st.integers(1, 1 << 22))

@@ -12,7 +12,13 @@ from cgpu_k8s.apiserver.errors import ConflictError
 from cgpu_k8s.apiserver.resources import NODES, SLICES
 from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.apiserver.watch import DELETED, Listed, Pace, Watch
-from cgpu_k8s.dra.slices import SliceNode, has_dropped_taints, plan_slice, slice_name
+from cgpu_k8s.dra.slices import (
+    SliceNode,
+    has_dropped_sharing,
+    has_dropped_taints,
+    plan_slice,
+    slice_name,
+)
 from cgpu_k8s.names import DRIVER
 from cgpu_k8s.objects.fields import get_member
 
@@ -32,6 +38,10 @@ _NO_TAINTS = (
     "the API server drops taints of devices, which are the feature DRADeviceTaints and on from"
     " Kubernetes 1.36: the node does not offer its GPUs that do not answer"
 )
+_NO_SHARING = (
+    "the API server drops what lets several claims share a device, which is the feature"
+    " DRAConsumableCapacity and on from Kubernetes 1.36: the node offers no GPUs to claims"
+)
 
 
 class SlicePublisher:
@@ -50,7 +60,7 @@ class SlicePublisher:
         self._slice: Json | None = None
         self._is_listed, self._news = False, asyncio.Event()
         self._uid = ""
-        self._has_taints = True
+        self._has_taints = self._has_sharing = True  # as far as the API server's answers show
         self._failures: dict[str, str] = {}
         self._problems: frozenset[str] = frozenset()
 
@@ -74,6 +84,7 @@ class SlicePublisher:
                 if isinstance(event, Listed):
                     named = [each for each in event.items if self._is_ours(each)]
                     self._slice, self._is_listed = (named[0] if named else None), True
+                    self._has_sharing = True  # it may be another API server
                 elif self._is_ours(event.item):
                     self._slice = None if event.kind == DELETED else event.item
                 self._set_failure("watch", "")
@@ -87,7 +98,8 @@ class SlicePublisher:
             self._news.clear()
             pause = 0.0
             try:
-                await self._publish()
+                if await self._publish():
+                    pause = _AGAIN  # if the answer is not what was sent, it is sent again
                 self._set_failure("publish", "")
             except ConflictError:
                 pause = _AGAIN  # the watch shows what is newer
@@ -98,7 +110,8 @@ class SlicePublisher:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), LOOK)
 
-    async def _publish(self) -> None:
+    async def _publish(self) -> bool:
+        """Write the slice if it is not as it has to be; return whether it was written."""
         try:
             gpus = await self._observe()
             self._set_failure("gpus", "")
@@ -106,28 +119,37 @@ class SlicePublisher:
             self._set_failure("gpus", str(error))
             gpus = ()
         if gpus is None:
-            return
+            return False
         self._report_problems(gpus)
         if not self._is_listed:
-            return
+            return False
         if not self._has_taints and not any(gpu.problem for gpu in gpus):
             self._has_taints = True  # the API server shows it again, when the next GPU is lost
             self._set_failure("taints", "")
         if self._uid and self._plan(gpus) is None:
-            return
+            return False
         self._uid = await self._read_uid()  # another one if the node was deleted and made anew
         wanted = self._plan(gpus)
         if wanted is None:
-            return
+            return False
         self._slice = await self._write(wanted)
-        if has_dropped_taints(wanted, self._slice):
-            self._has_taints = False
-            self._set_failure("taints", _NO_TAINTS)
+        if self._learn_features(wanted, self._slice):
             without = self._plan(gpus)
             if without is not None:
                 self._slice = await self._write(without)
         devices = get_member(get_member(self._slice, "spec", dict), "devices", list)
         self._report("published", {"devices": len(devices)})
+        return True
+
+    def _learn_features(self, sent: Json, stored: Json) -> bool:
+        """Return whether the API server lacks a feature for what was sent to it."""
+        if has_dropped_taints(sent, stored):
+            self._has_taints = False
+            self._set_failure("taints", _NO_TAINTS)
+        if has_dropped_sharing(sent, stored):
+            self._has_sharing = False
+        self._set_failure("sharing", "" if self._has_sharing else _NO_SHARING)
+        return not (self._has_taints and self._has_sharing)
 
     def _report_problems(self, gpus: Sequence[SliceGpu]) -> None:
         """Report each problem of a GPU once while it lasts."""
@@ -137,8 +159,8 @@ class SlicePublisher:
         self._problems = problems
 
     def _plan(self, gpus: Sequence[SliceGpu]) -> dict[str, Any] | None:
-        node = SliceNode(self._node, self._uid)
-        return plan_slice(node, gpus, self._slice, has_taints=self._has_taints)
+        node, offered = SliceNode(self._node, self._uid), gpus if self._has_sharing else ()
+        return plan_slice(node, offered, self._slice, has_taints=self._has_taints)
 
     async def _write(self, wanted: dict[str, Any]) -> Json:
         name = slice_name(self._node)

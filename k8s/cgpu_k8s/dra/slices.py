@@ -137,6 +137,16 @@ def has_dropped_taints(sent: Json, stored: Json) -> bool:
     return _count_taints(sent) > _count_taints(stored)
 
 
+def has_dropped_sharing(sent: Json, stored: Json) -> bool:
+    """Return whether devices came back from the API server that only one claim can have."""
+    return _count_shared(sent) > _count_shared(stored)
+
+
+def _count_shared(item: Json) -> int:
+    devices = get_objects(get_member(item, "spec", dict), "devices")
+    return sum(get_member(each, "allowMultipleAllocations", bool) for each in devices)
+
+
 def _count_taints(item: Json) -> int:
     devices = get_objects(get_member(item, "spec", dict), "devices")
     return sum(len(get_objects(each, "taints")) for each in devices)

@@ -146,6 +146,7 @@ def test_a_call_that_is_cancelled_ends_before_the_next_begins(tmp_path: Path) ->
     assert asyncio.run(work()) == ["held", "given back"]
 
 
+@pytest.mark.usefixtures("refreshes")
 def test_claims_are_prepared_while_the_api_server_does_not_say_which_are_gone(
     tmp_path: Path,
 ) -> None:
@@ -154,7 +155,7 @@ def test_claims_are_prepared_while_the_api_server_does_not_say_which_are_gone(
         recovery = asyncio.create_task(slow.recover())
         await asyncio.to_thread(slow.begun.wait, 30)
         slow.go_on.set()
-        await asyncio.wait_for(slow.prepare(AskedClaim("uid", "default", "train")), 30)
+        await asyncio.wait_for(slow.prepare(AskedClaim("uid", "default", "0")), 30)
         recovery.cancel()
         return slow.done
 

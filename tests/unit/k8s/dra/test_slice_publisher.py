@@ -92,6 +92,50 @@ def test_dra_8_where_taints_are_dropped_a_lost_gpu_is_not_offered(fake: FakeServ
     asyncio.run(work())
 
 
+def drop_sharing(body: Any) -> None:
+    """As an API server without consumable capacity."""
+    for device in body.get("spec", {}).get("devices", []):
+        device.pop("allowMultipleAllocations")
+        for capacity in device["capacity"].values():
+            capacity.pop("requestPolicy")
+
+
+def test_dra_5_where_devices_cannot_be_shared_none_is_offered(fake: FakeServer) -> None:
+    """Claims would have whole GPUs, and their status no size."""
+    fake.amend = drop_sharing
+
+    async def work() -> None:
+        async with publishing(fake.cluster()) as found:
+            await found.looked()
+            await found.until({})
+            await found.rested()
+            [sentence] = found.reported("failed")
+            assert "the feature DRAConsumableCapacity" in sentence
+
+    asyncio.run(work())
+
+
+def test_what_an_api_server_drops_is_not_sent_again_at_once(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch shows each write: without a pause there were 190 a second."""
+    monkeypatch.setattr(publisher, "_AGAIN", 300.0)
+
+    def drop(body: Any) -> None:
+        for device in body.get("spec", {}).get("devices", []):
+            device.pop("attributes")
+
+    fake.amend = drop
+
+    async def work() -> None:
+        async with publishing(fake.cluster()) as found:
+            await found.until({"gpu-0": [], "gpu-1": []})
+            await asyncio.sleep(0.5)
+            assert found.reported("published") == [2]
+
+    asyncio.run(work())
+
+
 def test_a_gpu_without_a_device_is_only_reported_and_once(fake: FakeServer) -> None:
     problem = GpuProblem("", "GPU 1 is in MIG mode")
 

@@ -58,6 +58,10 @@ class PolicyCache:
         # Namespaces whose pods are yet to be listed, and the UIDs of pods removed meanwhile.
         self._unlisted: dict[str, set[str]] = {}
 
+    def is_led(self, pod: Pod) -> bool:
+        """Return whether kube-scheduler asks the extender about a pod of its profiles."""
+        return self.leads_all or pod.request is not None or bool(pod.refusal)
+
     def update_policy(self, policy: KnownPolicy) -> None:
         """Add or update a policy."""
         namespace = policy.namespace

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import EVENTS, PODS, RESOURCE_POLICIES
-from cgpu_k8s.names import RETRY, VIRTUAL_TAINT
+from cgpu_k8s.names import RETRY, SCHEDULERS, VIRTUAL_TAINT
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.policies import BEFORE_NEXT, ECS
 from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
@@ -148,7 +148,7 @@ class PolicyController:
         self._tolerant &= {uid for known in policies.pods.values() for uid in known}
         for pod in pods:
             policy = policies.find_policy(pod) if pod.unschedulable and not pod.node else None
-            if policy is None or pod.uid in self._tolerant:
+            if policy is None or pod.uid in self._tolerant or not policies.is_led(pod):
                 continue
             if any(unit.resource != ECS for unit in policy.units):
                 await self._tolerate(pod)
@@ -159,7 +159,10 @@ class PolicyController:
             item = await self._api.get(PODS.path(pod.name, namespace=pod.namespace))
         except NotFoundError:
             return
-        have = get_objects(get_member(item, "spec", dict), "tolerations")
+        spec = get_member(item, "spec", dict)
+        if get_member(spec, "schedulerName", str) not in SCHEDULERS:
+            return  # its own scheduler would bind it there, whatever the units' limits
+        have = get_objects(spec, "tolerations")
         if any(each.get("key", "") in {"", VIRTUAL_TAINT} for each in have):
             return
         version = get_member(get_member(item, "metadata", dict), "resourceVersion", str)

@@ -54,9 +54,7 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
 def _has_unled(policies: PolicyCache, known: KnownPolicy) -> bool:
     """Return whether the policy selects pods that kube-scheduler does not ask about."""
     return not policies.leads_all and any(
-        pod.request is None
-        and not pod.refusal
-        and policies.find_counted(pod.uid)[1] is known.policy
+        not policies.is_led(pod) and policies.find_counted(pod.uid)[1] is known.policy
         for pod in policies.pods[known.namespace].values()
     )
 

@@ -219,7 +219,7 @@ def test_a_pod_that_fits_nowhere_tolerates_the_virtual_nodes_of_its_policy() -> 
         if name != "new":
             item["status"]["conditions"] = conditions
         item["metadata"]["resourceVersion"] = "5"
-        item["spec"]["tolerations"] = [have]
+        item["spec"] |= {"tolerations": [have], "schedulerName": "ack-co-scheduler"}
     world.items[f"{PODS}/tolerates"]["spec"]["tolerations"] = [{"operator": "Exists"}]
     world.items[f"{PODS}/other"]["metadata"]["labels"] = {"app": "y"}
     for item in world.items.values():
@@ -234,6 +234,21 @@ def test_a_pod_that_fits_nowhere_tolerates_the_virtual_nodes_of_its_policy() -> 
     world.policies.changed.add("ns")
     assert world.work() == []
     assert world.reads == 0
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "cgpu-scheduler"])
+def test_a_pod_that_no_policy_leads_is_not_let_onto_virtual_nodes(scheduler: str) -> None:
+    """COS-2: it would pass by the units' limits."""
+    world = World(policy(unit("a"), {"resource": "eci"}))
+    world.policies.leads_all = scheduler == "default-scheduler"
+    world.add("p")
+    item = world.items[f"{PODS}/p"]
+    item["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    ]
+    item["spec"]["schedulerName"] = scheduler
+    world.cache.update_pod(read_pod(item))
+    assert [path for path, _ in world.work() if path.startswith(PODS)] == []
 
 
 def test_the_status_has_the_pods_of_each_unit_and_changes_only_with_them() -> None:

@@ -74,7 +74,8 @@ def is_for_us(pod: ClaimingPod, facts: ClaimFacts) -> bool:
 
 
 def _asks_us(claim: PodClaim, facts: ClaimFacts) -> bool:
-    return any(request.device_class in facts.classes for request in claim.requests)
+    asked = (request for alternatives in claim.requests for request in alternatives)
+    return any(request.device_class in facts.classes for request in asked)
 
 
 def explain_claims(pod: ClaimingPod, facts: ClaimFacts) -> str:
@@ -107,10 +108,13 @@ def _list_refusals(pod: ClaimingPod, facts: ClaimFacts) -> Iterator[str]:
         elif claim.is_leaving:
             yield f"{about}: it is being deleted"
         elif not claim.is_allocated and _asks_us(claim, facts):
-            for request in claim.requests:
-                why = _refuse_request(request, facts)
-                if why:
-                    yield f"{about}: {why}"
+            for alternatives in claim.requests:
+                refusals = [
+                    each.device_class in facts.classes and _refuse_request(each, facts)
+                    for each in alternatives
+                ]
+                if refusals and all(refusals):
+                    yield f"{about}: {refusals[0]}"
 
 
 def _refuse_request(request: DeviceRequest, facts: ClaimFacts) -> str:

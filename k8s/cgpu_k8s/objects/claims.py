@@ -107,18 +107,14 @@ class DeviceRequest(NamedTuple):
     """A request of a claim.
 
     Attributes:
-        name: its name in the claim.
         device_class: the name of the DeviceClass.
         devices: how many; 0: all of a node.
-        asked: amounts of each; names as they are written.
-        is_selective: whether it has expressions that devices have to fulfil.
+        asked: amounts of each, by their names without the domain of our driver.
     """
 
-    name: str
     device_class: str
     devices: int
     asked: Mapping[str, int]
-    is_selective: bool
 
 
 class PodClaim(NamedTuple):
@@ -128,7 +124,8 @@ class PodClaim(NamedTuple):
         namespace: its namespace.
         name: its name there.
         uid: its UID.
-        requests: what it asks for; of a list of alternatives the first one.
+        requests: what it asks for: alternatives of each request, the first of which that fits it
+            gets.
         is_allocated: whether a scheduler has found devices for it, whoever's they are.
         parts: those of them that are ours.
         pods: the names of the pods that it is reserved for.
@@ -138,7 +135,7 @@ class PodClaim(NamedTuple):
     namespace: str
     name: str
     uid: str
-    requests: tuple[DeviceRequest, ...]
+    requests: tuple[tuple[DeviceRequest, ...], ...]
     is_allocated: bool
     parts: tuple[AllocatedPart, ...]
     pods: tuple[str, ...]
@@ -228,7 +225,7 @@ def read_claim(item: Json) -> PodClaim:
         get_member(meta, "namespace", str),
         get_member(meta, "name", str),
         get_member(meta, "uid", str),
-        tuple(map(_read_request, get_objects(spec, "requests"))),
+        tuple(map(_read_alternatives, get_objects(spec, "requests"))),
         bool(allocation),
         tuple(_read_part(each) for each in results if each.get("driver") == DRIVER),
         tuple(
@@ -240,16 +237,18 @@ def read_claim(item: Json) -> PodClaim:
     )
 
 
-def _read_request(item: Json) -> DeviceRequest:
-    first = next(iter(get_objects(item, "firstAvailable")), {})
-    exactly = get_member(item, "exactly", dict) or first
+def _read_alternatives(request: Json) -> tuple[DeviceRequest, ...]:
+    exactly = get_member(request, "exactly", dict)
+    listed = [exactly] if exactly else get_objects(request, "firstAvailable")
+    return tuple(map(_read_request, listed))
+
+
+def _read_request(exactly: Json) -> DeviceRequest:
     capacity = get_strings(get_member(exactly, "capacity", dict), "requests")
     return DeviceRequest(
-        get_member(item, "name", str),
         get_member(exactly, "deviceClassName", str),
         0 if exactly.get("allocationMode") == _ALL else _read_count(exactly.get("count")),
         {_shorten(name): _parse_amount(text) or 0 for name, text in capacity.items()},
-        bool(get_objects(exactly, "selectors")),
     )
 
 

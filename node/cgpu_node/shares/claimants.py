@@ -46,10 +46,10 @@ def add_container(directory: str, pid: int, pod: PodContainer) -> None:
 
 
 def list_containers(directory: str) -> tuple[PodContainer, ...]:
-    """Return the containers that have a claim, sorted; those that had it last if none lives."""
+    """Return the containers that have a claim, by name; those that had it last if none lives."""
     known = dict(_read_files(f"{directory}/{_FOLDER}"))
     living = [pod for (name, start), pod in known.items() if _is_alive(name, {_START: start})]
-    return tuple(sorted({*(living or known.values())}))
+    return tuple(sorted({*(living or known.values())}, key=lambda pod: pod[1:]))
 
 
 def join_containers(namespace: str, containers: Iterable[PodContainer]) -> PodContainer:

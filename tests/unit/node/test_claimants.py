@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 ONE, SIDE, TWO = (
-    PodContainer(f"uid-{pod}", "ml", pod, container)
-    for pod, container in (("one", "main"), ("one", "side"), ("two", "main"))
+    PodContainer(uid, "ml", pod, container)
+    for uid, pod, container in (("8f", "one", "main"), ("8f", "one", "side"), ("3c", "two", "main"))
 )
 
 

@@ -288,6 +288,26 @@ def test_where_there_is_room_the_scheduler_says_what_else_is_missing() -> None:
     ]
 
 
+def test_of_alternatives_all_have_to_be_refused() -> None:
+    """Before any is a reason: that of the first is shown."""
+    large, small, theirs = (
+        {"name": name, "deviceClassName": of, "capacity": {"requests": {"memory": size}}}
+        for name, of, size in (
+            ("large", "gpu.cgpu", "17Gi"),
+            ("small", "gpu.cgpu", "1Gi"),
+            ("theirs", "gpu.example.com", "1Gi"),
+        )
+    )
+    claim = claim_of("c")
+    for listed in ([large, small], [large, theirs]):
+        claim["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": listed}]
+        [why] = (view(known([claim], [pod_with("p", "c")])).waiting or {}).values()
+        assert why.startswith("there is room for claim c")
+    claim["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [large, large]}]
+    [why] = (view(known([claim], [pod_with("p", "c")])).waiting or {}).values()
+    assert why.startswith("claim c: no GPU has 17408 MiB of memory in all")
+
+
 def test_pods_that_wait_for_others_devices_are_not_shown() -> None:
     claims = [claim_of("c", exactly={"deviceClassName": "gpu.nvidia.com"})]
     facts = known(claims, [pod_with("p", "c"), pod_with("q", "gone"), pod_with("r", "")])

@@ -13,7 +13,6 @@ OTHERS_GPU = "nvidia.com/gpu"  # whole GPUs, published by NVIDIA's device plugin
 # Labels of a node that its administrator sets.
 SCHEDULE = "ack.node.gpu.schedule"
 PLACEMENT = "ack.node.gpu.placement"
-NO_ISOLATION = "cgpu.disable.isolation"
 
 # Labels of a node that the agent sets.
 GPU_NAME = "aliyun.accelerator/nvidia_name"

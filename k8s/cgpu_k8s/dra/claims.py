@@ -12,7 +12,7 @@ from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import GpuShare, Request
 from cgpu_env.values import MIB
-from cgpu_k8s.dra.parameters import read_parameters
+from cgpu_k8s.dra.parameters import LEAST_WEIGHT, read_parameters
 from cgpu_k8s.dra.slices import CORE_STEP, WHOLE_CORES, device_name
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 WEIGHTED_FAIR, FIXED = 6, 3
 # Whether GPUs give at least, or exactly, what is claimed of their time.
 POLICIES = {"weighted": WEIGHTED_FAIR, "fixed": FIXED}
-_LEAST_WEIGHT = 1  # of a claim without cores
 _ONE_ON_ALL = (
     "a claim has one weight and one priority on all of its GPUs: ask for the same of each, or put"
     " them into claims of their own"
@@ -198,7 +197,7 @@ def _read_weight(
             f"{claim}: it claims no {CLAIM_CORES}, and GPUs here give exactly what is claimed of"
             f" their time: claim a multiple of {CORE_STEP} up to {WHOLE_CORES}"
         )
-    weights = [each.weight or _LEAST_WEIGHT for each in parameters]
+    weights = [each.weight or LEAST_WEIGHT for each in parameters]
     if len({*weights}) > 1:
         raise CgpuError(f"{claim}: weight={', '.join(map(str, weights))}: {_ONE_ON_ALL}")
     return weights[0]

@@ -13,7 +13,7 @@ from cgpu_k8s.dra.slices import GpuProblem, SliceGpu
 from cgpu_node.facts.discovery import read_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.node.driver import Driver
     from cgpu_k8s.node.node_resources import DriverGpu
@@ -80,6 +80,7 @@ class GpuFacts:
             if gpu.in_mig_mode:
                 self._known.pop(gpu.uuid, None)
         unknown = await self._describe(seen)
+        self._forget_renumbered(gpu.index for gpu in found if not gpu.lost)
         absent = [gpu for uuid, gpu in self._known.items() if uuid not in self.answering]
         if absent or any(gpu.lost for gpu in found):
             self._driver.close()  # only a new session of the driver sees a GPU that is back
@@ -89,6 +90,15 @@ class GpuFacts:
             *_list_absent(absent, found),
             *(_refuse_mig(gpu) for gpu in found if gpu.in_mig_mode),
         ]
+
+    def _forget_renumbered(self, taken: Iterable[int]) -> None:
+        """Forget absent GPUs whose numbers others have: they would have one name in the slice."""
+        answering, numbers = self.answering or frozenset(), {*taken}
+        self._known = {
+            uuid: gpu
+            for uuid, gpu in self._known.items()
+            if uuid in answering or gpu.index not in numbers
+        }
 
     async def check_barrier(self) -> None:
         """Refuse if something keeps GPUs from containers.
@@ -139,19 +149,16 @@ def _list_absent(absent: Sequence[SliceGpu], found: Sequence[DriverGpu]) -> list
     """Return the GPUs that do not answer: those that did, and those that never have.
 
     A GPU of which the driver names no UUID any more is known by its number, which stays as long as
-    the driver counts it. If another GPU has got its number, it is left out: they would have one
-    name.
+    the driver counts it.
     """
     rest = [gpu for gpu in found if gpu.lost]
-    taken = {gpu.index for gpu in found if not gpu.lost}
     devices = []
     for gpu in absent:
         same = [each for each in rest if _is_same(each, gpu)]
         rest = [each for each in rest if each not in same]
-        if gpu.index not in taken:
-            words = same[0].lost if same else "the driver does not list it any more"
-            value = _make_label(words) if same else _UNLISTED
-            devices.append(gpu._replace(problem=GpuProblem(value, _say_lost(gpu, words))))
+        words = same[0].lost if same else "the driver does not list it any more"
+        value = _make_label(words) if same else _UNLISTED
+        devices.append(gpu._replace(problem=GpuProblem(value, _say_lost(gpu, words))))
     return devices + [_withhold(gpu, gpu.lost) for gpu in rest]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError, format_suggestion, printable
 from cgpu_env.request import DEFAULT_MAX_INST
-from cgpu_k8s.names import DRIVER
+from cgpu_k8s.names import CLAIM_CORES, DRIVER
 from cgpu_k8s.objects.fields import get_member
 from cgpu_node.settings.rules import check_number
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.objects.fields import Json
 
+LEAST_WEIGHT = 1  # of a claim to which nothing gives another one
 API_VERSION, KIND = f"{DRIVER}/v1alpha1", "GpuConfig"
 _PRIORITIES = ("normal", "high")
 _FIELDS = ("apiVersion", "kind", "weight", "priority")
@@ -49,7 +50,7 @@ def read_parameters(configs: Iterable[Json], request: str) -> ClaimParameters:
     Raises:
         CgpuError: a config for our driver is wrong, whichever requests it is for.
     """
-    found = ClaimParameters()
+    found, most = ClaimParameters(), LEAST_WEIGHT
     for config in configs:
         opaque = get_member(config, "opaque", dict)
         if opaque.get("driver") != DRIVER:
@@ -60,6 +61,14 @@ def read_parameters(configs: Iterable[Json], request: str) -> ClaimParameters:
         if names and not {request, request.partition("/")[0]} & {*names}:
             continue
         if "weight" in given:
+            if where == _CLASS:
+                most = given["weight"]
+            elif given["weight"] > most:
+                raise CgpuError(
+                    f"{where}: weight={given['weight']}: weight is taken from what the scheduler"
+                    f" counts as free, so only a DeviceClass gives more than {most}: expected at"
+                    f" most {most}, a class with more, or {CLAIM_CORES}"
+                )
             found = found._replace(weight=given["weight"], is_weight_own=where == _CLAIM)
         if "priority" in given:
             is_high = given["priority"] == "high"

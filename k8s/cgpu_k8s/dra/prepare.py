@@ -168,7 +168,7 @@ class ClaimPreparer:
             self._admit(grant, node, path)
         return [
             PreparedDevice(
-                each.request,
+                each.request.partition("/")[0],  # containers name it without the alternative
                 each.pool,
                 each.device,
                 cdi.device_id(claim.uid, each.request),

@@ -6,6 +6,7 @@ scheduler's words are shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import printable
@@ -97,7 +98,7 @@ def explain_claims(pod: ClaimingPod, facts: ClaimFacts) -> str:
 def _list_refusals(pod: ClaimingPod, facts: ClaimFacts) -> Iterator[str]:
     if facts.claims is None:
         return
-    for name in pod.claims:
+    for name in dict.fromkeys(pod.claims):
         if not name:
             yield "the claim of its template is not made yet: does kube-controller-manager run?"
             continue
@@ -173,8 +174,7 @@ def _sum_left(device: OfferedDevice, parts: Sequence[Mapping[str, int]]) -> dict
 
 def _count_on_one_node(found: Iterable[Candidate]) -> int:
     """Return the most devices of one node."""
-    nodes = [each.device.node for each in found]
-    return max(map(nodes.count, nodes), default=0)
+    return max(Counter(each.device.node for each in found).values(), default=0)
 
 
 def _describe_refused(request: DeviceRequest, devices: Sequence[OfferedDevice]) -> str:

@@ -2,6 +2,7 @@
 
 An engine that does not starts a container without them, and says nothing. A runtime of NVIDIA's
 gives pods without a claim the GPUs that their variables name, or the CDI device of another's claim.
+One of ours gives them the parts of GPUs that their variables name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import printable
-from cgpu_k8s.kubelet.runtimes import CONTAINERD, NVIDIA, READERS
+from cgpu_k8s.kubelet.runtimes import CONTAINERD, NVIDIA, OURS, READERS
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
@@ -32,10 +33,17 @@ def find_problem(engine: str, config: Json, folder: str) -> str:
         ObjectError: ``config`` is no such configuration.
     """
     for runtime in READERS[engine](config):
-        if PurePath(runtime.program).name.startswith(NVIDIA):
+        program = PurePath(runtime.program).name
+        if program.startswith(NVIDIA):
             return (
                 f"the runtime {printable(runtime.name)} of {engine} is NVIDIA's, so pods without a"
                 " claim could have whole GPUs: take it out of the engine's configuration"
+            )
+        if program == OURS:
+            return (
+                f"the runtime {printable(runtime.name)} of {engine} is cgpu's, so pods without a"
+                " claim could have the parts of GPUs that their variables name: run cgpu uninstall"
+                " on the node, and restart the engine"
             )
     if engine == CONTAINERD:
         if config.get("enableCDI", "cdiSpecDirs" in config) is not True:  # 2.2 has no switch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
-_OURS, NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
+OURS, NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
 # cgpu install does not change CRI-O's default runtime.
 _INSTALL = {CONTAINERD: "cgpu install containerd --default", CRIO: "cgpu install crio"}
 _PASSING = f"{ALLOCATION.partition('/')[0]}/*"
@@ -93,12 +93,12 @@ def find_problem(
     for each in runtimes:
         name = PurePath(each.program).name
         is_nvidia = name.startswith(NVIDIA)
-        if is_nvidia and {PurePath(program).name for program in behind(each.program)} != {_OURS}:
+        if is_nvidia and {PurePath(program).name for program in behind(each.program)} != {OURS}:
             return (
                 f"the runtime {each.name} of {engine} is NVIDIA's, without cgpu's behind it, so its"
                 " pods would have whole GPUs: run cgpu install nvidia on the node"
             )
-        if is_nvidia or name == _OURS:
+        if is_nvidia or name == OURS:
             ours.append(each)
     if not ours:
         return f"{engine} has no runtime of cgpu's: run {_INSTALL[engine]} on the node"

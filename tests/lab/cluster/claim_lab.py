@@ -49,6 +49,7 @@ class ClaimLab:
 
     def __init__(self, fake: FakeServer, engine: FakeEngine, folder: Path) -> None:
         self.fake, self.engine, self.folder = fake, engine, folder
+        engine.programs = {"runc": ""}
         engine.more = {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", str(folder / "cdi")]}
         self.driver = make_machine(folder / "driver", V100)
         self.state, self.cdi = folder / "state", folder / "cdi"

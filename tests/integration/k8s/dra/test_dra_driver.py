@@ -123,7 +123,7 @@ def test_dra_8_a_gpu_in_mig_mode_is_not_offered(lab: ClaimLab) -> None:
 
 
 def test_dra_8_what_the_parameters_say_is_held(served: ClaimLab) -> None:
-    config = [configured(source="FromClass", priority="high"), configured(weight=4)]
+    config = [configured(source="FromClass", priority="high", weight=6), configured(weight=4)]
     item = served.claim(result(cores="0"), config=config)
     assert served.prepare(item)[item["metadata"]["uid"]].error == ""
     [record] = served.held()
@@ -146,6 +146,16 @@ def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: Cla
         error = lab.prepare(item)[item["metadata"]["uid"]].error
         assert error.startswith("cgpu: containerd gives containers no CDI devices: on containerd")
         assert (lab.held(), lab.files()) == ([], [])
+
+
+def test_dra_5_where_the_engine_has_cgpus_runtime_nothing_is_offered(lab: ClaimLab) -> None:
+    """Pods without a claim could have what their variables name, until it is taken out."""
+    lab.engine.programs = {"runc": "", "cgpu": "/usr/bin/cgpu-runtime"}
+    with lab.running():
+        wait_until(lambda: "the runtime cgpu of containerd is cgpu's" in lab.log.read_text(), "so")
+        assert lab.devices() == []
+        item = lab.claim(result())
+        assert "run cgpu uninstall" in lab.prepare(item)[item["metadata"]["uid"]].error
 
 
 def test_dra_5_while_pods_of_the_node_follow_decisions_nothing_is_offered(lab: ClaimLab) -> None:
@@ -199,6 +209,16 @@ def test_dra_2_a_claim_is_held_and_given_back_and_each_step_may_be_repeated(
     for _ in range(2):
         assert served.unprepare(item) == {uid: ""}
         assert (served.held(), served.files()) == ([], [])
+
+
+def test_dra_2_containers_name_a_request_without_the_alternative_that_it_got(
+    served: ClaimLab,
+) -> None:
+    """A kubelet compares the names: a container would start without its GPU."""
+    item = served.claim(result(0, request="gpu/small"))
+    uid = item["metadata"]["uid"]
+    [device] = served.prepare(item)[uid].devices
+    assert (device[1], device[4]) == ("gpu", f"gpu.cgpu/claim={uid}_gpu.small")
 
 
 def test_dra_5_one_claim_that_is_refused_holds_up_no_other(served: ClaimLab) -> None:

@@ -102,7 +102,7 @@ def test_dra_8_a_claims_parameters_are_its_weight_and_its_priority(
     for item in (both, low, cores):
         item["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = urgent
     kubectl.create(
-        configured(plain, weight=4),
+        configured(plain, weight=1),
         both,
         configured(low, weight=2, priority="normal"),
         cores,
@@ -111,7 +111,7 @@ def test_dra_8_a_claims_parameters_are_its_weight_and_its_priority(
     kubectl.running("plain", "both", "low", "cores")
     held = {each["name"]: (each["weight"], each["high_priority"]) for each in kubectl.node.shares()}
     assert {name.partition("/")[2]: each for name, each in held.items()} == {
-        "plain": (4, False),
+        "plain": (1, False),
         "both": (3, True),
         "low": (2, False),
         "cores": (6, True),
@@ -128,6 +128,7 @@ def test_dra_8_pods_whose_claims_have_wrong_parameters_wait_with_a_sentence(
         ),
         "range": ({"weight": 21}, "weight=21: expected a whole number from 1 to 20"),
         "right": ({"priority": "high"}, "so only a DeviceClass gives it"),
+        "more": ({"weight": 2}, "only a DeviceClass gives more than 1"),
     }
     for name, (parameters, _) in wrong.items():
         kubectl.create(

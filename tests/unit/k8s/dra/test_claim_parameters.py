@@ -27,9 +27,19 @@ def of_class(*requests: str, **parameters: Any) -> Any:
 
 
 @pytest.mark.parametrize("weight", [1, 4, 20])
-def test_dra_8_a_claim_without_cores_has_the_weight_that_it_names(weight: int) -> None:
-    assert granted(configured(weight=weight)).request.weight == weight
+def test_dra_8_a_claim_without_cores_has_the_weight_of_its_class(weight: int) -> None:
     assert granted(of_class(weight=weight)).request.weight == weight
+    assert granted(of_class(weight=weight), configured(weight=weight)).request.weight == weight
+
+
+def test_dra_8_no_claim_gives_itself_weight() -> None:
+    """The scheduler does not count it: a claim of 1 MiB would shut others out of a GPU."""
+    assert granted(configured(weight=1)).request.weight == 1
+    for configs, most in (([], 1), ([of_class(weight=3)], 3)):
+        with pytest.raises(CgpuError, match=f"weight=4: .* gives more than {most}: expected"):
+            granted(*configs, configured(weight=4))
+    lowered = granted(of_class(weight=8), configured(weight=2), configured(weight=5))
+    assert lowered.request.weight == 5
 
 
 def test_dra_8_without_parameters_a_claim_has_weight_1_and_normal_priority() -> None:
@@ -63,7 +73,7 @@ def test_dra_8_parameters_are_of_the_requests_that_they_name() -> None:
     item = allocated(
         result(0, request="a", cores="0"),
         result(1, request="b/second", cores="0"),
-        config=[configured("a", weight=2), configured("b", weight=2), configured("c", weight=9)],
+        config=[of_class("a", weight=2), of_class("b", weight=2), of_class("c", weight=9)],
     )
     assert read_grant(CLAIM, item, NODE, GPUS, WEIGHTED_FAIR).request.weight == 2
     item["status"]["allocation"]["devices"]["config"][1]["requests"] = ["b/second"]
@@ -83,13 +93,13 @@ def test_dra_8_a_claim_has_one_priority_on_all_its_gpus() -> None:
 def test_dra_8_cores_are_a_promise_that_a_weight_does_not_change() -> None:
     assert granted(of_class(weight=20), cores="30").request.weight == 6
     with pytest.raises(CgpuError, match="weight=4: it claims cores=30, which are a weight of 6"):
-        granted(configured(weight=4), cores="30")
+        granted(of_class(weight=20), configured(weight=4), cores="30")
 
 
 def test_dra_8_under_fixed_a_weight_is_no_claim_of_time() -> None:
     """The scheduler does not count it."""
     with pytest.raises(CgpuError, match="it claims no cores"):
-        granted(configured(weight=4), policy=FIXED)
+        granted(of_class(weight=4), policy=FIXED)
 
 
 def test_only_the_allocations_config_counts() -> None:

@@ -111,6 +111,20 @@ def test_dra_8_a_gpu_that_the_driver_lists_no_more_is_lost(watched: Watched) -> 
     assert [(gpu.index, gpu.uuid) for gpu in found] == [(0, "GPU-0"), (1, "GPU-1")]
 
 
+def test_dra_8_no_two_devices_have_one_name_after_a_renumbering(watched: Watched) -> None:
+    """An API server refuses such a slice, and nothing would be published any more."""
+    third = TWO._replace(index=2, uuid="GPU-2")
+    watched.attributes = lambda: ("GPU-0", "GPU-1", "GPU-2")
+    watched.look((ONE, TWO, third))
+    found = watched.look((ONE, third._replace(index=1)))  # the second one fell off the bus
+    assert found == {"gpu-0": FINE, "gpu-1": FINE}
+    silent = asyncio.run(watched.observe(CgpuError("no answer within 4 s")))
+    assert [(gpu.index, gpu.uuid) for gpu in silent] == [(0, "GPU-0"), (1, "GPU-2")]
+    assert watched.driver.closed == 0
+    watched.look((ONE, TWO, third))
+    assert watched.look((ONE, TWO, third)) == {"gpu-0": FINE, "gpu-1": FINE, "gpu-2": FINE}
+
+
 def test_dra_8_a_driver_that_hangs_takes_no_gpu_from_those_that_are_known(
     watched: Watched,
 ) -> None:

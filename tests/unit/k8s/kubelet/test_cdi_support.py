@@ -13,6 +13,7 @@ pytestmark = pytest.mark.unit
 
 FOLDER, BOTH = "/var/run/cdi", ["/etc/cdi", "/var/run/cdi"]
 NVIDIAS = {"nvidia": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime.cdi"}}}
+OURS = {"cgpu": {"options": {"BinaryName": "/opt/cgpu/_bin/cgpu-runtime"}}}
 CRIOS = {"nvidia": {"runtime_path": "/usr/bin/nvidia-container-runtime"}}
 
 
@@ -27,6 +28,7 @@ CRIOS = {"nvidia": {"runtime_path": "/usr/bin/nvidia-container-runtime"}}
         (CONTAINERD, {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi"]}, "than /var/run/cdi: /etc/"),
         (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": BOTH}}}, ""),
         (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": NVIDIAS}}, "is NVIDIA's"),
+        (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": OURS}}, "is cgpu's"),
         (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": {"runc": {}}}}, ""),
         (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": BOTH, "runtimes": CRIOS}}}, "is NVIDIA's"),
         (CRIO, {"crio": {"runtime": {}}}, "cri-o reads CDI files in other folders than"),

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.containers import newer_containerd
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import DRA_DRIVER
-from lab.kubernetes.kubectl import Kubectl
+from lab.kubernetes.kubectl import PATIENCE, Kubectl
 from lab.kubernetes.kubelet import NODE, V100, KubeletNode, pod_image, python
 from lab.kubernetes.programs import free_port
 from lab.machine.cri import CONTAINERD, IMAGE, write_configuration
@@ -166,6 +166,18 @@ class Claiming(Kubectl):
         """Return when the node offers its two GPUs."""
         offered = lambda: len(self.node.devices()) == 2  # noqa: E731
         self.node.wait_until(offered, "both GPUs are offered", "driver", "kubelet")
+
+    def await_event(self, pod: str, words: str) -> None:
+        """Return once a pod has an event with these words.
+
+        A kubelet's first one may have others: the API server has to learn whose claim it is.
+        """
+        chosen = f"--field-selector=involvedObject.name={pod}"
+
+        def is_there() -> bool:
+            return any(words in each["message"] for each in self.get("events", chosen)["items"])
+
+        wait_until(is_there, f"{pod} has an event with {words!r}", PATIENCE)
 
 
 def _is_of_driver(item: Json) -> bool:

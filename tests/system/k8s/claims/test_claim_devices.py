@@ -13,9 +13,7 @@ from cgpu_sim import lose
 from lab.cluster.claims import NODE
 from lab.cluster.dra_node import DRIVER, Claiming, claim, claiming
 from lab.cluster.published import LOST, ONE, TWO, publishing
-from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import control_plane
-from lab.kubernetes.kubectl import PATIENCE
 from lab.kubernetes.objects import node
 from lab.kubernetes.programs import Release, newer
 
@@ -57,14 +55,6 @@ def taints(kubectl: Claiming) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-def await_event(kubectl: Claiming, name: str, reason: str) -> str:
-    """The message of a pod's event with this reason, once there is one."""
-    chosen = f"--field-selector=involvedObject.name={name},reason={reason}"
-    wait_until(lambda: kubectl.get("events", chosen)["items"], f"{name} has an event", PATIENCE)
-    [event, *_] = kubectl.get("events", chosen)["items"]
-    return str(event["message"])
-
-
 def test_dra_8_claims_go_around_a_gpu_that_is_lost_until_it_is_back(kubectl: Claiming) -> None:
     """The pod on it stays."""
     node = kubectl.node
@@ -82,7 +72,7 @@ def test_dra_8_claims_go_around_a_gpu_that_is_lost_until_it_is_back(kubectl: Cla
     wide = claim("wide", memory="1Gi")
     wide["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
     kubectl.create(wide, claiming("three", "wide"))
-    assert "cannot allocate all claims" in await_event(kubectl, "three", "FailedScheduling")
+    kubectl.await_event("three", "cannot allocate all claims")
     [still] = kubectl.running("one")
     assert still["status"]["containerStatuses"] == one["status"]["containerStatuses"]
     [unchanged] = kubectl.get("resourceslices")["items"]
@@ -127,17 +117,22 @@ def test_dra_8_pods_whose_claims_have_wrong_parameters_wait_with_a_sentence(
             "unknown field wieght: expected apiVersion, kind, weight, priority",
         ),
         "range": ({"weight": 21}, "weight=21: expected a whole number from 1 to 20"),
-        "right": ({"priority": "high"}, "so only a DeviceClass gives it"),
-        "more": ({"weight": 2}, "only a DeviceClass gives more than 1"),
+        "right": (
+            {"priority": "high"},
+            "priority=high: it takes time from what other claims were promised,",
+        ),
+        "more": (
+            {"weight": 2},
+            "weight=2: weight is taken from what the scheduler counts as free,",
+        ),
     }
     for name, (parameters, _) in wrong.items():
         kubectl.create(
             configured(claim(name, memory="1Gi"), **parameters), claiming(f"no-{name}", name)
         )
     for name, (_, sentence) in wrong.items():
-        message = await_event(kubectl, f"no-{name}", "FailedPrepareDynamicResources")
-        assert f"cgpu: claim default/{name}: config of the claim: " in message
-        assert sentence in message
+        words = f"cgpu: claim default/{name}: config of the claim: {sentence}"
+        kubectl.await_event(f"no-{name}", words)
     assert (kubectl.node.containers(), kubectl.node.cdi_files()) == ([], [])
 
 

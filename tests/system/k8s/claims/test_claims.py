@@ -213,11 +213,8 @@ def test_dra_5_a_claim_of_what_docker_or_cgpu_run_has_is_not_prepared(kubectl: C
     node = kubectl.node
     with node.session("--gpus", "0", "--mem", "15GiB"):
         kubectl.create(claim("taken", memory="2Gi"), claiming("refused", "taken"))
-        events = "--field-selector=involvedObject.name=refused,type=Warning"
-        wait_until(lambda: kubectl.get("events", events)["items"], "it is refused", PATIENCE)
-        [event, *_] = kubectl.get("events", events)["items"]
         sentence = "cgpu: claim default/taken: memory: 2048 MiB asked on GPU 0, where 800 of 16160"
-        assert sentence in event["message"]
+        kubectl.await_event("refused", sentence)
         assert node.cdi_files() == []
     kubectl.running("refused")
 

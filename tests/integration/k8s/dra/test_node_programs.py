@@ -164,9 +164,12 @@ def test_dra_4_a_node_on_which_the_driver_does_not_answer_is_told_so(
 def test_dra_4_versions_that_nothing_uses_are_removed(
     node: BareMachine, programs: ProgramFiles
 ) -> None:
-    for name in ("claimed", "running", "unused", ".unfinished-killed"):
+    for name in ("claimed", "running", "mounted", "unused"):
         node.make_version(name)
-    node.place.path(f"{FOLDER}/theirs").mkdir()
+    for name in (".unfinished-killed", "theirs"):
+        node.place.path(f"{FOLDER}/{name}").mkdir()
+    layers = f"lowerdir={FOLDER}/mounted/lib:{FOLDER}/theirs"
+    node.run("mount", "-t", "overlay", "-o", layers, "overlay", "/mnt")  # as in a container
     hook = {"path": f"{FOLDER}/claimed/lib/x/cgpu-hook"}
     (node.place.cdi / file_name("a")).write_text(json.dumps(hook))
     node.run("cp", "/bin/sleep", f"{FOLDER}/running/lib/sleep")
@@ -177,8 +180,9 @@ def test_dra_4_versions_that_nothing_uses_are_removed(
         problem, listed = NodePrograms(node.place, programs).find_problem(), node.listed()
         running.kill()
     assert problem == ""
-    assert listed == sorted(["claimed", "running", "theirs", programs.name])
+    assert listed == sorted(["claimed", "running", "mounted", "theirs", programs.name])
     (node.place.cdi / file_name("a")).unlink()
+    node.run("umount", "/mnt")
     assert NodePrograms(node.place, programs).find_problem() == ""
     assert node.listed() == sorted(["theirs", programs.name])
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-collect_ignore = only_with_a_newer("test_claims.py", "test_claim_restarts.py")
+collect_ignore = only_with_a_newer("test_claims.py", "test_claim_restarts.py", "test_bare_nodes.py")
 
 
 @pytest.fixture(scope="module", name="claiming_cluster")

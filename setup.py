@@ -109,6 +109,7 @@ BINARIES = [
     _sim("libcuda.so.1", "cuda"),
     _sim("libnvidia-ml.so.1", "nvml"),
     _static("cgpu-hook"),
+    _static("cgpu-python"),
 ]
 
 

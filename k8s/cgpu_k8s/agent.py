@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env.commandline import Parser
 from cgpu_k8s.apiserver import program
+from cgpu_k8s.names import AGENT_LOCK
 from cgpu_node.lockfile import try_lock
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ async def serve(given: argparse.Namespace) -> None:
 
     cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
     passing = None if given.pass_through is None else tuple(given.pass_through)
-    lock = await _take_agent_lock(f"{state}/agent.lock")
+    lock = await _take_agent_lock(f"{state}/{AGENT_LOCK}")
     try:
         place = Place(given.node, given.setting, state, passing)
         shares = ShareAuditor(Shares(state), given.setting)

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Awaitable, Callable
 
+    from cgpu_k8s.dra.node_programs import NodePrograms
     from cgpu_k8s.dra.prepare import ClaimPreparer
 
 T = TypeVar("T")
 NAME = "cgpu-dra-driver"
-report = program.make_reporter(NAME, {"failed", "not_registered", "refused"})
+report = program.make_reporter(NAME, {"failed", "left_programs", "not_registered", "refused"})
 REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
 CDI, SETTING = Path("/var/run/cdi"), Path("/etc/cgpu/kubernetes.json")
 HOOK = "/usr/local/bin/cgpu-hook"
@@ -53,11 +54,30 @@ def build_parser() -> Parser:
         default=SETTING,
         help=f"where the mode of a node is whose pods follow decisions; {SETTING} by default",
     )
-    parser.add_argument(
+    hook = parser.add_mutually_exclusive_group()
+    hook.add_argument(
         "--hook",
         metavar="FILE",
         default=HOOK,
         help=f"cgpu-hook, where the engine finds it; {HOOK} by default",
+    )
+    hook.add_argument(
+        "--programs",
+        metavar="DIR",
+        help="the node's folder in which to install what claims need, with cgpu-hook; it is removed"
+        " when the driver ends and no claim is held",
+    )
+    parser.add_argument(
+        "--node-process",
+        metavar="PID",
+        type=int,
+        default=1,
+        help="a process of the node, by whose root and mounts the folder is reached; 1 by default",
+    )
+    parser.add_argument(
+        "--node-driver-dir",
+        metavar="DIR",
+        help="directory of the driver's libraries where the node has it; by default it is searched",
     )
     parser.add_argument(
         "--engine",
@@ -102,7 +122,8 @@ async def serve(given: argparse.Namespace) -> None:
         return driver_folder(given.driver_dir, load_config())
 
     cluster, state = load_cluster(given.kubeconfig, given.context), open_state(given.state_dir)
-    hook = HookPlace(given.hook, state)
+    programs = await asyncio.to_thread(_make_programs, given, state)
+    hook = HookPlace(programs.hook if programs else given.hook, state, given.node_driver_dir)
     driver = Driver(find_folder)
     try:
         async with open_client(cluster) as client:
@@ -122,7 +143,10 @@ async def serve(given: argparse.Namespace) -> None:
                         f"{given.setting} is there, so pods of this node follow decisions: the"
                         " agent removes it once none of them has a GPU"
                     )
-                return await engine.find_problem(item)
+                problem = await engine.find_problem(item)
+                if programs and not problem:
+                    problem = await asyncio.to_thread(programs.find_problem)
+                return problem
 
             facts = GpuFacts(driver, find_barrier, find_folder)
             preparer = ClaimPreparer(place, client, facts)
@@ -133,6 +157,38 @@ async def serve(given: argparse.Namespace) -> None:
             await run_together(registration.run(), publisher.run(), _recover(preparer))
     finally:
         driver.close()
+        if programs:
+            _leave_node(programs, state)
+
+
+def _make_programs(given: argparse.Namespace, state: str) -> NodePrograms | None:
+    """Return what is to be installed on the node; None: it has the hook."""
+    from cgpu_k8s.dra.node_programs import NodePlace, NodePrograms  # noqa: PLC0415
+    from cgpu_k8s.dra.programs import collect_programs  # noqa: PLC0415
+
+    if given.programs is None:
+        return None
+    place = NodePlace(
+        given.programs.rstrip("/"), given.node_process, given.cdi, state, given.node_driver_dir
+    )
+    return NodePrograms(place, collect_programs())
+
+
+def _leave_node(programs: NodePrograms, state: str) -> None:
+    """Remove all from the node, if no claim needs it.
+
+    Nobody knows here whether another driver follows; if one does, it installs anew.
+    """
+    from cgpu_node.shares.registry import Registry  # noqa: PLC0415
+
+    try:
+        kept = programs.remove(Registry(state))
+    except (CgpuError, OSError) as error:
+        kept = str(error)
+    if kept:
+        report("left_programs", {"because": kept})
+    else:
+        report("removed_programs", {})
 
 
 async def _recover(preparer: ClaimPreparer) -> None:

@@ -47,6 +47,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 OWN_COST = "cgpu/deletion-cost"  # the deletion cost that cgpu wrote last
 RETRY = "cgpu/retry"  # a time; writing it makes the scheduler try the pod again
 VIRTUAL_TAINT = "virtual-kubelet.io/provider"  # the taint of virtual nodes
+AGENT_LOCK = "agent.lock"  # in the state directory; a node's one agent holds it
 
 # Dynamic Resource Allocation: cgpu's driver, and the capacities of its devices.
 DRIVER = "gpu.cgpu"

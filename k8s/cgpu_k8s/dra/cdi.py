@@ -31,10 +31,12 @@ class HookPlace(NamedTuple):
     Attributes:
         program: the path of ``cgpu-hook``.
         state_dir: the state directory.
+        driver_dir: the directory of the driver's libraries there; None: the hook searches it.
     """
 
     program: str
     state_dir: str
+    driver_dir: str | None = None
 
 
 class ClaimPart(NamedTuple):
@@ -99,6 +101,7 @@ def write_specification(uid: str, parts: Iterable[ClaimPart], hook: HookPlace) -
 
 def _edit_container(uid: str, part: ClaimPart, hook: HookPlace) -> dict[str, Any]:
     arguments = ["--claim", uid, "--gpus", ",".join(part.uuids), "--state-dir", hook.state_dir]
+    arguments += ["--driver-dir", hook.driver_dir] if hook.driver_dir else []
     start = {
         "hookName": "createRuntime",
         "path": hook.program,

@@ -7,6 +7,7 @@ removes a socket, the kubelet forgets the driver: then both are made anew.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from grpclib.const import Cardinality, Handler
@@ -117,6 +118,8 @@ class Registration:
         if self._servers and self._identify() == self._own:
             self._sockets.registration.unlink(missing_ok=True)
             self._sockets.endpoint.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else is in it
+                self._sockets.endpoint.parent.rmdir()
         self._servers = []
 
     def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name

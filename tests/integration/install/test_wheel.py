@@ -43,7 +43,7 @@ PACKAGES = {
     "cgpu_k8s": "k8s/cgpu_k8s",
     "cgpu_sim": "tests/sim/cgpu_sim",
 }
-PROGRAMS = {"cgpu_hook/_bin/cgpu-runtime", "cgpu_hook/_bin/cgpu-hook"}
+PROGRAMS = {f"cgpu_hook/_bin/cgpu-{name}" for name in ("runtime", "hook", "python")}
 LIBRARIES = {
     f"{package}/_lib/{name}"
     for package in ("cgpu_shim", "cgpu_sim")

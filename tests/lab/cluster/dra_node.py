@@ -55,11 +55,18 @@ class DraNode(KubeletNode):
             f"--kubeconfig={self.plane.kubeconfig(DRA_DRIVER, token=self._token)}",
             f"--registry={kubelet / 'plugins_registry'}",
             f"--plugins={kubelet / 'plugins'}",
-            f"--hook={HOOK}",
             f"--engine={self._socket}",
+            *self._name_programs(),
             *words,
         ]
-        self._start("driver", *python(), "-m", "cgpu_k8s.dra_driver", *options)
+        self._start("driver", *self._python(), "-m", "cgpu_k8s.dra_driver", *options)
+
+    def _name_programs(self) -> list[str]:
+        """The options by which the driver knows the node's hook."""
+        return [f"--hook={HOOK}"]
+
+    def _python(self) -> list[str]:
+        return python()
 
     @contextlib.contextmanager
     def session(self, *words: str) -> Iterator[None]:
@@ -137,11 +144,17 @@ class DraNode(KubeletNode):
 
 
 @contextlib.contextmanager
-def dra_node(plane: ControlPlane, root: Path, *gpus: str, cdi: bool = True) -> Iterator[DraNode]:
+def dra_node(
+    plane: ControlPlane,
+    root: Path,
+    *gpus: str,
+    cdi: bool = True,
+    kind: type[DraNode] = DraNode,
+) -> Iterator[DraNode]:
     """A node of the cluster, with an image of ``root``; the block starts its driver."""
     installed = Installed("dra", *(gpus or (V100, V100)))
     try:
-        node = DraNode(installed, plane)
+        node = kind(installed, plane)
         write_configuration(installed, enable_cdi=cdi)
         assert installed.read(CONTAINERD)
         node.start_containerd()

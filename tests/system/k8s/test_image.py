@@ -23,8 +23,19 @@ pytestmark = pytest.mark.system
 
 DOCKERFILE = Path(__file__).resolve().parents[3] / "deploy" / "image" / "Dockerfile"
 BASE = "with-pip"
+MOST_FILES = 1000
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-# As the chart's pods run it.
+PRIVILEGED = ["--user=0", "--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined"]
+# Installs what claims need on a node, which is the container itself, and has no driver.
+_INSTALL = """
+from pathlib import Path
+from cgpu_k8s.dra import node_programs, programs
+place = node_programs.NodePlace("/opt/cgpu-dra", 1, Path("/run/cdi"), "/run/cgpu")
+files = programs.collect_programs()
+print(files.name, len(files.files), sep="\\n")
+print(node_programs.NodePrograms(place, files).find_problem())
+"""
+# As the chart's other pods run it.
 CONFINED = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
 
 
@@ -65,6 +76,14 @@ def test_the_image_has_the_programs_and_needs_no_rights(
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "there is no kubeconfig" in ended.stderr
+
+
+def test_dra_4_its_python_can_be_installed_on_a_node(docker: Docker, image: str) -> None:
+    shown = docker.run(image, "python3", "-c", _INSTALL, options=PRIVILEGED)
+    name, count, problem = shown.stdout.splitlines()
+    assert name.startswith(f"{VERSION}-")
+    assert int(count) < MOST_FILES
+    assert problem.startswith("no NVIDIA driver found on this machine")  # by the folder's Python
 
 
 def test_nobody_is_root_in_it(docker: Docker, image: str) -> None:

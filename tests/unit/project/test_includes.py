@@ -43,6 +43,7 @@ INCLUDES = {
     "hook/common": {"hook/common"},
     "hook/cgpu-runtime": {"hook/common", "hook/cgpu-runtime"},
     "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},
+    "hook/cgpu-python": {"hook/common"},
     # The model runs the arbiter and the gate, and nothing of the proxy.
     "tests/model": {*GROUP, "tests/model", "tests/model/cases"},
     "tests/model/cases": {*GROUP, "tests/model", "tests/model/cases"},

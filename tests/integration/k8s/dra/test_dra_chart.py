@@ -50,6 +50,7 @@ def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     assert container["command"] == ["python3", "-m", "cgpu_k8s.dra_driver"]
     given = build_parser().parse_args(container["args"])
     assert (given.policy, given.hook) == ("fixed", "/usr/bin/cgpu-hook")
+    assert (given.programs, given.node_driver_dir) == (None, None)
     paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
     assert volumes.keys() == {*paths.values()}
@@ -58,6 +59,8 @@ def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
         assert volumes[paths[str(path)]] == str(path)
     assert str(CDI) == "/var/run/cdi"  # which is below /run on each node, and in the image
     assert volumes[paths["/run"]] == "/run"
+    assert container["securityContext"]["privileged"]
+    assert pod["hostPID"]  # process 1, whose root is the node's
     assert pod["nodeSelector"] == {names.SCHEDULE: "dra"}
     assert pod["priorityClassName"] == "system-node-critical"
 
@@ -81,6 +84,17 @@ def test_pods_are_not_converted_to_claims_that_nobody_serves(tmp_path: Path) -> 
     assert "dra.convert=true: pods become claims, which need dra.enabled=true" in ended.stderr
 
 
+def test_dra_4_without_a_hook_the_driver_installs_it(tmp_path: Path) -> None:
+    values = ("--set=dra.folder=/home/kubernetes/cgpu", "--set=agent.driverDir=/usr/lib64")
+    pod = chart.one(enabled(tmp_path, *values), "DaemonSet", NAME)["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    given = build_parser().parse_args(container["args"])
+    assert (given.programs, given.node_process) == ("/home/kubernetes/cgpu", 1)
+    assert given.node_driver_dir == "/usr/lib64"
+    plain = chart.one(enabled(tmp_path), "DaemonSet", NAME)["spec"]["template"]["spec"]
+    assert "--programs=/opt/cgpu-dra" in plain["containers"][0]["args"]
+
+
 def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_path: Path) -> None:
     found = enabled(tmp_path, "--set=dra.nvidiaClass=true")
     classes = {each["metadata"]["name"]: each["spec"] for each in found
@@ -94,6 +108,7 @@ def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_pat
     [
         ("dra.policy=fair", "'weighted', 'fixed'"),
         ("dra.hook=cgpu-hook", "at '/dra/hook': 'cgpu-hook' does not match pattern"),
+        ("dra.folder=opt", "at '/dra/folder': 'opt' does not match pattern"),
         ("dra.enable=true", "at '/dra': additional properties 'enable' not allowed"),
     ],
 )

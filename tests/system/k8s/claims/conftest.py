@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 collect_ignore = only_with_a_newer(
-    "test_claims.py", "test_claim_devices.py", "test_claim_restarts.py", "test_converted_pods.py"
+    "test_bare_nodes.py",
+    "test_claims.py",
+    "test_claim_devices.py",
+    "test_claim_restarts.py",
+    "test_converted_pods.py",
 )
 
 

@@ -1,7 +1,7 @@
 """Checks of a node that gives its GPUs to claims of Kubernetes. On other nodes they find nothing.
 
-Such a node has a driver, which cgpu does not start: its socket, and its files for the engine, show
-it. The kubelet's folder is where the kubelet's command line puts it.
+Such a node has a DRA driver, which Kubernetes starts. The driver's socket, or its files for the
+engine, show it. The kubelet's command line may name another folder for the socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOCKETS = (f"plugins_registry/{DRIVER}-reg.sock", f"plugins/{DRIVER}/dra.sock")
 PREFIX, SUFFIX = f"{DRIVER}-claim_", ".json"
 PODS = "kubectl get pods -A -o wide -l app.kubernetes.io/component=dra-driver"
 _NEW = f"{SUFFIX}.new"
-_CALM_SECONDS = 5  # longer than a claim's file is there without its record
+_CALM_SECONDS = 5  # a claim's record follows its file sooner than that
 _ROOT_DIR = re.compile(r"\0--root-dir[=\0]([^\0]+)")
 _SHOWN = 3
 _ENABLE = (
@@ -36,7 +36,7 @@ _ENABLE = (
 
 
 def check_claims(ground: Ground) -> Iterator[Finding]:
-    """Check that pods with claims get what they claim; nothing where there are neither."""
+    """Check that pods with claims get what they claim; other nodes are not checked."""
     if not _is_for_claims(ground):
         return
     found = [*_check_sockets(ground), *_check_folder(ground)]
@@ -84,7 +84,7 @@ def _find_kubelets_folder() -> str:
 
 
 def _try_connect(path: str) -> int:
-    """Connect to a socket of any length of path; return the number of the error, or 0."""
+    """Connect to a socket, whose path may have any length; return the error's number, or 0."""
     try:
         folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -116,7 +116,7 @@ def _check_folder(ground: Ground) -> Iterator[Finding]:
 
 
 def _check_engines() -> Iterator[Finding]:
-    """Check that containerd gives containers the devices of files in the folder of CDI."""
+    """Check that containerd gives containers the devices of CDI files."""
     for pid, config in containerd.dump_configurations():
         problem = find_cdi_problem(config, CDI)
         if problem:
@@ -128,8 +128,8 @@ def find_cdi_problem(config: dict[str, object], folder: str) -> tuple[str, str] 
     """Return why containers get no CDI devices, and what to do; None: they get them.
 
     Args:
-        config: of containerd's plugin of CRI, in force.
-        folder: of the files.
+        config: the settings of containerd's CRI plugin, as they are in force.
+        folder: of the driver's CDI files.
     """
     if config.get("enable_cdi", "cdi_spec_dirs" in config) is not True:
         return (
@@ -146,7 +146,7 @@ def find_cdi_problem(config: dict[str, object], folder: str) -> tuple[str, str] 
 
 
 def _check_pairs(ground: Ground, claims: dict[str, Record]) -> Iterator[Finding]:
-    """Check that each claim has both its share and its file, and that no half file is left."""
+    """Check that each claim has both its share and its file, and that no file is unfinished."""
     folder = ground.machine.resolve_path(CDI)
     names = [each for each in _list_names(folder) if each.startswith(PREFIX)]
     calm = [each for each in names if _is_calm(f"{folder}/{each}")]

@@ -1,8 +1,8 @@
 """The hook of a claim: gives a container that was created the libraries and limits of its claim.
 
-The claim's CDI file starts it, at createRuntime. The driver has admitted the claim's share before,
-and gives it back after its last container, so that all containers of a claim have one cap. Device
-nodes and variables come from the CDI file.
+The claim's CDI file starts the hook, at createRuntime, and gives device nodes and variables. The
+DRA driver admitted the claim's share before, and gives it back after the claim's last container. So
+all containers of a claim have one cap.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def join_claim(uid: str, setting: Setting) -> None:
     request = _read_request(uid, named, setting)
     try:
         draft = _draft_container(uid, container, config, request, setting, refresh=False)
-    except GpuLostError:  # by the known facts
+    except GpuLostError:  # by the known facts, which may be old
         draft = _draft_container(uid, container, config, request, setting, refresh=True)
     refuse_withheld(draft)
     if len(hooks) > 1 and draft.open_rootfs().get_kind(SHARE_FILES[0]) == "file":
-        return  # nothing but our first run can have put it there, as the modifiers checked
+        return  # only our first run can have put it there, as the modifiers have checked
     make_mounts(draft, container.pid, rootfs_path(config, container.bundle))
     _leave_names(uid, container.pid, config, setting)
     announce_container(draft)
@@ -57,10 +57,10 @@ def join_claim(uid: str, setting: Setting) -> None:
 def _read_hooks(config: dict[str, Any]) -> list[dict[str, str]]:
     """Return the options of each of our hooks in the container.
 
-    There is one for each request that the container has; and a kubelet may name one twice.
+    There is one hook for each request that the container has, and a kubelet may name one twice.
 
     Raises:
-        CgpuError: the container has several claims, and there is one ledger in a container.
+        CgpuError: the container has several claims, and can have only one ledger.
     """
     hooks = (config.get("hooks") or {}).get("createRuntime") or []
     ours = [each["args"][2:] for each in hooks if (each.get("args") or [])[1:2] == [_STAGE]]
@@ -74,7 +74,7 @@ def _read_hooks(config: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _read_request(uid: str, named: set[str], setting: Setting) -> Request:
-    """Return the part of what is held for a claim that is on the GPUs with the UUIDs ``named``."""
+    """Return what is held for a claim on the GPUs with the UUIDs ``named``."""
     found = record.read(f"{state_path(setting.state_dir)}/containers/{uid}")
     if "/" in uid or found is None or found.kind != record.CLAIM or found.id != uid:
         raise CgpuError(
@@ -92,7 +92,7 @@ def _read_request(uid: str, named: set[str], setting: Setting) -> Request:
 
 
 def _leave_names(uid: str, pid: int, config: dict[str, Any], setting: Setting) -> None:
-    """Leave beside the share whose container this is, for people: nothing fails without that."""
+    """Write beside the share whose container this is, for people; errors are ignored."""
     from cgpu_hook.pod import pod_of
     from cgpu_node.shares.claimants import add_container
 

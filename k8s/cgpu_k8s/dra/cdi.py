@@ -1,8 +1,8 @@
 """The CDI specification of a claim: what an engine gives each container that has the claim. Pure.
 
-It has a device for each of the claim's requests, because a container may name one of them. A device
-gives device nodes and variables, and starts the hook that mounts libraries and limits. The hook
-takes the claim and its GPUs from its own arguments, which no user can write.
+It has a device for each of the claim's requests, because a container may name only one of them. A
+device gives device nodes and variables, and starts the hook that mounts libraries and limits. The
+hook reads claim and GPUs from its own arguments, which no user can write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLASS = "claim"
 KIND = f"{DRIVER}/{CLASS}"
 _VERSION = "0.5.0"  # the newest that containerd 1.7 reads
 _PREFIX, _SUFFIX = f"{DRIVER}-{CLASS}_", ".json"
-_HOOK_SECONDS = 120  # the first start of a boot waits for the driver
+_HOOK_SECONDS = 120  # the first start after a boot waits for the driver
 _HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 
 
@@ -54,12 +54,12 @@ class ClaimPart(NamedTuple):
 
 
 def device_id(uid: str, request: str) -> str:
-    """Return the name by which a kubelet asks its engine for what a claim has for a request."""
+    """Return the name by which a kubelet asks its engine for a request's part of a claim."""
     return f"{KIND}={_name_device(uid, request)}"
 
 
 def _name_device(uid: str, request: str) -> str:
-    """Return the name of a device; that of one among several alternatives has a slash."""
+    """Return the name of a device; a request that is one of several alternatives has a slash."""
     return f"{uid}_{request.replace('/', '.')}"
 
 
@@ -85,7 +85,7 @@ def write_specification(uid: str, parts: Iterable[ClaimPart], hook: HookPlace) -
 
     Args:
         uid: of the claim.
-        parts: what it has, by request.
+        parts: the parts of its requests.
         hook: what prepares a container for the claim.
     """
     devices = [
@@ -110,7 +110,7 @@ def _edit_container(uid: str, part: ClaimPart, hook: HookPlace) -> dict[str, Any
         "timeout": _HOOK_SECONDS,
     }
     edits: dict[str, Any] = {
-        # NVIDIA's runtime, where it is the default one, would add what the image asks for.
+        # Else NVIDIA's runtime, where it is the default, would add what the image asks for.
         "env": ["NVIDIA_VISIBLE_DEVICES=void"],
         "hooks": [start],
     }

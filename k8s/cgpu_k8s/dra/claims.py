@@ -1,7 +1,6 @@
-"""Reads what a claim has of this node's GPUs from what the scheduler allocated to it. Pure.
+"""Reads the part of this node's GPUs that the scheduler allocated to a claim. Pure.
 
-Only ``status.allocation`` counts: a user writes a claim's ``spec``, and the scheduler alone the
-status.
+Only ``status.allocation`` counts: only the scheduler writes it, while users write the ``spec``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import NodeGpu
 
 WEIGHTED_FAIR, FIXED = 6, 3
-# Whether GPUs give at least, or exactly, what is claimed of their time.
+# GPUs give at least the claimed part of their time, or exactly that part.
 POLICIES = {"weighted": WEIGHTED_FAIR, "fixed": FIXED}
 _ONE_ON_ALL = (
     "a claim has one weight and one priority on all of its GPUs: ask for the same of each, or put"
@@ -42,7 +41,7 @@ class ClaimName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return the words for it in a message."""
+        """Return the claim's name in messages."""
         return f"claim {self.namespace}/{self.name}"
 
 
@@ -60,9 +59,9 @@ class ClaimGrant(NamedTuple):
 
     Attributes:
         claim: which one.
-        devices: one for each result of the allocation that is ours.
+        devices: one for each result of the allocation that is for our driver.
         request: caps, and one weight and one priority for all of them.
-        policy: that the claim's GPUs have to be under.
+        policy: the policy that the claim's GPUs must have.
     """
 
     claim: ClaimName
@@ -79,12 +78,12 @@ def read_grant(
     Args:
         claim: as the kubelet names it.
         item: the claim as the API server has it.
-        node: this one.
-        gpus: of this node, with those that are lost.
+        node: this node's name.
+        gpus: the node's GPUs, lost ones included.
         policy: under which claims share GPUs.
 
     Raises:
-        CgpuError: it has nothing that could be given here; one sentence says why.
+        CgpuError: the claim can get nothing here; one sentence says why.
     """
     uid = get_member(get_member(item, "metadata", dict), "uid", str)
     if uid != claim.uid:
@@ -171,9 +170,9 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
 def _read_weight(
     claim: ClaimName, results: Sequence[Json], parameters: Sequence[ClaimParameters], policy: int
 ) -> int:
-    """Return the weight, which is one for all GPUs of a claim.
+    """Return the claim's weight, which is the same on all of its GPUs.
 
-    That of its cores, which are a promise; without cores that of its parameters.
+    Its cores give the weight, because they are a promise; without cores its parameters do.
     """
     written = [get_strings(each, "consumedCapacity").get(CLAIM_CORES, "0") for each in results]
     if len({*written}) > 1:

@@ -1,7 +1,7 @@
-"""Turns what a new pod asks for by published resources into claims for the same. Pure.
+"""Turns a new pod's requests for published resources into claims for the same. Pure.
 
-Each container gets a claim of its own, because a claim has one cap. Init containers run before the
-others and one after the other, so they have the claims of those where these ask for the same.
+Each container gets a claim of its own, because a claim has one cap. Init containers run one by one
+before the others, so an init container reuses the claim of a container that asks for the same.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 MODE = "dra"  # of nodes that give their GPUs to claims
 CLUSTERS = "default-scheduler"
-# Published documents name the second of our schedulers where they mean the cluster's own.
+# In published documents, the name of our second scheduler means the cluster's own.
 _OURS, *_PUBLISHED = SCHEDULERS
 _ASKED = (MEMORY, CORES, WHOLE_GPU)
 
 
 def convert_pod(pod: Json) -> list[Step]:
-    """Return the JSON patch after which a pod claims what it asks for; empty: it stays as it is.
+    """Return the JSON patch that turns a pod's requests into claims; empty: the pod stays as it is.
 
-    Pods stay that ask for nothing or for what is impossible, that are of a group, or that want a
-    scheduler, a node or nodes with another use of GPUs.
+    A pod stays if it asks for nothing or for what is impossible, is of a group, or names another
+    scheduler, a node, or nodes with another use of GPUs.
 
     Raises:
         ObjectError: it is no pod.
@@ -74,10 +74,10 @@ def _is_free(found: Pod, spec: Json) -> bool:
 
 
 def _share_out(request: PodRequest) -> tuple[list[ClaimShape], dict[str, int]]:
-    """Return the shapes of a pod's claims, and by container the index of the one that it has."""
+    """Return the shapes of a pod's claims, and for each container the index of its claim."""
     shapes: list[ClaimShape] = []
     claimed: dict[str, int] = {}
-    reusable: dict[ClaimShape, int] = {}  # claims that nobody needs while an init container runs
+    reusable: dict[ClaimShape, int] = {}  # claims that are idle while an init container runs
     for init in (False, True):
         for each in request.containers:
             if (each.kind == INIT) is not init:
@@ -94,13 +94,13 @@ def _share_out(request: PodRequest) -> tuple[list[ClaimShape], dict[str, int]]:
 
 
 def _choose_names(taken: Collection[str], number: int) -> list[str]:
-    """Return names for claims in a pod that may have some."""
+    """Return ``number`` names for claims, none of which the pod has taken."""
     free = (name for index in count() if (name := f"cgpu-{index}") not in taken)
     return [*islice(free, number)]
 
 
 def _list_paths(spec: Json) -> list[tuple[str, dict[str, Any]]]:
-    """Return all containers of a pod by their paths."""
+    """Return all containers of a pod, each with its JSON path."""
     return [
         (f"/spec/{kind}/{index}", each)
         for kind in ("initContainers", "containers")
@@ -109,7 +109,7 @@ def _list_paths(spec: Json) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _claim(resources: Json, name: str) -> dict[str, Any]:
-    """Return a container's resources with a claim in the place of what it asks for."""
+    """Return a container's resources with a claim instead of the published resources."""
     kept = {
         kind: {key: value for key, value in amounts.items() if key not in _ASKED}
         for kind in ("limits", "requests")

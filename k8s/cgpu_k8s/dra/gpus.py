@@ -31,13 +31,12 @@ class GpuFacts:
 
     Args:
         driver: of the node's GPUs.
-        find_barrier: finds what keeps GPUs from containers; "": nothing.
-        folder: finds the directory of the driver's libraries; it may raise CgpuError.
+        find_barrier: returns why containers cannot get GPUs; "": they can.
+        folder: returns the directory of the driver's libraries; it may raise CgpuError.
         devices: the kernel's folder of PCI devices.
 
     Attributes:
-        answering: UUIDs of the GPUs that answered when they were observed last; None: they were
-            not observed yet.
+        answering: UUIDs of the GPUs that answered when last observed; None: not observed yet.
     """
 
     def __init__(
@@ -52,13 +51,13 @@ class GpuFacts:
             lambda: read_attributes(folder()), _PATIENCE, "what kind of GPUs the node has"
         )
         self._known: dict[str, SliceGpu] = {}  # by UUID, as they were when they answered
-        self._current: frozenset[str] = frozenset()  # of them, those that answer since
+        self._current: frozenset[str] = frozenset()  # described since they came back
         self.answering: frozenset[str] | None = None
 
     async def observe(self) -> list[SliceGpu] | None:
-        """Return the GPUs, and what is wrong with them; None while the driver starts.
+        """Return the GPUs with their problems; None while the driver starts.
 
-        A GPU that has answered before stays among them, whatever becomes of it.
+        A GPU that has answered before stays in the list when it no longer answers.
 
         Raises:
             CgpuError: containers would not get GPUs; or no GPU has ever answered.
@@ -101,19 +100,19 @@ class GpuFacts:
         }
 
     async def check_barrier(self) -> None:
-        """Refuse if something keeps GPUs from containers.
+        """Refuse if containers cannot get GPUs.
 
         Raises:
-            CgpuError: a sentence says what.
+            CgpuError: they cannot; a sentence says why.
         """
         barrier = await self._find_barrier()
         if barrier:
             raise CgpuError(barrier)
 
     async def _describe(self, seen: Sequence[DriverGpu]) -> list[SliceGpu]:
-        """Learn what kind the GPUs are that are back, or new; return those of which none is known.
+        """Read the attributes of GPUs that are new or back; return those still without.
 
-        The others are offered meanwhile, however long that takes.
+        The other GPUs are offered meanwhile, however long that takes.
         """
         uuids = frozenset(gpu.uuid for gpu in seen)
         attributes: Mapping[str, Mapping[str, str]] = {}
@@ -131,12 +130,12 @@ class GpuFacts:
                 found = device._replace(facts=facts)
                 root, numa_node = self._find_place(facts)
                 self._known[gpu.uuid] = found._replace(pcie_root=root, numa_node=numa_node)
-            elif known is not None:  # its number may be another one
+            elif known is not None:  # its index may have changed
                 self._known[gpu.uuid] = SliceGpu(*device[:4], *known[4:])
         return [_withhold(gpu, why) for gpu in seen if gpu.uuid not in self._known]
 
     def _find_place(self, known: Mapping[str, str]) -> tuple[str, int | None]:
-        """Return the root of a GPU's PCIe bus, and the NUMA node that it is at."""
+        """Return the root of a GPU's PCIe bus, and its NUMA node; "" and None: not known."""
         path = Path(self._devices, known.get("pciBusID", "-"))
         roots = [each for each in path.resolve().parts if _ROOT.fullmatch(each)]
         number = -1
@@ -146,10 +145,10 @@ class GpuFacts:
 
 
 def _list_absent(absent: Sequence[SliceGpu], found: Sequence[DriverGpu]) -> list[SliceGpu]:
-    """Return the GPUs that do not answer: those that did, and those that never have.
+    """Return the GPUs that do not answer: those that once did, and those that never have.
 
-    A GPU of which the driver names no UUID any more is known by its number, which stays as long as
-    the driver counts it.
+    If the driver no longer names a GPU's UUID, the GPU is known by its index, which stays as long
+    as the driver counts the GPU.
     """
     rest = [gpu for gpu in found if gpu.lost]
     devices = []
@@ -184,7 +183,7 @@ def _refuse_mig(gpu: DriverGpu) -> SliceGpu:
 
 
 def _make_label(words: str) -> str:
-    """Return the driver's words as the value of a label, which a taint's is.
+    """Return the driver's words in the form that the value of a taint, as of a label, must have.
 
     >>> _make_label("GPU is lost (error 15); nvidia-smi --gpu-reset -i 1, or reboot")
     'GPU-is-lost-error-15'

@@ -1,4 +1,4 @@
-"""A question that may take long, which is asked once at a time: a driver that hangs, say."""
+"""A question that may take long, such as to a driver that hangs. It is asked once at a time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ P = ParamSpec("P")
 
 
 class Inquiry(Generic[P, T]):
-    """Asks in a thread. Who asks meanwhile has the same answer, so threads do not pile up.
+    """Asks in a thread. Further callers share its answer meanwhile, so threads do not pile up.
 
     Args:
         ask: asks; it may raise CgpuErrors and OSErrors.
-        patience: seconds after which who asks goes on without an answer. The thread does not.
-        about: what was asked, for the sentence that refuses.
+        patience: seconds after which a caller gives up. The thread goes on.
+        about: what is asked, for the error's sentence.
     """
 
     def __init__(self, ask: Callable[P, T], patience: float, about: str) -> None:
@@ -28,10 +28,10 @@ class Inquiry(Generic[P, T]):
         self._flight: asyncio.Future[T] | None = None
 
     async def ask(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the answer, to this question or to one that was on its way.
+        """Return the answer to this question, or to one that is being asked already.
 
         Raises:
-            CgpuError: there is none yet; or what asking raises.
+            CgpuError: there was no answer in time; or asking raised it.
         """
         flight = self._flight
         if flight is None or flight.done():
@@ -48,6 +48,6 @@ class Inquiry(Generic[P, T]):
 
 
 def _take_exception(flight: asyncio.Future[T]) -> None:
-    """Take the error of an answer that nobody waits for any more."""
+    """Take the error of a question that nobody waits for, so that asyncio does not log it."""
     if not flight.cancelled():
         flight.exception()

@@ -10,16 +10,16 @@ from cgpu_node.facts.node import load_node
 if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
 
-PATIENCE = 20.0  # seconds that a claim waits for the driver: a kubelet waits for 45
+PATIENCE = 20.0  # seconds that a claim waits for the driver; a kubelet waits 45 for the claim
 
 
 class KnownNode:
-    """The facts about the node, which are kept until they are to be refreshed.
+    """The facts about the node, which are kept until the next refresh.
 
     Args:
         state_dir: the state directory.
-        driver_dir: of the driver's libraries; None: they are at their usual path. Facts about
-            others are not written to the state directory, as programs of the node have other paths.
+        driver_dir: the directory of the driver's libraries; None: the usual one. With any other,
+            the facts are not written to the state directory: the node's programs use other paths.
     """
 
     def __init__(self, state_dir: str, driver_dir: str | None) -> None:
@@ -31,7 +31,7 @@ class KnownNode:
         """Return the facts; with ``refresh``, after asking the driver.
 
         Raises:
-            CgpuError: it does not answer.
+            CgpuError: the driver does not answer.
         """
         if self._node is None or refresh:
             return await self._inquiry.ask(refresh=refresh)

@@ -1,6 +1,6 @@
 """Reads the parameters that a claim or its DeviceClass has for our driver. Pure.
 
-They are opaque to Kubernetes, so nobody has checked them before.
+They are opaque to Kubernetes, so the API server has not checked them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_parameters(configs: Iterable[Json], request: str) -> ClaimParameters:
 
     Args:
         configs: of the claim's allocation, in which those of the class are before the claim's.
-        request: its name; that of a subrequest follows after a slash.
+        request: its name; a slash and the name of a subrequest may follow.
 
     Raises:
         CgpuError: a config for our driver is wrong, whichever requests it is for.
@@ -85,7 +85,7 @@ def _check_parameters(where: str, given: object) -> dict[str, Any]:
     """Return the parameters as they are.
 
     Raises:
-        CgpuError: they are no parameters of ours; a sentence names the field and what is allowed.
+        CgpuError: they are wrong; a sentence names the field and what is allowed.
     """
     if not isinstance(given, dict):
         raise CgpuError(f"{where}: parameters: expected an object of the kind {KIND}")

@@ -1,8 +1,8 @@
-"""Prepares claims: holds what the scheduler allocated in the node's registry of shares.
+"""Prepares claims: enters what the scheduler allocated into the node's registry of shares.
 
-docker, ``cgpu-run`` and claims are admitted by the same registry, so nobody is promised what
-another one has. The registry's record and the claim's CDI file are all that is kept of it. The file
-is the record's owner: it is there before the record, and goes before it.
+The same registry admits docker, ``cgpu-run`` and claims, so nothing is promised twice. All that is
+kept of a claim is the registry's record and a CDI file. The file is the record's owner: it is
+written before the record, and removed before it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ClaimPlace(NamedTuple):
     Attributes:
         node: this node's name.
         folder: of CDI specifications.
-        hook: what CDI files start.
-        driver_dir: the directory of the driver's libraries, if we see it elsewhere than the node
-            does; None: it is searched.
+        hook: the hook that CDI files start.
+        driver_dir: the directory of the driver's libraries, if it has another path here than on
+            the node; None: it is searched.
         policy: under which claims share GPUs.
     """
 
@@ -69,7 +69,7 @@ class ClaimPreparer:
     """Prepares claims, one at a time.
 
     Args:
-        place: where.
+        place: where claims are prepared.
         client: of the API server.
         gpus: knows which GPUs answer.
     """
@@ -89,10 +89,10 @@ class ClaimPreparer:
         await self._facts.load()
 
     async def prepare(self, claim: AskedClaim) -> list[PreparedDevice]:
-        """Hold what the claim has here, or return what is held.
+        """Hold what the claim has here, unless it is held already, and return it.
 
         Raises:
-            CgpuError, OSError: it cannot be given; then nothing of it is left.
+            CgpuError, OSError: the claim cannot be given; nothing new is held for it.
         """
         name = ClaimName(*claim)
         await self._gpus.check_barrier()
@@ -101,7 +101,7 @@ class ClaimPreparer:
         return await self._run_whole(lambda: self._hold(node, grant))
 
     async def unprepare(self, claim: AskedClaim) -> None:
-        """Give back what the claim has here; no containers have it any more.
+        """Give back what the claim has here, when no container has the claim any more.
 
         Raises:
             CgpuError, OSError: it cannot be given back.
@@ -111,20 +111,20 @@ class ClaimPreparer:
     async def recover(self) -> list[str]:
         """Give back what belongs to claims that are gone; return their UIDs.
 
-        What containers still have, is given back when they have ended.
+        What containers still have is given back when they have ended.
 
         Raises:
-            CgpuError, OSError: which claims there are is not known.
+            CgpuError, OSError: the existing claims cannot be listed.
         """
         records = await asyncio.to_thread(self._list_claims)
         gone = [uid for uid, record in records.items() if await self._is_gone(record)]
         return await self._run_whole(lambda: self._clear(gone))
 
     async def _run_whole(self, act: Callable[[], T]) -> T:
-        """Run ``act`` in a thread, after what runs, to its end.
+        """Run ``act`` in a thread to its end, one such call at a time.
 
-        A kubelet's deadline cancels the call, and cannot cancel the thread: what comes next waits
-        for it.
+        A kubelet's deadline cancels the call, but not the thread. The next call waits for the
+        thread.
         """
 
         async def run() -> T:
@@ -142,14 +142,14 @@ class ClaimPreparer:
             raise CgpuError(f"{claim}: the API server has none of this name any more") from None
 
     async def _read_grant(self, claim: ClaimName, item: Json) -> tuple[Node, ClaimGrant]:
-        """Return what a claim has. The driver may be asked, which stops no other claim."""
+        """Return what a claim has. It may have to ask the driver, while other claims go on."""
         place = self._place
         node = await self._facts.load()
         with contextlib.suppress(GpuLostError):
             grant = read_grant(claim, item, place.node, node.gpus, place.policy)
             if {share.uuid for share in grant.request.gpus} <= (self._gpus.answering or set()):
                 return node, grant
-        node = await self._facts.load(refresh=True)  # not seen yet, lost, or back
+        node = await self._facts.load(refresh=True)  # a GPU is new, lost or back
         return node, read_grant(claim, item, place.node, node.gpus, place.policy)
 
     def _hold(self, node: Node, grant: ClaimGrant) -> list[PreparedDevice]:
@@ -160,8 +160,8 @@ class ClaimPreparer:
         if record is not None:
             _check_unchanged(claim, record, grant.request)
         else:
-            self._registry.remove(claim.uid)  # of which nobody lives: the file would revive it
-        if _read(path) != content:  # none yet, or of a driver with another hook
+            self._registry.remove(claim.uid)  # an ended one, which the new file would revive
+        if _read(path) != content:  # no file yet, or one with another hook
             place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_atomically(str(path), content, 0o644)
         if record is None:
@@ -246,13 +246,13 @@ def _read(path: Path) -> bytes | None:
 
 
 def _require_kind(error: NotFoundError) -> None:
-    """Raise ``error`` if the API server knows no claims at all, so that it says nothing of one."""
+    """Raise ``error`` if the API server serves no claims at all, and so says nothing of one."""
     if error.reason != "NotFound":
         raise error
 
 
 def _check_max_inst(claim: ClaimName, request: Request, node: Node, state_dir: str) -> None:
-    """Refuse GPUs whose time is not counted in as many parts as a claim's cores are."""
+    """Refuse GPUs whose ``max_inst`` does not match the step of a claim's cores."""
     changes = rules.read_changes(state_dir)
     defaults = make_defaults(node.config, node.gpus)
     for share in request.gpus:
@@ -280,7 +280,7 @@ def _list_parts(node: Node, grant: ClaimGrant) -> Iterator[cdi.ClaimPart]:
 
 
 def _is_character(node: DeviceNode) -> bool:
-    """Return whether a device node is one; those of a simulated driver are plain files.
+    """Return whether a device node is a character device; a simulated driver has plain files.
 
     Raises:
         CgpuError: it is missing.
@@ -292,7 +292,7 @@ def _is_character(node: DeviceNode) -> bool:
 
 
 def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None:
-    """Refuse a claim that has another allocation than the one that is held for it."""
+    """Refuse a claim whose allocation differs from what is held for it."""
     if (record.gpus, record.weight) != (request.gpus, request.weight):
         raise CgpuError(
             f"{claim}: this node holds {_format(record.gpus, record.weight)} for it, and its"

@@ -51,7 +51,7 @@ class SlicePublisher:
         client: of the API server.
         node: the name.
         observe: returns the GPUs; None while the driver starts. It may raise a CgpuError: then
-            there are none for claims.
+            none is offered.
         report: writes a line of the log.
     """
 
@@ -84,7 +84,7 @@ class SlicePublisher:
                 if isinstance(event, Listed):
                     named = [each for each in event.items if self._is_ours(each)]
                     self._slice, self._is_listed = (named[0] if named else None), True
-                    self._has_sharing = True  # it may be another API server
+                    self._has_sharing = True  # another API server may answer now
                 elif self._is_ours(event.item):
                     self._slice = None if event.kind == DELETED else event.item
                 self._set_failure("watch", "")
@@ -99,10 +99,10 @@ class SlicePublisher:
             pause = 0.0
             try:
                 if await self._publish():
-                    pause = _AGAIN  # if the answer is not what was sent, it is sent again
+                    pause = _AGAIN  # if the API server stored something else, it is sent again
                 self._set_failure("publish", "")
             except ConflictError:
-                pause = _AGAIN  # the watch shows what is newer
+                pause = _AGAIN  # the watch shows the newer slice
             except (CgpuError, OSError) as error:
                 pause = _AGAIN
                 self._set_failure("publish", str(error))
@@ -111,7 +111,7 @@ class SlicePublisher:
                 await asyncio.wait_for(self._news.wait(), LOOK)
 
     async def _publish(self) -> bool:
-        """Write the slice if it is not as it has to be; return whether it was written."""
+        """Write the slice if it is not up to date; return whether it was written."""
         try:
             gpus = await self._observe()
             self._set_failure("gpus", "")
@@ -124,11 +124,11 @@ class SlicePublisher:
         if not self._is_listed:
             return False
         if not self._has_taints and not any(gpu.problem for gpu in gpus):
-            self._has_taints = True  # the API server shows it again, when the next GPU is lost
+            self._has_taints = True  # tried again when the next GPU is lost
             self._set_failure("taints", "")
         if self._uid and self._plan(gpus) is None:
             return False
-        self._uid = await self._read_uid()  # another one if the node was deleted and made anew
+        self._uid = await self._read_uid()  # it changes if the node is deleted and made anew
         wanted = self._plan(gpus)
         if wanted is None:
             return False
@@ -142,7 +142,7 @@ class SlicePublisher:
         return True
 
     def _learn_features(self, sent: Json, stored: Json) -> bool:
-        """Return whether the API server lacks a feature for what was sent to it."""
+        """Note features that the API server lacks for what was sent; return whether any."""
         if has_dropped_taints(sent, stored):
             self._has_taints = False
             self._set_failure("taints", _NO_TAINTS)
@@ -175,7 +175,7 @@ class SlicePublisher:
         return written
 
     async def _find_namesake(self, name: str) -> str:
-        """Return a sentence if a slice that is not ours has our slice's name; "": none has."""
+        """Return a sentence if a slice of another driver or node has our name; "": none has."""
         found = await self._client.list(SLICES.path(), {"fieldSelector": f"metadata.name={name}"})
         for item in found.items:
             spec = get_member(item, "spec", dict)

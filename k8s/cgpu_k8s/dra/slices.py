@@ -31,11 +31,11 @@ _NUMBER = re.compile(r"\d+")
 
 
 class GpuProblem(NamedTuple):
-    """A reason for which claims are not to get a GPU.
+    """A reason why claims must not get a GPU.
 
     Attributes:
-        taint: the value of its device's taint, such as ``GPU-is-lost-error-15``; "": it has no
-            device at all.
+        taint: the value of its device's taint, such as ``GPU-is-lost-error-15``; "": the GPU has
+            no device.
         sentence: what is wrong and, after a semicolon, what to do.
     """
 
@@ -47,15 +47,15 @@ class SliceGpu(NamedTuple):
     """A GPU as it is published.
 
     Attributes:
-        index: the driver's number of it, by which its device is called.
+        index: the driver's number of it, which its device's name has.
         uuid: of the GPU.
         name: the product's.
         mib: its memory in MiB, rounded down.
-        facts: what else the driver says of it, by the names of attributes: ``brand``,
+        facts: what else the driver says of it, by attributes' names: ``brand``,
             ``architecture``, ``cudaComputeCapability``, ``driverVersion``, ``cudaDriverVersion``
             and ``pciBusID``, each as text, as far as it is known.
         pcie_root: such as ``pci0000:00``; "": not known.
-        numa_node: None: not known, or the machine has one.
+        numa_node: None: not known, or the only one.
         problem: None: claims may have it.
     """
 
@@ -70,7 +70,7 @@ class SliceGpu(NamedTuple):
 
 
 class SliceNode(NamedTuple):
-    """The node that a slice is of: its name and UID."""
+    """The node of a slice: its name and UID."""
 
     name: str
     uid: str
@@ -95,16 +95,16 @@ def plan_slice(
     """Return the slice to write; None if the API server has it already.
 
     Args:
-        node: whose it is.
-        gpus: those of the node.
+        node: the node of the slice.
+        gpus: the node's GPUs.
         current: the slice as the API server has it; None: it has none.
         has_taints: whether the API server keeps taints of devices. If not, GPUs with a problem are
             left out.
 
     Returns:
-        A slice to be created; with a ``resourceVersion``, to be put in the place of ``current``.
+        A slice to create; if it has a ``resourceVersion``, it replaces ``current``.
     """
-    # An empty list is not stored.
+    # The API server does not store an empty list.
     spec = {"devices": [], **get_member(current or {}, "spec", dict)}
     taints = {each.get("name"): get_objects(each, "taints") for each in spec["devices"]}
     devices = [
@@ -133,12 +133,12 @@ def plan_slice(
 
 
 def has_dropped_taints(sent: Json, stored: Json) -> bool:
-    """Return whether a slice that was sent with taints came back from the API server without."""
+    """Return whether the API server dropped taints of the slice that it was sent."""
     return _count_taints(sent) > _count_taints(stored)
 
 
 def has_dropped_sharing(sent: Json, stored: Json) -> bool:
-    """Return whether devices came back from the API server that only one claim can have."""
+    """Return whether the API server dropped that several claims can share a device."""
     return _count_shared(sent) > _count_shared(stored)
 
 
@@ -153,7 +153,7 @@ def _count_taints(item: Json) -> int:
 
 
 def _describe_device(gpu: SliceGpu, taints: Sequence[Json]) -> dict[str, Any]:
-    """Return the device of a GPU; ``taints``: those that it has now."""
+    """Return the device of a GPU; ``taints``: those that the stored device has."""
     found = {
         "name": device_name(gpu.index),
         "allowMultipleAllocations": True,
@@ -184,7 +184,7 @@ def _describe_device(gpu: SliceGpu, taints: Sequence[Json]) -> dict[str, Any]:
 
 
 def _make_taint(value: str, taints: Sequence[Json]) -> Json:
-    """Return the taint: as it is there already, since the API server has added its time."""
+    """Return the taint as it is stored, with the time that the API server added, or a new one."""
     taint = {"key": CLAIM_TAINT, "value": value, "effect": "NoSchedule"}
     return next((each for each in taints if {**each, **taint} == each), taint)
 
@@ -196,7 +196,7 @@ def _limit_memory(mib: int) -> dict[str, Any]:
 
 
 def format_mib(mib: int) -> str:
-    """Return an amount of memory as the API server writes it, so that it compares equal.
+    """Return an amount of memory as the API server writes it, so that the two compare equal.
 
     >>> [format_mib(each) for each in (2500, 16384, 1 << 20)]
     ['2500Mi', '16Gi', '1Ti']
@@ -210,7 +210,7 @@ def format_mib(mib: int) -> str:
 
 
 def _list_attributes(gpu: SliceGpu) -> dict[str, Any]:
-    """Return the attributes, those of NVIDIA's driver also under its own domain."""
+    """Return the attributes; those that NVIDIA's driver has, also under NVIDIA's domain."""
     own: dict[str, Any] = {
         "type": _text("gpu"),
         "uuid": _text(gpu.uuid),
@@ -233,7 +233,7 @@ def _text(value: str) -> dict[str, str]:
 
 
 def _version(value: str) -> dict[str, str] | None:
-    """Return a version in the form that Kubernetes has for them; None if it is none.
+    """Return a version in Kubernetes' form; None if the text is no version.
 
     >>> _version("535.129.03")
     {'version': '535.129.3'}

@@ -1,7 +1,7 @@
 """Makes the ResourceClaimTemplates for which pods wait, and removes those that none names.
 
-Each replica of the guard does so. Whoever is first makes a template, and the others find it made. A
-template that is removed while a new pod needs it is made again: the pod waits meanwhile.
+Each replica of the guard does this: the first one makes a template, and the others find it. If a
+template is removed while a new pod needs it, it is made again, and the pod waits meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Report = Callable[[str, dict[str, object]], None]
 
-# Seconds for which a template stays that no pod names: a Job that runs every few minutes finds it.
+# Seconds that an unused template stays, so that a Job that runs every few minutes finds it.
 KEPT = 600.0
 # Pods that may still need a claim.
 _LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -43,7 +43,7 @@ class TemplateName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return the words for it in the log."""
+        """Return the template's name in the log."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -70,7 +70,7 @@ class TemplateKeeper:
         self._client, self._report, self._pace = client, report, Pace()
         self._pods: dict[str, tuple[TemplateName, ...]] = {}  # by UID
         self._templates: dict[TemplateName, _KnownTemplate] = {}
-        self._unused: dict[_KnownTemplate, float] = {}  # since when
+        self._unused: dict[_KnownTemplate, float] = {}  # unused since
         self._listed: set[str] = set()
         self._news = asyncio.Event()
         self._failures: dict[object, str] = {}
@@ -92,11 +92,11 @@ class TemplateKeeper:
                 if isinstance(event, Listed):
                     self._pods = {each.uid: each.needed for each in event.items if each.needed}
                 elif not self._update_pod(event.item, is_gone=event.kind == DELETED):
-                    continue  # as most of the time
+                    continue  # as with most events
                 self._mark_listed("pods")
 
     def _update_pod(self, pod: _WaitingPod, *, is_gone: bool) -> bool:
-        """Take over a pod; return whether it needs something else than before."""
+        """Record a pod; return whether it needs other templates than before."""
         needed = () if is_gone else pod.needed
         before = self._pods.pop(pod.uid, ())
         if needed:
@@ -142,7 +142,7 @@ class TemplateKeeper:
                 await asyncio.wait_for(self._news.wait(), min(pauses, default=None))
 
     async def _reconcile(self) -> bool:
-        """Make and remove what is due; return False if something of it failed."""
+        """Make and remove the templates that are due; return False if any of that failed."""
         needed = {name for names in self._pods.values() for name in names}
         made = [await self._make(name) for name in sorted(needed - self._templates.keys())]
         now = time.monotonic()
@@ -197,7 +197,7 @@ class TemplateKeeper:
 
 
 def _read_pod(item: Json) -> _WaitingPod:
-    """Return which templates a pod names; none if it is no pod."""
+    """Return the pod with the templates of ours that it names."""
     meta = get_metadata(item)
     namespace, uid = str(meta.get("namespace")), str(meta.get("uid"))
     names: list[str] = []

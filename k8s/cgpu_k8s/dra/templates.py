@@ -1,4 +1,4 @@
-"""The ResourceClaimTemplates of pods that ask by published resources: one for each shape. Pure."""
+"""The ResourceClaimTemplates for pods with published resources: one for each shape. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgpu_k8s.objects.pods import MOST_GPUS
 if TYPE_CHECKING:
     from cgpu_k8s.objects.pod_request import Part
 
-OWNER = {"app.kubernetes.io/managed-by": "cgpu-guard"}  # the label of those that are ours
+OWNER = {"app.kubernetes.io/managed-by": "cgpu-guard"}  # the label of our templates
 _MIB_PER_UNIT = 1024
 _NUMBER = r"[1-9][0-9]{0,17}"
 _NAME = re.compile(
@@ -22,7 +22,7 @@ _NAME = re.compile(
 
 
 class ClaimShape(NamedTuple):
-    """The part of each of its GPUs that one container has.
+    """The part that one container has of each of its GPUs.
 
     Attributes:
         mib: of memory; 0: the whole GPU.
@@ -47,7 +47,7 @@ class ClaimShape(NamedTuple):
 
 
 def shape_part(part: Part, gpus: int) -> ClaimShape:
-    """Return the shape of a container's part of each of so many GPUs.
+    """Return the shape of a container that has ``part`` of each of ``gpus`` GPUs.
 
     >>> shape_part(Part(4, 30), 2)
     ClaimShape(mib=4096, cores=30, gpus=2)
@@ -56,7 +56,7 @@ def shape_part(part: Part, gpus: int) -> ClaimShape:
 
 
 def parse_template_name(name: str) -> ClaimShape | None:
-    """Return the shape whose template has this name; None: none of ours has."""
+    """Return the shape whose template has this name; None: it is no name of ours."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -66,7 +66,7 @@ def parse_template_name(name: str) -> ClaimShape | None:
 
 
 def make_template(shape: ClaimShape) -> dict[str, Any]:
-    """Return the template of claims of a shape; it has no namespace yet."""
+    """Return the template for claims of a shape, without a namespace."""
     exactly: dict[str, Any] = {"deviceClassName": DRIVER, "count": shape.gpus}
     if shape.mib:
         cores = {CLAIM_CORES: str(shape.cores)} if shape.cores else {}

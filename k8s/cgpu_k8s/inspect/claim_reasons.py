@@ -1,6 +1,6 @@
 """The reason why a pod waits for its claims, in one sentence: pure.
 
-Expressions of claims and DeviceClasses are not computed: where they could be the reason, the
+Expressions of claims and DeviceClasses are not evaluated: where they could be the reason, the
 scheduler's words are shown.
 """
 
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
     Attributes:
         device: which.
-        amounts: what it would give, by AMOUNTS.
+        amounts: what the request would take of it, by AMOUNTS.
         left: what claims have left of it.
     """
 
@@ -57,7 +57,7 @@ def make_claims_view(machines: Iterable[NodeFacts], facts: ClaimFacts, node: str
     Args:
         machines: the nodes.
         facts: about claims.
-        node: the name of the one node to show, for which no waiting pods are; "": all.
+        node: the name of the only node to show, without waiting pods; "": all nodes.
     """
     first = sorted(facts.waiting, key=lambda pod: pod[:2])
     waiting = {pod: explain_claims(pod, facts) for pod in first if is_for_us(pod, facts)}
@@ -119,7 +119,7 @@ def _list_refusals(pod: ClaimingPod, facts: ClaimFacts) -> Iterator[str]:
 
 
 def _refuse_request(request: DeviceRequest, facts: ClaimFacts) -> str:
-    """Return why no node has what a request asks for; "": one has, as far as is seen here."""
+    """Return why no node has what a request asks for; "": one has, as far as can be seen here."""
     unknown = sorted(request.asked.keys() - {*AMOUNTS})
     if unknown:
         return f"capacity {printable(unknown[0])}: expected {', '.join(AMOUNTS)}"
@@ -173,7 +173,7 @@ def _sum_left(device: OfferedDevice, parts: Sequence[Mapping[str, int]]) -> dict
 
 
 def _count_on_one_node(found: Iterable[Candidate]) -> int:
-    """Return the most devices of one node."""
+    """Return the largest number of these devices on one node."""
     return max(Counter(each.device.node for each in found).values(), default=0)
 
 
@@ -202,7 +202,7 @@ def _describe_policy(policy: AmountPolicy | None, whole: int) -> str:
 def _describe_taken(
     request: DeviceRequest, found: Sequence[Candidate], free: Sequence[Candidate]
 ) -> str:
-    """Return which amount is left on too few devices."""
+    """Return which amount too few devices have left."""
     missing = [name for name in AMOUNTS if not any(each.has_left([name]) for each in found)]
     if missing == [CLAIM_SLOTS]:
         most = max(each.device.capacity.get(CLAIM_SLOTS, 0) for each in found)

@@ -27,7 +27,7 @@ def format_claims(
     Args:
         claims: what is shown.
         show: makes a table of nodes.
-        cores: whether their time is shown, too.
+        cores: whether a table of the GPUs' time is shown, too.
     """
     is_known = all(node.allocated is not None for node in claims.nodes)
     nodes = [to_node_view(node) for node in claims.nodes] if is_known else []

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.claims import ClaimingPod, OfferedDevice, PodClaim
     from cgpu_k8s.objects.nodes import Offer
 
-LABEL = "dra"  # the value of SCHEDULE
+LABEL = "dra"  # the value of SCHEDULE on such nodes
 _MIB = 20
-_NOBODY = "-"  # in place of a pod
+_NOBODY = "-"  # of a claim without a pod
 DRIVERS = "kubectl get pods -A -o wide -l app.kubernetes.io/component=dra-driver"
 
 
@@ -26,7 +26,7 @@ class ClaimFacts(NamedTuple):
 
     Attributes:
         slices: the nodes whose driver has a ResourceSlice, with its devices.
-        claims: all claims, by namespace and name; None: which there are is not known.
+        claims: all claims, by namespace and name; None: not known.
         waiting: the pods that name claims and have no node.
         classes: the DeviceClasses that select devices of our driver.
         problem: why something of this is not known; a sentence, or "".
@@ -79,7 +79,7 @@ class ClaimNodeView(NamedTuple):
     Attributes:
         offer: its name and address.
         devices: by number: the GPU's index, if the device's name has one.
-        claims: those that have parts of them, by namespace and name.
+        claims: those that have parts of its devices, by namespace and name.
         problem: why no more claims get its GPUs, or some of them; a sentence, or "".
     """
 
@@ -149,7 +149,7 @@ def _make_node(offer: Offer, facts: ClaimFacts) -> ClaimNodeView:
 
 
 def _number_devices(offered: Mapping[str, OfferedDevice], named: Iterable[str]) -> dict[str, int]:
-    """Return the number of each device: its GPU's index, or else one behind those."""
+    """Return a number for each device: its GPU's index, or else one above all indices."""
     found: dict[str, int] = {}
     rest = []
     for name in (*offered, *sorted({*named} - offered.keys())):
@@ -202,8 +202,8 @@ class ClaimsView(NamedTuple):
 
     Attributes:
         nodes: those that give their GPUs to claims.
-        waiting: why each pod waits that names claims for our devices and has no node; None: which
-            pods wait was not asked.
+        waiting: the pods without a node that name claims for our devices, and why each waits;
+            None: not asked.
         problem: why something of this is not known; a sentence, or "".
     """
 
@@ -213,7 +213,7 @@ class ClaimsView(NamedTuple):
 
 
 def to_node_view(node: ClaimNodeView) -> NodeView:
-    """Return a node with claims as one is shown whose pods have shares: a line for each pod."""
+    """Return a node with claims in the form of a node with shares: one line for each pod."""
     rows = [
         PodView(claim.namespace, pod, claim.uid, {**shares}, Share(), "", claim.name)
         for claim, shares in node.claims

@@ -66,11 +66,11 @@ class GpuPod(NamedTuple):
 
     @property
     def published_shares(self) -> dict[int, Share]:
-        """The shares in the annotations of published tools, by the GPU's index."""
+        """Return the shares in the annotations of published tools, by the GPU's index."""
         return read_published(self.notes, self.asked)
 
     def find_allocation(self) -> tuple[Allocation | None, str]:
-        """The allocation in its own annotation, and a sentence or "": why that does not count."""
+        """Return the allocation in its own annotation, and a sentence if that does not count."""
         try:
             return read_allocation(self.pod), ""
         except CgpuError as error:
@@ -95,9 +95,9 @@ class PodView(NamedTuple):
         name: its name there.
         uid: its UID.
         shares: its shares, by the GPU's index.
-        pending: the share that it asks for and does not have of a GPU of the node.
+        pending: the share that it asks for and does not have on the node.
         problem: why its annotation does not count; a sentence or "".
-        claim: the name of the claim by which it has them; "": it has them by an allocation.
+        claim: the name of the claim that gives it its shares; "": an allocation does.
     """
 
     namespace: str
@@ -116,7 +116,7 @@ class NodeView(NamedTuple):
         offer: its name, address and mode, and why it offers nothing.
         total: the memory and time of its GPUs.
         gpus: its GPUs, by index.
-        pods: the pods on it that ask for a part of a GPU, those without one last.
+        pods: the pods on it that ask for a part of a GPU, those that have none last.
     """
 
     offer: Offer
@@ -194,7 +194,7 @@ def _make_node_view(machine: NodeFacts, gpu_pods: list[GpuPod]) -> NodeView:
 
 
 def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
-    """Return a node's GPUs, as its agent describes them, or else all alike."""
+    """Return a node's GPUs as its agent describes them; if it does not, all alike."""
     timed = machine.offer.mode == CORE_MEM
     found = {
         fact.index: GpuView(

@@ -119,7 +119,7 @@ def read_policy_view(item: Json) -> PolicyView:
     """Read a ResourcePolicy's object.
 
     Raises:
-        ObjectError: it is none.
+        ObjectError: it is no ResourcePolicy.
     """
     meta, status = get_member(item, "metadata", dict), get_member(item, "status", dict)
     counts = [each.get("pods") for each in get_objects(status, "units")]
@@ -149,4 +149,4 @@ def _describe_nodes(unit: NodeUnit) -> str:
 
 
 def _read_count(value: object) -> int | None:
-    return value if type(value) is int else None  # another system's may be anything
+    return value if type(value) is int else None  # another system may have written anything

@@ -1,4 +1,4 @@
-"""Reads the nodes and pods to show from the API server, page by page; keeps only shown facts."""
+"""Reads the nodes and pods to show from the API server, page by page; keeps what is shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATIENCE = 30.0  # seconds for one page
 
 
 class Fetched(NamedTuple):
-    """Nodes, the pods on them that ask for a part of a GPU, and claims; None: no node has any."""
+    """Nodes, pods that ask for a part of a GPU, and claims; None: no node gives GPUs to claims."""
 
     machines: list[NodeFacts]
     gpu_pods: list[GpuPod]
@@ -96,7 +96,7 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Fetche
 async def fetch_maker(
     cluster: Cluster, kind: str, name: str, namespace: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Fetch an object that makes pods, such as a Job, by a word of MAKERS; and its events.
+    """Fetch an object that makes pods, such as a Job, and its events; ``kind`` is a key of MAKERS.
 
     Raises:
         CgpuError: the API server cannot be asked, refuses, or has no such object.
@@ -117,7 +117,7 @@ async def _get_machine(client: Client, name: str) -> list[NodeFacts]:
 
 
 async def _list_gpu_pods(client: Client, where: str = "") -> list[GpuPod]:
-    """Return the pods with GPUs that are chosen by a field, and have not ended."""
+    """Return the pods with GPUs that the field selector ``where`` chooses, but those that ended."""
     found = await list_objects(
         client, PODS.path(), {"fieldSelector": f"{where}{_LIVING}"}, read_gpu_pod
     )

@@ -1,6 +1,6 @@
-"""Reads what is shown of claims from the API server, as far as it has it and the user may see it.
+"""Reads what is shown of claims from the API server.
 
-A user may have no right to some of it, and a cluster none of these kinds: then the rest is shown.
+The user may have no right to some kinds, or the cluster may lack them: then the rest is shown.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 async def fetch_claims(
     client: Client, node: str = "", pod: ClaimingPod | None = None
 ) -> ClaimFacts:
-    """Fetch the devices of all nodes, or of one, and all claims; none of it is an error.
+    """Fetch the devices of all nodes, or of one, and all claims; what cannot be had is no error.
 
     Args:
         client: of the API server.
-        node: the name of the one node.
-        pod: one that has no node: others that wait are not asked for.
+        node: the name of the only node; "": all nodes.
+        pod: the only pod without a node that is of interest; None: all are listed.
     """
     where = f"spec.nodeName={node}," if node else ""
     fields = {"fieldSelector": f"{where}spec.driver={DRIVER}"}

@@ -28,5 +28,5 @@ async def list_objects(
 
     try:
         return await list_once()
-    except GoneError:  # the API server has forgotten the moment of the first page
+    except GoneError:  # the API server no longer has the version of the first page
         return await list_once()

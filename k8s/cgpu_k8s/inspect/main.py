@@ -63,7 +63,7 @@ def build_parser() -> Parser:
 
 def main() -> NoReturn:
     """Show what is asked for, and exit."""
-    gc.disable()  # 0.9 of 2.2 s for 1,000 nodes and 10,000 pods, and it finds nothing
+    gc.disable()  # takes 0.9 of 2.2 s for 1,000 nodes and 10,000 pods, and finds nothing
     program.run(NAME, _run_command)
 
 
@@ -141,7 +141,7 @@ def _make_answer(given: argparse.Namespace) -> str:
 
 
 def _find_policies(given: argparse.Namespace, cluster: Cluster) -> list[PolicyView] | None:
-    """Return the policies; None if they are not asked for, or who asks for all may not see them.
+    """Return the policies; None if they are not asked for, or with -o if the user may not see them.
 
     Raises:
         CgpuError: the cluster cannot be asked.

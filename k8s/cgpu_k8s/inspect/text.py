@@ -1,9 +1,9 @@
 """A cluster as the published ``kubectl inspect cgpu`` prints it, to the byte.
 
-Lines are written with tabs, and aligned in the end. Rulers are measured before that: that of the
-summary is 20 longer than its first row, that of the details 10 longer than all rows of the first
-node; a row counts with its tabs and its end. Groups, units and claims, of which the published
-program knows nothing, are further tables.
+Rows are written with tabs, and aligned at the end. Rulers are measured before that, with tabs and
+line ends: the ruler of the summary is 20 longer than its first row, that of the details 10 longer
+than all rows of the first node. Groups, units and claims, which the published program does not
+know, are further tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TableResource(NamedTuple):
         part: the index of the resource in a share.
         name: its name.
         column: the heading of a GPU's column.
-        has_claims: whether it is of nodes that give it to claims.
+        has_claims: whether its nodes give it to claims.
     """
 
     part: int
@@ -46,7 +46,7 @@ CLAIMED_CORES = TableResource(1, "Claimed GPU Core", "GPU{} Core", has_claims=Tr
 
 
 def choose_unit(nodes: Sequence[NodeView]) -> str:
-    """Return the unit of memory, which published tools know only by the GPU's size."""
+    """Return the unit of memory, which published tools guess by the size of GPUs."""
     sizes = (gpu.total.units for node in nodes for gpu in node.gpus.values())
     return "MiB" if max(sizes, default=0) > _LARGEST_IN_GIB else "GiB"
 
@@ -76,7 +76,7 @@ def format_summary(nodes: Sequence[NodeView], resource: TableResource) -> str:
 
 
 def _select_nodes(nodes: Sequence[NodeView], resource: TableResource) -> list[NodeView]:
-    """Return the nodes that have something of it; claims keep GPUs that no driver publishes."""
+    """Return the nodes that have the resource, or claims for GPUs that no driver publishes."""
     return [
         node
         for node in nodes

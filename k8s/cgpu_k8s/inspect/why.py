@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # pod would avoid.
 _USEFUL = (FULL, TOO_LARGE, TOO_FEW, WRONG_MODE, WITHHELD)
 _LONGEST = 400
-_NAMED = 3  # nodes that are named
+_NAMED = 3  # nodes that are named at most
 _STARTING = ("", "ContainerCreating", "PodInitializing")
-# in the status of an object that makes pods: how many it has
+# fields in the status of an object that makes pods: the number of its pods
 _RUNNING = ("replicas", "active", "currentNumberScheduled")
 
 
@@ -49,7 +49,7 @@ class Case(NamedTuple):
         machines: all nodes.
         gpu_pods: all pods that ask for a part of a GPU.
         events: the pod's events.
-        claims: what there is of claims, if the pod names any; else None.
+        claims: the facts about claims if the pod names any, else None.
     """
 
     raw: Json
@@ -146,7 +146,7 @@ def _names_claims(case: Case) -> bool:
 
 
 def _explain_claiming(case: Case) -> str:
-    """Return why a pod with claims that is on a node does not run; "" if it is on none."""
+    """Return why a pod with claims waits on its node, or that it runs; "" if it is on none."""
     node = case.pod.node
     if not node:
         return ""
@@ -162,7 +162,7 @@ def _explain_claiming(case: Case) -> str:
 
 
 def _explain_claims(case: Case) -> str:
-    """A sentence in any case: on the pod's claims."""
+    """Return a sentence in any case: on the pod's claims."""
     named, facts = read_claiming_pod(case.raw), case.claims
     if named is None or facts is None:
         return "names no claims"
@@ -266,7 +266,7 @@ def _filter_nodes(case: Case) -> tuple[list[str], dict[str, Refusal]]:
 
 
 def _explain_scheduler(case: Case) -> str:
-    """A sentence in any case: there is room, so something other than GPUs keeps the pod waiting."""
+    """Return a sentence in any case: there is room, so the pod does not wait for GPUs."""
     fitting, _ = _filter_nodes(case)
     room = f"there is room on the GPUs of {_join_names(fitting)}"
     conditions = get_objects(case.status, "conditions")
@@ -306,7 +306,7 @@ _CLAIM_RULES: tuple[Callable[[Case], str], ...] = (
 
 
 def _find_container_reason(case: Case, state: str) -> str:
-    """Return the reason of the first container that waits or ended with one; else ""."""
+    """Return the reason of the first container that has one for this state; else ""."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for each in get_objects(case.status, kind):
             found = get_member(get_member(each, "state", dict), state, dict)
@@ -318,7 +318,7 @@ def _find_container_reason(case: Case, state: str) -> str:
 
 
 def _format_reason(item: Json) -> str:
-    """The reason and message of a condition, status or event on one line; ""."""
+    """Return the reason and message of a condition, status or event on one line; "": none."""
     texts = (get_member(item, name, str) for name in ("reason", "message"))
     return printable(": ".join(" ".join(text.split()) for text in texts if text.strip()), _LONGEST)
 

@@ -147,14 +147,15 @@ def test_the_start_of_a_container_runs_on_the_other_processor(tmp_path: Path) ->
     wheel = zipfile.ZipFile(distribution.wheel("aarch64"))
     emulator = [] if platform.machine() == "aarch64" else ["qemu-aarch64-static"]
     wheel.extractall(tmp_path)
-    output = []
+    output = {}
     for name in sorted(PROGRAMS):
         program = tmp_path / name
         program.chmod(0o755)
         done = subprocess.run([*emulator, program], capture_output=True, text=True, check=False)
-        output.append(done.stdout + done.stderr)
-    assert output[0] == "cgpu: expected cgpu-hook poststop, prestart or precreate\n"
-    assert "NAME:\n   runc" in output[1]  # handed to it, as everything that is not our container's
+        output[program.name] = done.stdout + done.stderr
+    assert output["cgpu-hook"] == "cgpu: expected cgpu-hook poststop, prestart or precreate\n"
+    assert "/lib/cgpu-loader cannot be started" in output["cgpu-python"]  # which is not there
+    assert "NAME:\n   runc" in output["cgpu-runtime"]  # handed to it, as all that is not ours
 
 
 def test_the_other_processors_package_keeps_a_cap(tmp_path: Path) -> None:

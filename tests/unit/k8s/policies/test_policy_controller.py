@@ -30,6 +30,7 @@ pytestmark = pytest.mark.unit
 Json = dict[str, Any]
 COST, OURS = "controller.kubernetes.io/pod-deletion-cost", "cgpu/deletion-cost"
 PODS = "/api/v1/namespaces/ns/pods"
+UNSCHEDULABLE = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
 RULE = "/apis/scheduling.alibabacloud.com/v1alpha1/namespaces/ns/resourcepolicies"
 
 
@@ -211,13 +212,12 @@ def test_a_pod_that_fits_nowhere_tolerates_the_virtual_nodes_of_its_policy() -> 
         policy(unit("a"), {"resource": "eci"}, name="virtual", selector={"app": "x"}),
         policy(unit("a"), name="other", selector={"app": "y"}),
     )
-    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
     have = {"key": "x", "operator": "Exists"}
     for name in ("waits", "tolerates", "new", "other"):
         world.add(name)
         item = world.items[f"{PODS}/{name}"]
         if name != "new":
-            item["status"]["conditions"] = conditions
+            item["status"]["conditions"] = UNSCHEDULABLE
         item["metadata"]["resourceVersion"] = "5"
         item["spec"] |= {"tolerations": [have], "schedulerName": "ack-co-scheduler"}
     world.items[f"{PODS}/tolerates"]["spec"]["tolerations"] = [{"operator": "Exists"}]
@@ -243,10 +243,7 @@ def test_a_pod_that_no_policy_leads_is_not_let_onto_virtual_nodes(scheduler: str
     world.policies.leads_all = scheduler == "default-scheduler"
     world.add("p")
     item = world.items[f"{PODS}/p"]
-    item["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    ]
-    item["spec"]["schedulerName"] = scheduler
+    item["status"]["conditions"], item["spec"]["schedulerName"] = UNSCHEDULABLE, scheduler
     world.cache.update_pod(read_pod(item))
     assert [path for path, _ in world.work() if path.startswith(PODS)] == []
 

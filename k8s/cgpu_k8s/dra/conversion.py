@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
-from cgpu_k8s.dra.templates import ClaimShape, shape_part
+from cgpu_k8s.dra.templates import ClaimShape, list_template_names, shape_part
 from cgpu_k8s.names import CORES, MEMORY, SCHEDULE, SCHEDULERS, UNCHOSEN, WHOLE_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.pod_request import APP, INIT, compute_container_part
@@ -34,8 +34,9 @@ _ASKED = (MEMORY, CORES, WHOLE_GPU)
 def convert_pod(pod: Json) -> list[Step]:
     """Return the JSON patch that turns a pod's requests into claims; empty: the pod stays as it is.
 
-    A pod stays if it asks for nothing or for what is impossible, is of a group, or names another
-    scheduler, a node, or nodes with another use of GPUs.
+    A pod stays if it asks for nothing or for what is impossible, is of a group, names another
+    scheduler, a node, or nodes with another use of GPUs, or needs templates beyond what the guard
+    makes.
 
     Raises:
         ObjectError: it is no pod.
@@ -50,6 +51,8 @@ def convert_pod(pod: Json) -> list[Step]:
         {"name": name, "resourceClaimTemplateName": shape.name}
         for name, shape in zip(names, shapes, strict=True)
     ]
+    if not {shape.name for shape in shapes} <= {*list_template_names([*known, *sources])}:
+        return []
     steps = [_add("/spec/resourceClaims", [*known, *sources])]
     if get_member(spec, "schedulerName", str) != CLUSTERS:
         steps.append(_add("/spec/schedulerName", CLUSTERS))

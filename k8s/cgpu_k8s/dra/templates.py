@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_k8s.dra.slices import API, CORE_STEP, WHOLE_CORES, format_mib
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
+from cgpu_k8s.objects.fields import get_member
 from cgpu_k8s.objects.pods import MOST_GPUS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pod_request import Part
 
 OWNER = {"app.kubernetes.io/managed-by": "cgpu-guard"}  # the label of our templates
+# Templates that are made for one pod: each container names one at most, and hardly so many ask for
+# different amounts.
+MOST_NAMES = 64
 _MIB_PER_UNIT = 1024
-_NUMBER = r"[1-9][0-9]{0,17}"
+_NUMBER = r"[1-9][0-9]{0,8}"  # in MiB less than 1 PiB, so that ``format_mib`` knows the unit
 _NAME = re.compile(
     rf"cgpu-(?:mem-(?P<mib>{_NUMBER})(?:-core-(?P<cores>{_NUMBER}))?|whole)"
     rf"(?:-count-(?P<gpus>{_NUMBER}))?"
@@ -61,13 +69,32 @@ def parse_template_name(name: str) -> ClaimShape | None:
     if found is None:
         return None
     shape = ClaimShape(int(found["mib"] or 0), int(found["cores"] or 0), int(found["gpus"] or 1))
-    fits = shape.cores % CORE_STEP == 0 and shape.cores <= WHOLE_CORES and shape.gpus <= MOST_GPUS
+    fits = (
+        shape.mib % _MIB_PER_UNIT == 0
+        and shape.cores % CORE_STEP == 0
+        and shape.cores <= WHOLE_CORES
+        and shape.gpus <= MOST_GPUS
+    )
     return shape if fits and shape.name == name else None
 
 
+def list_template_names(claims: Iterable[Json]) -> list[str]:
+    """Return which templates of ours the claims of a pod name, MOST_NAMES at most.
+
+    Raises:
+        ObjectError: they are no claims of a pod.
+    """
+    names = dict.fromkeys(get_member(each, "resourceClaimTemplateName", str) for each in claims)
+    return [*islice(filter(parse_template_name, names), MOST_NAMES)]
+
+
 def make_template(shape: ClaimShape) -> dict[str, Any]:
-    """Return the template for claims of a shape, without a namespace."""
-    exactly: dict[str, Any] = {"deviceClassName": DRIVER, "count": shape.gpus}
+    """Return the template for claims of a shape, as it is stored, without a namespace."""
+    exactly: dict[str, Any] = {
+        "deviceClassName": DRIVER,
+        "allocationMode": "ExactCount",
+        "count": shape.gpus,
+    }
     if shape.mib:
         cores = {CLAIM_CORES: str(shape.cores)} if shape.cores else {}
         exactly["capacity"] = {"requests": {CLAIM_MEMORY: format_mib(shape.mib), **cores}}

@@ -17,7 +17,13 @@ from cgpu_k8s.admission.rules import Review, find_refusal
 from cgpu_k8s.admission.server import Guard
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.dra.conversion import convert_pod
-from cgpu_k8s.dra.templates import ClaimShape, make_template, parse_template_name, shape_part
+from cgpu_k8s.dra.templates import (
+    MOST_NAMES,
+    ClaimShape,
+    make_template,
+    parse_template_name,
+    shape_part,
+)
 from cgpu_k8s.objects.pod_request import APP, INIT, SIDECAR, PodRequest, compute_container_part
 from cgpu_k8s.objects.pods import read_pod
 from lab.kubernetes.manifests import CORE, COUNT, IMPOSSIBLE, MEM, WHOLE, container, of
@@ -216,6 +222,26 @@ def test_a_pod_of_a_group_stays_with_the_scheduler_that_knows_groups() -> None:
     assert convert_pod(item) == []
 
 
+@pytest.mark.parametrize("gib", ["1000000000000000", "1048576", "976563"])
+def test_a_pod_stays_that_asks_for_more_than_a_template_says(gib: str) -> None:
+    assert convert_pod(of(container({MEM: "976562"}), **FREE))
+    item = of(container({MEM: gib}), **FREE)
+    assert convert_pod(item) == []
+    assert [each["path"] for each in mutated(item)] == [
+        "/spec/schedulerName",
+        "/spec/runtimeClassName",
+    ]
+
+
+def test_a_pod_stays_that_needs_more_templates_than_are_made() -> None:
+    most = [share(gib, name=f"c{gib}") for gib in range(1, MOST_NAMES + 1)]
+    others = [{"name": "mine", "resourceClaimTemplateName": "cgpu-whole"}]
+    again = share(1, name="again")
+    assert len(convert_pod(of(*most, again, **FREE))) == len(most) + 2
+    assert convert_pod(of(*most, **FREE, resourceClaims=others)) == []
+    assert convert_pod(of(*most, share(MOST_NAMES + 1, name="more"), **FREE)) == []
+
+
 def test_a_pod_without_gpus_stays_as_it_is() -> None:
     assert convert_pod(of(container({"cpu": "1"}), **FREE)) == []
 
@@ -299,7 +325,7 @@ def test_a_name_says_all_of_a_shape(shape: ClaimShape) -> None:
         "", "mine", "cgpu-mem", "cgpu-mem-0", "cgpu-mem-04096", "cgpu-mem-4096-core-0",
         "cgpu-mem-4096-core-33", "cgpu-mem-4096-core-105", "cgpu-mem-4096-count-1",
         "cgpu-mem-4096-count-17", "cgpu-mem-4096-count-2-core-30", "cgpu-whole-core-30",
-        "cgpu-mem-4096-more", "xcgpu-whole",
+        "cgpu-mem-4096-more", "xcgpu-whole", "cgpu-mem-1000", "cgpu-mem-1073741824",
     ],
 )  # fmt: skip
 def test_other_names_are_of_no_template_of_ours(name: str) -> None:
@@ -315,8 +341,13 @@ def test_a_template_claims_its_shape() -> None:
     [request] = found["spec"]["spec"]["devices"]["requests"]
     assert request["exactly"] == {
         "deviceClassName": "gpu.cgpu",
+        "allocationMode": "ExactCount",
         "count": 2,
         "capacity": {"requests": {"memory": "4Gi", "cores": "30"}},
     }
     [whole] = make_template(ClaimShape(0))["spec"]["spec"]["devices"]["requests"]
-    assert whole["exactly"] == {"deviceClassName": "gpu.cgpu", "count": 1}
+    assert whole["exactly"] == {
+        "deviceClassName": "gpu.cgpu",
+        "allocationMode": "ExactCount",
+        "count": 1,
+    }

@@ -13,9 +13,9 @@ import pytest
 from cgpu_k8s.apiserver.resources import CLAIM_TEMPLATES, NAMESPACES, PODS
 from cgpu_k8s.dra.template_keeper import BATCH, KEPT, QUIET
 from cgpu_k8s.dra.templates import MOST_NAMES, ClaimShape, make_template
+from lab.cluster.template_lab import SHARE, SOON, keep
+from lab.cluster.template_lab import TemplateWorld as World
 from lab.kubernetes.store import Kind, Refusal
-from lab.worlds.templates import SHARE, SOON, keep
-from lab.worlds.templates import TemplateWorld as World
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from cgpu_k8s.apiserver.resources import CLAIM_TEMPLATES, PODS
 from cgpu_k8s.dra.template_keeper import KEPT, TemplateKeeper
 from cgpu_k8s.dra.templates import ClaimShape, make_template
 from lab.cluster.in_memory import REFUSED
+from lab.cluster.template_lab import SHARE, SOON, WIDE, keep
+from lab.cluster.template_lab import TemplateWorld as World
 from lab.kubernetes.objects import pod
 from lab.kubernetes.store import KINDS, Key
-from lab.worlds.templates import SHARE, SOON, WIDE, keep
-from lab.worlds.templates import TemplateWorld as World
 
 pytestmark = pytest.mark.unit
 

@@ -107,7 +107,7 @@ def _find_dead(ground: Ground) -> Iterator[Finding]:
 
 def _find_dead_trees(ground: Ground) -> Iterator[Finding]:
     for path in _find_trees(ground):
-        is_there, point = _is_answering(path), printable(path, LONGEST_PATH)
+        is_there, point = is_answering(path), printable(path, LONGEST_PATH)
         if is_there is False:
             what = f"{point}: the control tree of a cgpud that is gone"
             yield Finding("warning", what, point, f"umount -l {quote(point)}")
@@ -245,22 +245,27 @@ def _find_trees(ground: Ground) -> list[str]:
     return [os.fsdecode(point) for point in dict.fromkeys(points)]
 
 
-def _is_answering(point: str) -> bool | None:
+def is_answering(point: str) -> bool | None:
     """Whether a server answers for what is mounted at ``point``; None if no answer comes.
 
-    Another process asks, because the question may hang.
+    Another process asks, because the question may hang. Nobody waits for its end then: it cannot be
+    killed while a server that has read the question does not answer.
     """
     try:
-        done = subprocess.run(
+        asking = subprocess.Popen(
             ["stat", "--", point],  # noqa: S607 (a program of every system)
             env={**os.environ, "LC_ALL": "C"},
-            capture_output=True,
-            timeout=_TREE_SECONDS,
-            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return None
-    return b"not connected" not in done.stderr  # it may be another user's, and closed to us
+    try:
+        _, errors = asking.communicate(timeout=_TREE_SECONDS)
+    except subprocess.TimeoutExpired:
+        asking.kill()
+        return None
+    return b"not connected" not in errors  # it may be another user's, and closed to us
 
 
 def _list_names(folder: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_doctor.finding import Ground
-from cgpu_doctor.state import check_leftovers
+from cgpu_doctor.state import check_leftovers, is_answering
 from cgpu_env.version import VERSION
 from cgpu_install.machine import Machine
 from lab.machine.as_service import as_service
@@ -51,6 +51,33 @@ def test_it_is_there_again_after_its_server_was_killed(world: World) -> None:
     assert world.read("version") == f"{VERSION}\n"
     mounts = Path("/proc/self/mountinfo").read_text()
     assert mounts.count(str(world.tree)) == 1, "the dead one was taken away"
+
+
+_SILENT = """
+import sys, time, mfusepy
+class Silent(mfusepy.Operations):
+    def getattr(self, path, fh=None):
+        print("asked", flush=True)
+        time.sleep(600)
+mfusepy.FUSE(Silent(), sys.argv[1], foreground=True, nothreads=True)
+"""
+
+
+def test_a_server_that_has_read_a_question_and_does_not_answer_stops_nobody(
+    tmp_path: Path,
+) -> None:
+    """CLI-4: who asks it cannot be killed then."""
+    command = [sys.executable, "-c", _SILENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            mounts = Path("/proc/self/mountinfo")
+            wait_until(lambda: str(tmp_path) in mounts.read_text(), "it is mounted")
+            assert is_answering(str(tmp_path)) is None
+            assert server.stdout is not None
+            assert server.stdout.readline() == "asked\n"
+        finally:
+            server.kill()
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_the_tree_of_a_stopped_server_is_not_to_be_unmounted(world: World) -> None:

@@ -34,6 +34,13 @@ def test_the_hook_has_the_claim_from_its_arguments_and_no_variable_has_it() -> N
     assert hook["args"] == ["cgpu-hook", "claim", *options]
 
 
+def test_dra_4_the_hook_is_told_where_the_node_has_the_driver() -> None:
+    place = HOOK._replace(driver_dir="/usr/lib64")
+    content = json.loads(cdi.write_specification(UID, [make_part("gpu", 3)], place))
+    [hook] = content["devices"][0]["containerEdits"]["hooks"]
+    assert hook["args"][-2:] == ["--driver-dir", "/usr/lib64"]
+
+
 def test_a_container_that_names_a_request_has_the_gpus_of_that_request_alone() -> None:
     parts = [make_part("small", 0, 1), make_part("large/second", 2)]
     content = json.loads(cdi.write_specification(UID, parts, HOOK))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.driver.sim_cuda import ask, read
 from lab.shares.gate_world import CLOSED, PRESSED, Gate
 
@@ -16,46 +17,43 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 CANCELLED = """
-import threading
 from lab.calls.gate_calls import *
 libc, current, kernels = ctypes.CDLL(None), context(), Kernels()
 check(kernels.launch(20000)); check(cuda.cuCtxSynchronize())
-ready = threading.Event()
-def work(how):
-    check(cuda.cuCtxSetCurrent(current))
-    libc.pthread_setcanceltype(int(how), None)
-    ready.set()
-    while True:
-        kernels.launch(20000)
-        libc.pthread_testcancel()
-def begin_thread(how):
-    thread = threading.Thread(target=work, args=(how,), daemon=True)
-    thread.start()
-    ready.wait()
-    return thread
-def cancel(thread):
-    show(libc.pthread_cancel(c_uint64(thread.ident)))
+handle = c_uint64()
+def begin_thread(library, how):
+    pointers = cuda.cuCtxSetCurrent, cuda.cuLaunchKernel, current, kernels.function(20000)
+    return ctypes.CDLL(library).begin_launches(*pointers, int(how), byref(handle))
+def cancel():
+    show(libc.pthread_cancel(handle))
 """
 
 
+@pytest.fixture
+def library(tmp_path: Path) -> str:
+    """The library whose thread is cancelled."""
+    source = PROGRAMS / "compute" / "launches.c"
+    return str(compile_c(source, tmp_path / "launches.so", "-shared", "-fPIC", "-pthread"))
+
+
 def test_a_thread_that_is_cancelled_while_it_waits_for_room_leaves_its_process_able_to_be_idle(
-    proxied: Proxied, gate: Gate
+    proxied: Proxied, gate: Gate, library: str
 ) -> None:
     """Otherwise neighbours would wait for the end of each of its turns."""
     program = (
         CANCELLED
         + """
 import time
-thread = begin_thread(0)
+begin_thread(sys.argv[1], 0)
 time.sleep(0.2)
-cancel(thread)
+cancel()
 sys.stdin.readline()
 show(kernels.launch(20))
 sys.stdin.readline()
 os._exit(0)
 """
     )
-    with proxied.start(program) as process:
+    with proxied.start(program, library) as process:
         assert read(process) == "0"
         gate.set(PRESSED)
         gate.wait(lambda: gate.work.idle == 1)
@@ -66,29 +64,24 @@ os._exit(0)
 
 @pytest.mark.parametrize("how", [0, 1])
 def test_a_thread_that_is_cancelled_at_the_gate_waits_there_no_longer_than_others(
-    proxied: Proxied, gate: Gate, how: int
+    proxied: Proxied, gate: Gate, library: str, how: int
 ) -> None:
-    """
-    It ends when the gate opens, or at its next cancellation point, and leaves nothing behind. Until
-    then Python runs nothing else: a thread that is cancelled while it waits for the interpreter's
-    lock never lets go of it.
-    """
+    """It ends when the gate opens, or at its next cancellation point, and leaves nothing behind."""
     program = (
         CANCELLED
         + """
 show("ready")
 sys.stdin.readline()
-thread = begin_thread(sys.argv[1])
-show(thread.native_id)
+show(begin_thread(*sys.argv[1:]))
 sys.stdin.readline()
-cancel(thread)
+cancel()
 sys.stdin.readline()
 show(kernels.launch(20))
 sys.stdin.readline()
 os._exit(0)
 """
     )
-    with proxied.start(program, str(how)) as process:
+    with proxied.start(program, library, str(how)) as process:
         assert read(process) == "ready"
         gate.set(CLOSED)
         thread = Path(f"/proc/{process.pid}/task/{ask(process, '')}")

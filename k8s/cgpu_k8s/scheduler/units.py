@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 VIRTUAL_NODE = ("type", "virtual-kubelet")  # a label that virtual nodes have
 COST_STEP = 100  # difference between the deletion costs of two adjacent units
+# In place of a time: the unit's pods are ending, or have ended so lately that kube-scheduler may
+# not know of it and so offer no node of theirs.
+ENDING = float("inf")
 _PODS = "pods"
 
 
@@ -70,7 +73,7 @@ class UnitChoice(NamedTuple):
         unit: the index of the unit; ``len(policy.units)`` for the nodes outside all units.
         nodes: the nodes of the unit that have room; () if the pod has to wait.
         reason: why earlier units, or all, were skipped, in one sentence.
-        waits: since when the pod has lacked room in units, by the index of the unit.
+        waits: since when the pod has lacked room in units, by the index of the unit; or ENDING.
         again: when to try the pod again even if nothing changes; None to try only after a change.
     """
 
@@ -173,13 +176,16 @@ def choose_unit(
         if nodes and attempt.fits(nodes):
             return UnitChoice(number, nodes, _join_reasons(policy, reasons), waits)
         is_first = number not in waits
+        if policy.next_policy == LACK_AND_NO_TERMINATING and counts[number].terminating:
+            waits[number] = ENDING
         since = waits.setdefault(number, now)
         held = _explain_hold(policy, unit, counts[number], now - since, is_first=is_first)
         lack = f"no room for all {attempt.pods}" if several else "no node with room"
         reasons.append(f"unit {number + 1} has {lack}" + held)
         if held:
-            timed = policy.next_policy == TIMEOUT_OR_MAX
-            again = since + policy.timeout if timed else None
+            again = since + policy.timeout if policy.next_policy == TIMEOUT_OR_MAX else None
+            if since == ENDING and not counts[number].terminating:
+                again = now
             return UnitChoice(number, (), _join_reasons(policy, reasons), waits, again)
     rest = tuple(
         name
@@ -228,8 +234,9 @@ def _explain_hold(
         return ", and only its max leads on"
     if policy.next_policy == TIMEOUT_OR_MAX and waited < policy.timeout:
         return f", and the pod waits up to {policy.timeout:g} s for one"
-    if policy.next_policy == LACK_AND_NO_TERMINATING and count.terminating:
-        return f", and {count.terminating} of its pods are ending"
+    if waited == -ENDING:
+        ending = f"{count.terminating} of its pods are ending"
+        return f", and {ending if count.terminating else 'its last pod has just ended'}"
     if policy.preempt == BEFORE_NEXT and is_first:
         return ", and pods of lower priority are evicted first"
     return ""

@@ -20,9 +20,10 @@ from cgpu_k8s.objects.policies import BEFORE_NEXT, ECS
 from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
 from cgpu_k8s.scheduler.policies.pod_writes import write_cost
 from cgpu_k8s.scheduler.policies.policy_status import make_event, make_status, make_status_change
+from cgpu_k8s.scheduler.units import ENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.leader_client import WritingClient
@@ -114,7 +115,7 @@ class PolicyController:
             due = waits[uid] = wait._replace(again=now + AGAIN)  # in case the next write fails
             await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
             if waits.get(uid) is due:
-                waits[uid] = due._replace(again=None)
+                waits[uid] = due._replace(again=None, units=_end_endings(due.units, now))
             if self._policies.find_policy(pod) is None:
                 waits.pop(uid, None)
 
@@ -190,3 +191,11 @@ class PolicyController:
         self._warned = {uid: each for uid, each in self._warned.items() if uid != known.uid}
         if message:
             self._warned[known.uid] = message
+
+
+def _end_endings(waits: Mapping[int, float], now: float) -> dict[int, float]:
+    """Return the waits of a pod that was woken.
+
+    Its scheduler hears of that after it has heard of the pods that ended before.
+    """
+    return {unit: now if since == ENDING else since for unit, since in waits.items()}

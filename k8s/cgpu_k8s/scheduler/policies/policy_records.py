@@ -56,7 +56,7 @@ class UnitWait(NamedTuple):
     Attributes:
         pod: the pod.
         policy: the policy of these units.
-        units: since when the pod has lacked room, by the index of the unit.
+        units: since when the pod has lacked room, by the index of the unit; or ENDING.
         held: the index of the unit for which it waits; None if it waits for no unit in particular.
         again: when to try the pod again even if nothing changes; None to try only after a change.
     """

@@ -141,13 +141,15 @@ def rolling(plane: ControlPlane) -> Iterator[Callable[[], None]]:
         plane, "deployment-controller", "replicaset-controller", "serviceaccount-controller"
     ):
         create(plane, DEPLOYMENTS, item)
-        yield lambda: crowd.asked(
-            plane, lambda client: client.patch(f"{DEPLOYMENTS}/web", change, MERGE)
-        )
-        crowd.asked(plane, lambda client: client.delete(f"{DEPLOYMENTS}/web"))
-        for each in plane.read(SETS)["items"]:
-            name = each["metadata"]["name"]
-            crowd.asked(plane, lambda client, gone=name: client.delete(f"{SETS}/{gone}"))
+        try:
+            yield lambda: crowd.asked(
+                plane, lambda client: client.patch(f"{DEPLOYMENTS}/web", change, MERGE)
+            )
+        finally:
+            crowd.asked(plane, lambda client: client.delete(f"{DEPLOYMENTS}/web"))
+            for each in plane.read(SETS)["items"]:
+                name = each["metadata"]["name"]
+                crowd.asked(plane, lambda client, gone=name: client.delete(f"{SETS}/{gone}"))
 
 
 def waiting(plane: ControlPlane, words: str) -> list[str]:

@@ -167,6 +167,25 @@ def test_a_pod_whose_time_is_over_is_tried_again_once() -> None:
     assert world.ask("p", "b") == ["b"]
 
 
+def test_a_pod_that_waited_for_ending_ones_tries_the_next_unit_after_it_was_woken() -> None:
+    """COS-3: kube-scheduler may ask with nodes from before the end of the pods there."""
+    following = {"policy": "LackResourceAndNoTerminating"}
+    world = World(policy(unit("a"), unit("b"), whenTryNextUnits=following))
+    world.add("old", "a", deletionTimestamp="2026-01-01T00:00:00Z")
+    world.add("new")
+    world.work()
+    assert world.ask("new", "b") == []
+    assert world.work() == []
+    world.cache.remove_pod("uid-old")
+    for _ in range(2):
+        assert world.ask("new", "b") == []
+    assert world.ask("new", "a", "b") == ["a"]
+    world.cache.forget_pod("uid-new")
+    assert world.ask("new", "b") == []
+    assert f"{PODS}/new" in [path for path, _ in world.work()]
+    assert world.ask("new", "b") == ["b"]
+
+
 def test_a_pod_that_waits_is_tried_again_when_its_policy_changes_or_goes() -> None:
     """COS-3, COS-9."""
     rule = policy(unit("a", max=1), strategy="required")

@@ -209,7 +209,9 @@ def test_a_unit_whose_pods_are_ending_is_waited_for() -> None:
         answer = await made.filter(make("p"), ("a",))
         assert "and 1 of its pods are ending" in answer["FailedNodes"]["a"]
         made.cache.remove_pod("uid-old")
-        assert await fitting(made, make("p"), ("a",)) == ["a"]
+        answer = await made.filter(make("p"), ("a",))
+        assert "and its last pod has just ended" in answer["FailedNodes"]["a"]
+        assert await fitting(made, make("p"), ("a", "c")) == ["c"]
 
     following = {"policy": "LackResourceAndNoTerminating"}
     with_each_kind(work, policy(unit("c", max=1), unit("a"), whenTryNextUnits=following))

@@ -155,8 +155,12 @@ def test_a_unit_whose_pods_are_ending_is_waited_for() -> None:
     assert found[:2] == (0, ())
     assert found.reason.endswith("unit 1 has no node with room, and 1 of its pods are ending")
     counts.remove_pod("u")
-    found = choose_unit(rule, counts.count_units(()), Attempt(pod()), fitting)
-    assert found[:2] == (1, ("b",))
+    others = choose_unit(rule, counts.count_units(()), Attempt(pod()), fitting)
+    assert others[:2] == (1, ("b",))
+    # Who has waited may be asked about with nodes that kube-scheduler chose before the pod's end.
+    again = choose_unit(rule, counts.count_units(()), Attempt(pod(), 7.0, found.waits), fitting)
+    assert (again.unit, again.nodes, again.again) == (0, (), 7.0)
+    assert again.reason.endswith("and its last pod has just ended")
 
 
 def test_pods_are_evicted_in_a_unit_before_the_next_one_is_tried_where_that_is_asked_for() -> None:

@@ -14,11 +14,10 @@ import pytest
 
 from cgpu_cli.commands.commands import COMMANDS
 from lab.products.json_page import check, described
-from lab.worlds.cgpu_run import PROGRAMS, World
+from lab.worlds.cgpu_run import PROGRAMS, Node, World
 from lab.worlds.hook import SIX
 from lab.worlds.hook import World as HookWorld
 from lab.worlds.server import environment, wait_until
-from lab.worlds.users import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.machine.servers import end_servers
-from lab.worlds.cgpu_run import World
+from lab.worlds.cgpu_run import Node, World
 from lab.worlds.server import wait_until
-from lab.worlds.users import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

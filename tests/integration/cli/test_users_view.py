@@ -17,8 +17,8 @@ import pytest
 from cgpu_env.version import VERSION
 from cgpu_node import server
 from cgpu_node.paths import ROOT_STATE
+from lab.worlds.cgpu_run import Node
 from lab.worlds.server import wait_until
-from lab.worlds.users import Node
 
 if TYPE_CHECKING:
     import subprocess

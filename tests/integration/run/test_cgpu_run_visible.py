@@ -14,8 +14,7 @@ from cgpu_node.settings.config import Config
 from cgpu_sim import lose, make_driver_dir
 from cgpu_sim.machine import TESLA_T4, gpu_uuid
 from lab.driver.real_driver import real_nvidia_smi
-from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, PROGRAMS, World
-from lab.worlds.users import Node
+from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, PROGRAMS, Node, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

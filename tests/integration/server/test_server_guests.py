@@ -21,9 +21,8 @@ from cgpu_cli.running.guest import APART
 from cgpu_node import client
 from cgpu_node.shares.record import guest_of
 from lab.machine import hostile_users
-from lab.worlds.cgpu_run import CAP_SIX, NOBODY
+from lab.worlds.cgpu_run import CAP_SIX, NOBODY, Node
 from lab.worlds.server import is_arbitrated, wait_until
-from lab.worlds.users import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,6 +16,7 @@ from cgpu_sim.machine import TESLA_T4
 from lab.machine import folders
 from lab.machine.nobody import NOBODY, become_nobody
 from lab.runs.children import Child
+from lab.worlds import server as server_world
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
 FILL = PROGRAMS / "fill_memory.py"
@@ -112,3 +113,25 @@ class World:
         while self.sessions() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert self.sessions() == []
+
+
+class Node:
+    """Root's server, and a user's programs on the same simulated GPUs."""
+
+    def __init__(self, *, service: bool = False, gpus: int = 1) -> None:
+        self.root = World(gpus=gpus)
+        self.root.state.mkdir(mode=0o700)
+        self.server = server_world.World(self.root.state)
+        self.user = World(root=False, node_state=self.root.state)
+        self.user.driver = self.root.driver
+        driver = ("--driver-dir", str(self.root.driver))
+        self.process = self.server.start(*driver, service=service)
+
+    def status(self) -> dict[str, Any]:
+        """What the server answers to root."""
+        return self.server.ask({"request": "status"})
+
+    def end(self) -> None:
+        """End the server."""
+        self.process.kill()
+        self.process.wait()

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from busy import SECONDS, Busy
 
-from lab.cluster.dra_node import Claiming, claim, claiming, dra_node
+from lab.cluster.dra_node import Claiming, claim, claiming, claiming_cluster
 from lab.containers import images
 from lab.containers.enclosure import wait_until
-from lab.kubernetes import scheduler
-from lab.kubernetes.control_plane import control_plane, controllers
 from lab.kubernetes.kubectl import PATIENCE
 from lab.kubernetes.kubelet import V100
 
@@ -37,15 +35,11 @@ def show_claims(release: Release, near: float, say: Callable[[str], None]) -> bo
     say(f"\nStarting Kubernetes {release.version} and a node with one simulated Tesla V100 ...")
     with (
         tempfile.TemporaryDirectory() as folder,
-        control_plane(Path(folder), release) as plane,
-        controllers(plane, "resourceclaim-controller"),
-        scheduler.of_the_cluster(plane),
-        dra_node(plane, images.debian(), V100) as node,
+        claiming_cluster(Path(folder), release, images.debian(), V100) as kubectl,
     ):
-        kubectl = Claiming(node)
         kubectl.install()
-        node.start_driver()
-        wait_until(node.devices, "the node offers its GPU", PATIENCE)
+        kubectl.node.start_driver()
+        wait_until(kubectl.node.devices, "the node offers its GPU", PATIENCE)
         for name, capacity in PARTS.items():
             say(f"\n== {name}, a pod whose claim is for {_format(capacity)} of a GPU")
             kubectl.create(claim(name, **capacity), claiming(name, name))

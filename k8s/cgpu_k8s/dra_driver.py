@@ -154,7 +154,10 @@ async def serve(given: argparse.Namespace) -> None:
             registration = Registration(sockets, DraPlugin(preparer, report), report)
             publisher = SlicePublisher(client, given.node, facts.observe, report)
             report("serves", {"node": given.node})
-            await run_together(registration.run(), publisher.run(), _recover(preparer))
+            try:
+                await run_together(registration.run(), publisher.run(), _recover(preparer))
+            finally:
+                await preparer.finish()  # or it would be held on a node that is left
     finally:
         driver.close()
         if programs:

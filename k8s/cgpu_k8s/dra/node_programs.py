@@ -190,6 +190,10 @@ class NodePrograms:
         Returns:
             What keeps it there; "": it is removed.
         """
+        with self._lock:  # what is being installed is then removed, too
+            return self._remove(registry)
+
+    def _remove(self, registry: Registry) -> str:
         held = registry.list_records()
         if held:
             return f"{len(held)} shares of GPUs are held"

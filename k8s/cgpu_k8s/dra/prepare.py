@@ -120,6 +120,11 @@ class ClaimPreparer:
         gone = [uid for uid, record in records.items() if await self._is_gone(record)]
         return await self._run_whole(lambda: self._clear(gone))
 
+    async def finish(self) -> None:
+        """Return when what was begun for a claim is done, also of calls that were cancelled."""
+        async with self._lock:
+            pass
+
     async def _run_whole(self, act: Callable[[], T]) -> T:
         """Run ``act`` in a thread to its end, one such call at a time.
 

@@ -45,6 +45,7 @@ SERVED: dict[tuple[str, str], tuple[int, int]] = {
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): (8, EVER),
     ("rbac.authorization.k8s.io/v1", "Role"): (8, EVER),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"): (8, EVER),
+    ("resource.k8s.io/v1", "DeviceClass"): (34, EVER),
     ("v1", "ConfigMap"): (0, EVER),
     ("v1", "Secret"): (0, EVER),
     ("v1", "Service"): (0, EVER),
@@ -91,7 +92,7 @@ def test_every_object_is_one_that_the_version_serves(objects: list[Json], minor:
 
 def test_the_policies_are_there_where_the_version_has_them(objects: list[Json], minor: int) -> None:
     found = [each for each in objects if each["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(found) == (5 if minor >= 30 else 0)
+    assert len(found) == (6 if minor >= 36 else 5 if minor >= 30 else 0)
     account = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-scheduler"
     exempted = [each for each in found if account in str(each["spec"].get("matchConditions"))]
     assert len(exempted) == (2 if minor >= 30 else 0)
@@ -232,7 +233,7 @@ def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None
 
 def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
     for name, pod in pods(objects):
-        if name == "cgpu-agent":
+        if name in {"cgpu-agent", "cgpu-dra-driver"}:
             continue
         assert pod["priorityClassName"].startswith("system-"), name
         assert pod["securityContext"]["runAsNonRoot"]

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lab.containers import newer_containerd
 from lab.containers.enclosure import wait_until
-from lab.kubernetes.control_plane import DRA_DRIVER
+from lab.kubernetes import scheduler
+from lab.kubernetes.control_plane import DRA_DRIVER, control_plane, controllers
 from lab.kubernetes.kubectl import PATIENCE, Kubectl
 from lab.kubernetes.kubelet import NODE, V100, KubeletNode, pod_image, python
 from lab.kubernetes.programs import free_port
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lab.kubernetes.control_plane import ControlPlane
+    from lab.kubernetes.programs import Release
 
 Json = dict[str, Any]
 MODE, DRIVER = "dra", "gpu.cgpu"
-ENABLED, NVIDIA = "--set=dra.enabled=true", "--set=dra.nvidiaClass=true"
+ENABLED, DISABLED = "--set=dra.enabled=true", "--set=dra.enabled=false"
+NVIDIA = "--set=dra.nvidiaClass=true"
 CONVERTING = "--set=dra.convert=true"
 _CDI = "/var/run/cdi"
 
@@ -191,6 +194,36 @@ class Claiming(Kubectl):
             return any(words in each["message"] for each in self.get("events", chosen)["items"])
 
         wait_until(is_there, f"{pod} has an event with {words!r}", PATIENCE)
+
+
+@contextlib.contextmanager
+def claiming_cluster(
+    folder: Path,
+    release: Release,
+    root: Path,
+    *gpus: str,
+    more: tuple[str, ...] = (),
+    kind: type[DraNode] = DraNode,
+    accounts: bool = False,
+) -> Iterator[Claiming]:
+    """A cluster with its own scheduler, whose one node is for claims; nothing of cgpu's is there.
+
+    Args:
+        folder: of the control plane.
+        release: of Kubernetes.
+        root: of the image of pods.
+        gpus: of the node; two V100 if none are named.
+        more: controllers beside that of claims.
+        kind: of the node.
+        accounts: whether pods have the tokens of their accounts, which needs more controllers.
+    """
+    with (
+        control_plane(folder, release, accounts=accounts) as plane,
+        controllers(plane, "resourceclaim-controller", *more),
+        scheduler.of_the_cluster(plane),
+        dra_node(plane, root, *gpus, kind=kind) as node,
+    ):
+        yield Claiming(node)
 
 
 def _is_of_driver(item: Json) -> bool:

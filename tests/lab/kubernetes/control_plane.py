@@ -103,9 +103,13 @@ class ControlPlane:
         release: the version of all that runs.
     """
 
-    def __init__(self, folder: Path, release: Release, *options: str) -> None:
+    def __init__(
+        self, folder: Path, release: Release, *options: str, accounts: bool = False
+    ) -> None:
         self.folder, self.release = folder, release
         self._options = options
+        # No controllers make the accounts, or take the taints away, unless a test has them.
+        self._left_out = [*([] if accounts else ["ServiceAccount"]), "TaintNodesByCondition"]
         self.authority = Authority(folder / "keys")
         self.authority.sign("server", "/CN=server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
         self.authority.key("accounts")
@@ -273,8 +277,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={keys / 'accounts.key'}",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
-            # No controllers make the accounts and take the taints away here.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--disable-admission-plugins={','.join(self._left_out)}",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self._audit}",
             "--allow-privileged=true",  # as clusters have it
@@ -320,13 +323,14 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def control_plane(
-    folder: Path, release: Release | None = None, *options: str
+    folder: Path, release: Release | None = None, *options: str, accounts: bool = False
 ) -> Iterator[ControlPlane]:
     """A control plane, of the oldest release if none is named, until the end of the block.
 
-    ``options`` are more of the API server's.
+    ``options`` are more of the API server's. With ``accounts``, pods have the tokens of theirs,
+    which needs ``controllers``.
     """
-    plane = ControlPlane(folder, release or releases()[0], *options)
+    plane = ControlPlane(folder, release or releases()[0], *options, accounts=accounts)
     plane.start()
     try:
         yield plane

@@ -5,26 +5,21 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_env.version import VERSION
-from lab.containers import images
-from lab.containers.engines import ULIMITS
-from lab.products import releases
+from lab.products.image import build, make_context
 
 if TYPE_CHECKING:
-    from lab.containers.engines import Docker, Result
+    from pathlib import Path
+
+    from lab.containers.engines import Docker
 
 pytestmark = pytest.mark.system
 
-DOCKERFILE = Path(__file__).resolve().parents[3] / "deploy" / "image" / "Dockerfile"
-BASE = "with-pip"
 MOST_FILES = 1000
-OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
 PRIVILEGED = ["--user=0", "--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined"]
 # Installs what claims need on a node, which is the container itself, and has no driver.
 _INSTALL = """
@@ -41,22 +36,11 @@ CONFINED = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
 
 @pytest.fixture(scope="module")
 def context(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the image is made of, as ``make dist`` leaves it."""
-    root = images.with_pip()
-    tar = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
-    settings = [f"--change=ENV {name}={value}" for name, value in OFFLINE.items()]
-    docker.docker("import", *settings, "-", BASE, stdin=tar.stdout)
-    assert tar.wait() == 0
-    wheel = releases.present_wheel(tmp_path_factory.mktemp("context"))
+    """What the image is made of."""
+    found = make_context(docker, tmp_path_factory.mktemp("context"))
+    [wheel] = found.glob("*.whl")
     assert wheel.name.endswith(f"_{platform.machine()}.whl")
-    constraints = images.CONSTRAINTS.read_text() + images.IMAGE_CONSTRAINTS.read_text()
-    (wheel.parent / "constraints.txt").write_text(constraints)
-    return wheel.parent
-
-
-def build(docker: Docker, context: Path, tag: str, *, check: bool = True) -> Result:
-    words = ["build", "--network=none", *ULIMITS, f"--build-arg=BASE={BASE}", f"--tag={tag}"]
-    return docker.docker(*words, f"--file={DOCKERFILE}", context, timeout=300, check=check)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import yaml
 from cgpu_k8s.objects.policies import GROUP
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ControlPlane, control_plane
-from lab.kubernetes.programs import Release
+from lab.kubernetes.programs import Release, newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,3 +116,30 @@ def test_an_upgrade_brings_the_kind_and_a_removal_keeps_the_policies(
     helm(plane, "uninstall", "cgpu")
     assert shown(plane, "resourcepolicies/rule")["spec"] == rule["spec"]
     kubectl(plane, "delete", KEPT)
+
+
+@newer
+def test_dra_4_an_upgrade_brings_what_claims_need_unless_a_value_says_no(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """DRA-4. And it hinders no other driver's slices."""
+    older, given = tmp_path / "older", tmp_path / "slice.yaml"
+    shutil.copytree(chart.CHART, older)
+    values = older / "values.yaml"
+    values.write_text(values.read_text().replace("enabled: auto", "enabled: false"))
+    device_classes = lambda: kubectl(plane, "get", "deviceclasses", "--output=name")  # noqa: E731
+    helm(plane, "install", "cgpu", str(older))
+    assert not device_classes()
+    helm(plane, "upgrade", "cgpu", str(chart.CHART), "--reuse-values")  # and so the old default
+    assert not device_classes()
+    helm(plane, "upgrade", "cgpu", str(chart.CHART))
+    assert device_classes() == "deviceclass.resource.k8s.io/gpu.cgpu\n"
+    pool = {"name": "gpu-a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.other", "nodeName": "gpu-a", "pool": pool, "devices": [{"name": "one"}]}
+    about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    given.write_text(yaml.safe_dump({**about, "metadata": {"name": "other"}, "spec": spec}))
+    kubectl(plane, "create", f"--filename={given}")
+    kubectl(plane, "delete", f"--filename={given}")
+    helm(plane, "upgrade", "cgpu", str(chart.CHART), "--set=dra.enabled=false")
+    assert not device_classes()
+    helm(plane, "uninstall", "cgpu")

@@ -17,6 +17,20 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* "true" if the driver for claims is installed, else empty. */}}
+{{- define "cgpu.claims" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if eq (toString .Values.dra.enabled) "auto" -}}
+{{- /* From 1.36 on several claims can share a device without a feature gate. */ -}}
+{{- semverCompare ">=1.36-0" $version | ternary "true" "" -}}
+{{- else if .Values.dra.enabled -}}
+{{- if semverCompare "<1.34-0" $version -}}
+{{- fail (printf "dra.enabled=true: claims need Kubernetes 1.34 or later, and this is %s: leave it out, or set false" $version) -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end }}
+
 {{- /* The security context of containers that need no capabilities and write no files. */}}
 {{- define "cgpu.confined" -}}
 allowPrivilegeEscalation: false

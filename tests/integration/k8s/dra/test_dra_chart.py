@@ -1,4 +1,4 @@
-"""What the chart brings for claims: nothing unless it is asked for. DRA-3, DRA-4, DRA-6."""
+"""What the chart brings for claims, and where. DRA-3, DRA-4, DRA-6."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from cgpu_k8s import names
 from cgpu_k8s.dra_driver import CDI, build_parser
 from cgpu_k8s.guard import build_parser as build_guard_parser
-from lab.cluster.dra_node import CONVERTING, ENABLED
+from lab.cluster.dra_node import CONVERTING, DISABLED, ENABLED
 from lab.kubernetes import chart
 
 if TYPE_CHECKING:
@@ -24,22 +24,47 @@ def enabled(home: Path, *options: str, version: str = "1.36") -> list[Any]:
     return chart.rendered(version, home, ENABLED, *options)
 
 
-def test_nothing_is_there_unless_it_is_asked_for(tmp_path: Path) -> None:
-    plain = chart.rendered("1.36", tmp_path)
-    more = [each for each in enabled(tmp_path) if each not in plain]
+def test_dra_4_what_claims_need_comes_by_default_where_they_need_no_feature_gate(
+    tmp_path: Path,
+) -> None:
+    """And to users who do not want them it brings nothing else."""
+    plain = chart.rendered("1.36", tmp_path, DISABLED)
+    found = chart.rendered("1.36", tmp_path)
+    assert found == enabled(tmp_path)
+    more = [each for each in found if each not in plain]
     assert sorted(each["kind"] for each in more) == [
         "ClusterRole", "ClusterRoleBinding", "DaemonSet", "DeviceClass", "NetworkPolicy",
         "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
     ]  # fmt: skip
     assert {each["metadata"]["name"] for each in more} == {NAME, names.DRIVER}
-    assert [each for each in plain if each not in enabled(tmp_path)] == []
+    assert [each for each in plain if each not in found] == []
+    # No node runs the driver before somebody labels one.
+    pod = chart.one(more, "DaemonSet", NAME)["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {names.SCHEDULE: "dra"}
+
+
+@pytest.mark.parametrize(
+    ("version", "is_there"),
+    [
+        ("v1.35.9-gke.3", False),
+        ("v1.36.0-alpha.1", True),
+        ("v1.36.2-gke.1", True),
+        ("v1.37.0+k3s1", True),
+    ],
+)
+def test_dra_4_the_clusters_version_decides_by_default(
+    version: str, tmp_path: Path, *, is_there: bool
+) -> None:
+    kinds = [each["kind"] for each in chart.rendered(version, tmp_path)]
+    assert kinds.count("DeviceClass") == is_there
 
 
 def test_a_cluster_without_claims_is_refused(tmp_path: Path) -> None:
-    words = ("template", chart.CHART, "--kube-version", "1.33", ENABLED)
+    words = ("template", chart.CHART, "--kube-version", "v1.33.9-gke.1", ENABLED)
     ended = chart.run("helm", *words, home=tmp_path)
     assert ended.returncode
     assert "dra.enabled=true: claims need Kubernetes 1.34 or later, and this is" in ended.stderr
+    chart.rendered("v1.34.0-rc.1", tmp_path, ENABLED)  # which has them
 
 
 def test_the_drivers_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
@@ -78,10 +103,18 @@ def test_dra_6_pods_are_converted_where_a_value_says_so(tmp_path: Path) -> None:
     assert pods["verbs"] == ["get", "list", "watch"]
 
 
-def test_pods_are_not_converted_to_claims_that_nobody_serves(tmp_path: Path) -> None:
-    ended = chart.run("helm", "template", chart.CHART, CONVERTING, home=tmp_path)
+@pytest.mark.parametrize(("version", "given"), [("v1.35.2", "auto"), ("v1.36.2", "false")])
+def test_pods_are_not_converted_to_claims_that_nobody_serves(
+    version: str, given: str, tmp_path: Path
+) -> None:
+    values = (CONVERTING, f"--set=dra.enabled={given}")
+    words = ("template", chart.CHART, "--kube-version", version, *values)
+    ended = chart.run("helm", *words, home=tmp_path)
     assert ended.returncode
-    assert "dra.convert=true: pods become claims, which need dra.enabled=true" in ended.stderr
+    assert (
+        f"dra.convert=true: pods become claims, and with dra.enabled={given} nothing serves claims"
+        f" on Kubernetes {version}: set dra.enabled=true, from 1.34 on, or leave dra.convert out"
+    ) in ended.stderr
 
 
 def test_dra_4_without_a_hook_the_driver_installs_it(tmp_path: Path) -> None:
@@ -106,6 +139,7 @@ def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_pat
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ("dra.enabled=on", "at '/dra/enabled': value must be one of true, false, 'auto'"),
         ("dra.policy=fair", "'weighted', 'fixed'"),
         ("dra.hook=cgpu-hook", "at '/dra/hook': 'cgpu-hook' does not match pattern"),
         ("dra.folder=opt", "at '/dra/folder': 'opt' does not match pattern"),

@@ -10,6 +10,8 @@ import os
 import platform
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -211,3 +213,24 @@ def test_dra_4_at_the_end_all_is_removed_that_is_ours(
     assert node.run("ls", "-A", "/opt") == ""
     assert not node.place.cdi.exists()
     assert node.run("sh", "-c", f"ls -d {node.place.state_dir} || true") == ""
+
+
+def test_dra_4_a_driver_that_ends_while_it_installs_leaves_nothing(
+    node: BareMachine, programs: ProgramFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, go_on = threading.Event(), threading.Event()
+    own = NodePrograms(node.place, programs)
+
+    def stall() -> None:
+        copied.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(os, "sync", stall)
+    with ThreadPoolExecutor() as threads:
+        installed = threads.submit(own.find_problem)
+        assert copied.wait(60)
+        removed = threads.submit(own.remove, Registry(node.place.state_dir))
+        assert not wait([removed], 1).done
+        go_on.set()
+        assert (installed.result(), removed.result()) == ("", "")
+    assert node.run("ls", "-A", "/opt") == ""

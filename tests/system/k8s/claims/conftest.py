@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.cluster.dra_node import Claiming, dra_node
-from lab.kubernetes import scheduler
-from lab.kubernetes.control_plane import control_plane, controllers
+from lab.cluster.dra_node import Claiming, claiming_cluster
 from lab.kubernetes.programs import Release, only_with_a_newer
 
 if TYPE_CHECKING:
@@ -21,6 +19,7 @@ collect_ignore = only_with_a_newer(
     "test_claim_devices.py",
     "test_claim_restarts.py",
     "test_converted_pods.py",
+    "test_driver_pods.py",
 )
 
 
@@ -29,15 +28,10 @@ def _claiming_cluster(
     tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
 ) -> Iterator[Claiming]:
     """A control plane, the cluster's own scheduler, and a node with two V100."""
-    with (
-        control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, "resourceclaim-controller", "device-taint-eviction-controller"),
-        scheduler.of_the_cluster(plane),
-        dra_node(plane, debian_root) as node,
-    ):
-        kubectl = Claiming(node)
+    folder, more = tmp_path_factory.mktemp("plane"), ("device-taint-eviction-controller",)
+    with claiming_cluster(folder, release, debian_root, more=more) as kubectl:
         kubectl.install()
-        node.start_driver()
+        kubectl.node.start_driver()
         yield kubectl
 
 

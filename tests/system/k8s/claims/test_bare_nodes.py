@@ -14,10 +14,8 @@ import pytest
 from cgpu_k8s.dra.programs import OTHERS, PACKAGES
 from cgpu_node import code_bundle
 from lab.cluster.bare_node import PROGRAMS, BareNode
-from lab.cluster.dra_node import Claiming, claim, claiming, dra_node
+from lab.cluster.dra_node import Claiming, claim, claiming, claiming_cluster
 from lab.containers.enclosure import wait_until
-from lab.kubernetes import scheduler
-from lab.kubernetes.control_plane import control_plane, controllers
 from lab.kubernetes.kubectl import PATIENCE
 from lab.kubernetes.programs import Release, newer
 from lab.machine.node import ROOT
@@ -32,13 +30,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 def _bare_cluster(
     tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
 ) -> Iterator[Claiming]:
-    with (
-        control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, "resourceclaim-controller"),
-        scheduler.of_the_cluster(plane),
-        dra_node(plane, debian_root, kind=BareNode) as node,
-    ):
-        kubectl = Claiming(node)
+    folder = tmp_path_factory.mktemp("plane")
+    with claiming_cluster(folder, release, debian_root, kind=BareNode) as kubectl:
         kubectl.install()
         yield kubectl
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from lab.cluster.dra_node import CONVERTING, ENABLED, Claiming, dra_node
+from lab.cluster.dra_node import CONVERTING, ENABLED, Claiming, claiming_cluster
 from lab.containers.enclosure import wait_until
-from lab.kubernetes import scheduler
-from lab.kubernetes.control_plane import GUARD, control_plane, controllers
+from lab.kubernetes.control_plane import GUARD
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, asking
 from lab.kubernetes.programs import Release, newer
 from lab.machine.cri import IMAGE
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
 Json = dict[str, Any]
-CONTROLLERS = ("deployment-controller", "replicaset-controller", "resourceclaim-controller",
-               "resourcequota-controller")  # fmt: skip
+CONTROLLERS = ("deployment-controller", "replicaset-controller", "resourcequota-controller")
 KEPT = 5.0  # seconds for which a template stays here
 PUBLISHED = """
 apiVersion: apps/v1
@@ -70,13 +68,9 @@ def _cluster(
     tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
 ) -> Iterator[Claiming]:
     """The cluster's own scheduler, a node whose GPUs are claimed, and a guard that converts."""
-    with (
-        control_plane(tmp_path_factory.mktemp("plane"), release) as plane,
-        controllers(plane, *CONTROLLERS),
-        scheduler.of_the_cluster(plane),
-        dra_node(plane, debian_root) as node,
-    ):
-        kubectl = Claiming(node)
+    folder = tmp_path_factory.mktemp("plane")
+    with claiming_cluster(folder, release, debian_root, more=CONTROLLERS) as kubectl:
+        node, plane = kubectl.node, kubectl.node.plane
         policies = [each for each in plane.chart() if "AdmissionPolicy" in each["kind"]]
         kubectl("apply", "--filename=-", given=yaml.safe_dump_all(policies))
         kubectl.install()

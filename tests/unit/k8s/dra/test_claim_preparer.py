@@ -1,4 +1,4 @@
-"""Claims are prepared one after the other, whatever kubelet and driver do meanwhile. DRA-5, 8."""
+"""Claims are prepared one after the other, whatever kubelet and driver do. DRA-4, 5, 8."""
 
 from __future__ import annotations
 
@@ -160,3 +160,22 @@ def test_claims_are_prepared_while_the_api_server_does_not_say_which_are_gone(
         return slow.done
 
     assert asyncio.run(work()) == ["held"]
+
+
+@pytest.mark.usefixtures("refreshes")
+def test_dra_4_a_driver_ends_when_what_it_began_is_done(tmp_path: Path) -> None:
+    """Else a claim could be held of a node that the driver has left as it was."""
+
+    async def work() -> None:
+        slow, claim = Slow(tmp_path), AskedClaim("uid", "default", "0")
+        call = asyncio.create_task(slow.prepare(claim))
+        await asyncio.to_thread(slow.begun.wait, 30)
+        call.cancel()
+        end = asyncio.create_task(slow.finish())
+        await asyncio.wait([end], timeout=0.1)
+        assert not end.done()
+        slow.go_on.set()
+        await end
+        assert slow.done == ["held"]
+
+    asyncio.run(work())

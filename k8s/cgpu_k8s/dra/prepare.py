@@ -24,7 +24,7 @@ from cgpu_k8s.dra.node_facts import KnownNode
 from cgpu_k8s.dra.slices import device_name
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
 from cgpu_k8s.objects.fields import get_member
-from cgpu_node.paths import write_atomically
+from cgpu_node.paths import open_state, write_atomically
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import make_defaults
 from cgpu_node.shares.record import CLAIM, Owner
@@ -117,7 +117,7 @@ class ClaimPreparer:
             CgpuError, OSError: the existing claims cannot be listed.
         """
         records = await asyncio.to_thread(self._list_claims)
-        gone = [uid for uid, record in records.items() if await self._is_gone(record)]
+        gone = {uid for uid, record in records.items() if await self._is_gone(record)}
         return await self._run_whole(lambda: self._clear(gone))
 
     async def _run_whole(self, act: Callable[[], T]) -> T:
@@ -154,6 +154,7 @@ class ClaimPreparer:
 
     def _hold(self, node: Node, grant: ClaimGrant) -> list[PreparedDevice]:
         claim, place = grant.claim, self._place
+        open_state(place.hook.state_dir)  # somebody may have removed it
         path = place.folder / cdi.file_name(claim.uid)
         content = cdi.write_specification(claim.uid, _list_parts(node, grant), place.hook)
         record = self._list_claims().get(claim.uid)
@@ -161,9 +162,7 @@ class ClaimPreparer:
             _check_unchanged(claim, record, grant.request)
         else:
             self._registry.remove(claim.uid)  # an ended one, which the new file would revive
-        if _read(path) != content:  # no file yet, or one with another hook
-            place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_atomically(str(path), content, 0o644)
+        _write_file(claim, path, content)
         if record is None:
             self._admit(grant, node, path)
         return [
@@ -191,20 +190,20 @@ class ClaimPreparer:
                 policy=grant.policy,
             )
         except BaseException as error:
-            path.unlink(missing_ok=True)
+            _remove_file(path)
             if isinstance(error, CgpuError):
                 raise CgpuError(f"{claim}: {error}", hint=error.hint) from None
             raise
 
     def _give_back(self, uid: str) -> None:
-        (self._place.folder / cdi.file_name(uid)).unlink(missing_ok=True)
+        _remove_file(self._place.folder / cdi.file_name(uid))
         self._registry.remove(uid)
 
     def _list_claims(self) -> dict[str, Record]:
         """Return the records of claims that are held, by UID."""
         return {each.id: each for each in self._registry.list_records() if each.kind == CLAIM}
 
-    def _clear(self, gone: list[str]) -> list[str]:
+    def _clear(self, gone: set[str]) -> list[str]:
         """Remove the files of claims that are gone or not held; return the UIDs of those claims."""
         held = self._list_claims()
         found = {*gone}
@@ -213,7 +212,7 @@ class ClaimPreparer:
             if uid is not None and uid not in held:
                 found.add(uid)
             if uid in found or cdi.is_unfinished(file.name):
-                file.unlink(missing_ok=True)
+                _remove_file(file)
         ended = self._registry.find_gone()
         with self._registry.lock(create=True):
             self._registry.reap(ended)
@@ -237,12 +236,31 @@ def _list_files(folder: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the content of a file; None: there is none."""
+def _write_file(claim: ClaimName, path: Path, content: bytes) -> None:
+    """Write a claim's CDI file, unless it has this content: one may be of another hook.
+
+    Raises:
+        CgpuError: it cannot be written.
+    """
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_atomically(str(path), content, 0o644)
+    except OSError as error:
+        raise CgpuError(f"{claim}: {path} cannot be written: {error.strerror}") from None
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a CDI file if there is one.
+
+    Raises:
+        CgpuError: it cannot be removed.
+    """
+    try:
+        path.unlink()
+    except OSError as error:
+        if os.path.lexists(path):  # a read-only file system refuses before it looks
+            raise CgpuError(f"{path} cannot be removed: {error.strerror}") from None
 
 
 def _require_kind(error: NotFoundError) -> None:
@@ -301,5 +319,8 @@ def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None
 
 
 def _format(gpus: tuple[GpuShare, ...], weight: int) -> str:
-    parts = ", ".join(f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index}" for gpu in gpus)
+    # With the UUID: the driver may have numbered the GPUs anew.
+    parts = ", ".join(
+        f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index} ({gpu.uuid})" for gpu in gpus
+    )
     return f"{parts} with weight {weight}"

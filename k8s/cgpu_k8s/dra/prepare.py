@@ -27,6 +27,7 @@ from cgpu_k8s.objects.fields import get_member
 from cgpu_node.paths import open_state, write_atomically
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import make_defaults
+from cgpu_node.shares.liveness import find_inhabited
 from cgpu_node.shares.record import CLAIM, Owner
 from cgpu_node.shares.registry import Registry
 
@@ -79,6 +80,7 @@ class ClaimPreparer:
         self._facts = KnownNode(place.hook.state_dir, place.driver_dir)
         self._registry = Registry(place.hook.state_dir)
         self._lock = asyncio.Lock()
+        self._unused: set[str] = set()  # at the last look, and not prepared since
 
     async def warm(self) -> None:
         """Learn the facts about the node, so that the first claim need not wait for them.
@@ -120,6 +122,19 @@ class ClaimPreparer:
         gone = {uid for uid, record in records.items() if await self._is_gone(record)}
         return await self._run_whole(lambda: self._clear(gone))
 
+    async def give_back_unused(self) -> list[str]:
+        """Give back claims that were unused at the last call, too; return their UIDs.
+
+        A kubelet whose state was lost does not know which claims it had prepared, and never
+        unprepares them. A claim is used while a container has it, or a pod has reserved it.
+
+        Raises:
+            CgpuError, OSError: who has them cannot be found out.
+        """
+        records = await asyncio.to_thread(self._list_idle)
+        unused = {each.id for each in records if await self._is_gone(each, is_idle=True)}
+        return await self._run_whole(lambda: self._clear_unused(unused))
+
     async def _run_whole(self, act: Callable[[], T]) -> T:
         """Run ``act`` in a thread to its end, one such call at a time.
 
@@ -154,6 +169,7 @@ class ClaimPreparer:
 
     def _hold(self, node: Node, grant: ClaimGrant) -> list[PreparedDevice]:
         claim, place = grant.claim, self._place
+        self._unused.discard(claim.uid)
         open_state(place.hook.state_dir)  # somebody may have removed it
         path = place.folder / cdi.file_name(claim.uid)
         content = cdi.write_specification(claim.uid, _list_parts(node, grant), place.hook)
@@ -203,6 +219,16 @@ class ClaimPreparer:
         """Return the records of claims that are held, by UID."""
         return {each.id: each for each in self._registry.list_records() if each.kind == CLAIM}
 
+    def _list_idle(self) -> list[Record]:
+        """Return the records of claims that no container has."""
+        records = self._list_claims().values()
+        inhabited = find_inhabited([each.directory for each in records])
+        return [each for each in records if each.directory not in inhabited]
+
+    def _clear_unused(self, unused: set[str]) -> list[str]:
+        gone, self._unused = unused & self._unused, unused
+        return self._clear(gone) if gone else []
+
     def _clear(self, gone: set[str]) -> list[str]:
         """Remove the files of claims that are gone or not held; return the UIDs of those claims."""
         held = self._list_claims()
@@ -218,7 +244,8 @@ class ClaimPreparer:
             self._registry.reap(ended)
         return sorted(found)
 
-    async def _is_gone(self, record: Record) -> bool:
+    async def _is_gone(self, record: Record, *, is_idle: bool = False) -> bool:
+        """Return whether the API server has a claim no more; an idle one needs a pod there."""
         namespace, _, name = "".join(record.command[:1]).partition("/")
         path = CLAIMS.path(name, namespace=namespace)
         try:
@@ -226,7 +253,9 @@ class ClaimPreparer:
         except NotFoundError as error:
             _require_kind(error)
             return True
-        return get_member(get_member(item, "metadata", dict), "uid", str) != record.id
+        if get_member(get_member(item, "metadata", dict), "uid", str) != record.id:
+            return True
+        return is_idle and not get_member(get_member(item, "status", dict), "reservedFor", list)
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -145,6 +145,20 @@ def test_dra_5_a_container_with_two_claims_does_not_start(world: World) -> None:
     assert "cgpu: the container has several claims of cgpu's: expected one" in done.stderr
 
 
+def test_dra_5_a_container_that_has_another_gpu_besides_does_not_start(world: World) -> None:
+    """A privileged one has all of the host's devices; another driver's claim may give one."""
+    hold(world)
+    hold(world, 1, uid=OTHER)
+    for part, other in ((FIRST, 1), ((OTHER, (1,)), 0)):
+        path = f"/dev/cgpu-sim/gpu{other}"
+        linux: dict[str, Any] = {"devices": [{"path": path, "type": "c", "major": 1, "minor": 3}]}
+        linux["namespaces"] = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
+        done = start(world, [part], "echo started", linux=linux)
+        assert done.returncode != 0
+        assert "started" not in done.stdout
+        assert f"the engine gives the container {path}, which is not among its" in done.stderr
+
+
 @pytest.mark.parametrize("held", [None, "container", "session"])
 def test_dra_5_without_a_share_of_the_claim_nothing_starts(world: World, held: str | None) -> None:
     if held:

@@ -138,14 +138,17 @@ def test_dra_8_what_the_parameters_say_is_held(served: ClaimLab) -> None:
 
 
 def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: ClaimLab) -> None:
-    """Containers would start without their GPUs, and without a word."""
-    lab.engine.more = {"enableCDI": False, "cdiSpecDirs": [str(lab.cdi)]}
+    """Containers would start without their GPUs, and without a word: also if it starts so later."""
+    held, item = lab.claim(result(1), name="held"), lab.claim(result())
     with lab.running():
-        wait_until(lambda: "published" in lab.log.read_text(), "the slice is there")
-        assert lab.devices() == []
-        item = lab.claim(result())
+        wait_until(lab.devices, "they are offered")
+        assert lab.prepare(held)[held["metadata"]["uid"]].error == ""
+        lab.engine.more["enableCDI"] = False
+        lab.engine.socket.chmod(0o600)  # changed, as one that was made anew
+        wait_until(lambda: lab.devices() == [], "none is offered")
         error = lab.prepare(item)[item["metadata"]["uid"]].error
         assert error.startswith("cgpu: containerd gives containers no CDI devices: on containerd")
+        assert lab.unprepare(held) == {held["metadata"]["uid"]: ""}
         assert (lab.held(), lab.files()) == ([], [])
 
 

@@ -53,6 +53,7 @@ def start(
     parts: Iterable[Part] = (FIRST,),
     command: str = SHOW,
     runtime: str = "runc",
+    env: tuple[str, ...] = (),
     **config: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a container as an engine does that has the CDI devices of these parts of claims."""
@@ -62,7 +63,7 @@ def start(
         gpus = ",".join(node.gpus[number].uuid for number in numbers)
         arguments = ["--claim", uid, "--gpus", gpus, *places]
         hooks.append({"path": str(HOOK), "args": ["cgpu-hook", "claim", *arguments]})
-    world.write_config([], command, hooks={"createRuntime": hooks}, **config)
+    world.write_config([*env], command, hooks={"createRuntime": hooks}, **config)
     return subprocess.run(
         [str(low_level(runtime, world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
         cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,
@@ -178,6 +179,20 @@ def test_dra_9_the_claim_is_in_the_hooks_arguments_alone(world: World) -> None:
         done = hook("claim", "--claim", uid, "--state-dir", str(world.state), data=state)
         assert done.returncode == 1
         assert b"nothing is held for it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=9", "NVIDIA_VISIBLE_DEVICES=all"],
+)
+def test_dra_9_no_variable_changes_what_a_claim_gives(world: World, variable: str) -> None:
+    hold(world)
+    done = start(world, env=(variable,))
+    assert done.returncode == 0, done.stderr
+    mounts = mounts_of(done.stdout)
+    assert f"containers/{UID}/limits" in done.stdout
+    assert {"/dev/cgpu/limits", f"{LIBDIR}/libcuda.so.1", "/dev/cgpu-sim/gpu0"} <= {*mounts}
+    assert "/dev/cgpu-sim/gpu1" not in mounts
 
 
 @pytest.mark.parametrize("path", ["/dev/cgpu", "/dev/cgpu/limits", "/dev"])

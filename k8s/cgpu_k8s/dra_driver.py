@@ -26,6 +26,7 @@ REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/ku
 CDI, SETTING = Path("/var/run/cdi"), Path("/etc/cgpu/kubernetes.json")
 HOOK = "/usr/local/bin/cgpu-hook"
 _AGAIN = 5.0  # seconds
+_UNUSED_SECONDS = 60.0  # between two looks for claims of which the kubelet has lost track
 
 
 def build_parser() -> Parser:
@@ -155,7 +156,7 @@ async def serve(given: argparse.Namespace) -> None:
             publisher = SlicePublisher(client, given.node, facts.observe, report)
             report("serves", {"node": given.node})
             try:
-                await run_together(registration.run(), publisher.run(), _recover(preparer))
+                await run_together(registration.run(), publisher.run(), recover(preparer))
             finally:
                 await preparer.finish()  # or it would be held on a node that is left
     finally:
@@ -194,13 +195,17 @@ def _leave_node(programs: NodePrograms, state: str) -> None:
         report("removed_programs", {})
 
 
-async def _recover(preparer: ClaimPreparer) -> None:
-    """Give back what claims had that went while no driver ran."""
+async def recover(preparer: ClaimPreparer) -> None:
+    """Give back what claims had that went while no driver ran, or that the kubelet forgot."""
     with contextlib.suppress(CgpuError, OSError):  # the first claim's refusal says what is wrong
         await preparer.warm()
-    gone = await _insist(preparer.recover)
-    if gone:
-        report("gave_back", {"claims": ",".join(gone)})
+    act = preparer.recover
+    while True:
+        gone = await _insist(act)
+        if gone:
+            report("gave_back", {"claims": ",".join(gone)})
+        await asyncio.sleep(_UNUSED_SECONDS)
+        act = preparer.give_back_unused
 
 
 async def _insist(act: Callable[[], Awaitable[T]]) -> T:

@@ -33,6 +33,7 @@ MERGE = "application/merge-patch+json"  # a list in the patch replaces the store
 STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kubernetes' merge keys
 JSON = "application/json"
 PAGE = 500  # objects in a page of a list
+_DEEPEST = 10_000  # levels; Go's parser refuses more
 LONGEST_LINE = 32 << 20  # bytes; objects that the API server stores are much smaller
 DEAD = 60.0  # seconds after which keepalive probes have shown that a server is gone
 REFUSED = 400
@@ -288,10 +289,23 @@ async def _yield_after(before: Callable[[], None], data: bytes) -> AsyncGenerato
     yield data
 
 
+def _load_nested(data: bytes) -> object:
+    """Parse JSON as deeply nested as the API server stores it, such as parameters of claims.
+
+    Python before 3.12 counts each level as a call, and allows 1,000.
+    """
+    most = sys.getrecursionlimit()
+    sys.setrecursionlimit(most + _DEEPEST)
+    try:
+        return json.loads(data)
+    finally:
+        sys.setrecursionlimit(most)
+
+
 def _parse_json(request: ApiRequest, data: bytes) -> Json:
     try:
-        parsed = json.loads(data)
-    except ValueError:
+        parsed = _load_nested(data)
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise NoAnswerError(f"the API server answers {request} with what is not a JSON object")

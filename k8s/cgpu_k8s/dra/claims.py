@@ -157,7 +157,8 @@ def _read_share(claim: ClaimName, result: Json, gpu: NodeGpu | None) -> GpuShare
     size = parse_memory(written)
     if size is None or size < MIB:
         raise CgpuError(
-            f"{claim}: {CLAIM_MEMORY}={printable(written)} of {device}: expected at least 1Mi"
+            f"{claim}: {CLAIM_MEMORY}={printable(written)} of {device}: expected whole bytes, and"
+            " at least 1Mi"
         )
     if size > gpu.total_bytes:
         raise CgpuError(

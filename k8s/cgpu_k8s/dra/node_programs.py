@@ -39,6 +39,7 @@ _LONGEST = 600  # characters of a sentence
 _REST_SECONDS = 30.0  # between two attempts
 _END_SECONDS, _POLL_SECONDS = 10.0, 0.05
 _PATIENCE = 400.0  # seconds; the first question of a boot waits for the driver
+_TURN_SECONDS = 5.0  # that a claim waits while another thread asks
 _ELSEWHERE = "name another folder of the node by the chart's value dra.folder"
 
 
@@ -85,8 +86,14 @@ class NodePrograms:
         return f"{self._own}/{_HOOK}"
 
     def find_problem(self) -> str:
-        """Install the programs unless they are there and work; return what prevents it, or ""."""
-        with self._lock:
+        """Install the programs unless they are there and work; return what prevents it, or "".
+
+        One thread at a time does that. The driver may hang, so the others soon give up: they are
+        those by which claims are given back, too.
+        """
+        if not self._lock.acquire(timeout=_TURN_SECONDS):
+            return f"whether cgpu's programs work at {self._own} of this node is being found out"
+        try:
             now = time.monotonic()
             is_there = self._place.path(self.hook).exists()
             is_known = is_there if self._problem == "" else now - self._tried_at < _REST_SECONDS
@@ -105,6 +112,8 @@ class NodePrograms:
                 self._problem = f"{error} ({error.hint})" if error.hint else str(error)
             self._tried_at = time.monotonic()
             return self._problem
+        finally:
+            self._lock.release()
 
     def _install(self) -> None:
         folder, own = (self._place.path(path) for path in (self._place.folder, self._own))

@@ -89,6 +89,9 @@ def _check_parameters(where: str, given: object) -> dict[str, Any]:
     """
     if not isinstance(given, dict):
         raise CgpuError(f"{where}: parameters: expected an object of the kind {KIND}")
+    nested = [name for name, value in given.items() if isinstance(value, (dict, list))]
+    if nested:  # perhaps too deeply for a message that shows the value
+        raise CgpuError(f"{where}: {printable(nested[0])}: expected a number or a text")
     for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         value = given.get(name)
         if value != wanted:

@@ -24,9 +24,10 @@ from cgpu_k8s.dra.node_facts import KnownNode
 from cgpu_k8s.dra.slices import device_name
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
 from cgpu_k8s.objects.fields import get_member
-from cgpu_node.paths import write_atomically
+from cgpu_node.paths import open_state, write_atomically
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import make_defaults
+from cgpu_node.shares.liveness import find_inhabited
 from cgpu_node.shares.record import CLAIM, Owner
 from cgpu_node.shares.registry import Registry
 
@@ -79,6 +80,7 @@ class ClaimPreparer:
         self._facts = KnownNode(place.hook.state_dir, place.driver_dir)
         self._registry = Registry(place.hook.state_dir)
         self._lock = asyncio.Lock()
+        self._unused: set[str] = set()  # at the last look, and not prepared since
 
     async def warm(self) -> None:
         """Learn the facts about the node, so that the first claim need not wait for them.
@@ -117,13 +119,26 @@ class ClaimPreparer:
             CgpuError, OSError: the existing claims cannot be listed.
         """
         records = await asyncio.to_thread(self._list_claims)
-        gone = [uid for uid, record in records.items() if await self._is_gone(record)]
+        gone = {uid for uid, record in records.items() if await self._is_gone(record)}
         return await self._run_whole(lambda: self._clear(gone))
 
     async def finish(self) -> None:
         """Return when what was begun for a claim is done, also of calls that were cancelled."""
         async with self._lock:
             pass
+
+    async def give_back_unused(self) -> list[str]:
+        """Give back claims that were unused at the last call, too; return their UIDs.
+
+        A kubelet whose state was lost does not know which claims it had prepared, and never
+        unprepares them. A claim is used while a container has it, or a pod has reserved it.
+
+        Raises:
+            CgpuError, OSError: who has them cannot be found out.
+        """
+        records = await asyncio.to_thread(self._list_idle)
+        unused = {each.id for each in records if await self._is_gone(each, is_idle=True)}
+        return await self._run_whole(lambda: self._clear_unused(unused))
 
     async def _run_whole(self, act: Callable[[], T]) -> T:
         """Run ``act`` in a thread to its end, one such call at a time.
@@ -159,6 +174,8 @@ class ClaimPreparer:
 
     def _hold(self, node: Node, grant: ClaimGrant) -> list[PreparedDevice]:
         claim, place = grant.claim, self._place
+        self._unused.discard(claim.uid)
+        open_state(place.hook.state_dir)  # somebody may have removed it
         path = place.folder / cdi.file_name(claim.uid)
         content = cdi.write_specification(claim.uid, _list_parts(node, grant), place.hook)
         record = self._list_claims().get(claim.uid)
@@ -166,9 +183,7 @@ class ClaimPreparer:
             _check_unchanged(claim, record, grant.request)
         else:
             self._registry.remove(claim.uid)  # an ended one, which the new file would revive
-        if _read(path) != content:  # no file yet, or one with another hook
-            place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            write_atomically(str(path), content, 0o644)
+        _write_file(claim, path, content)
         if record is None:
             self._admit(grant, node, path)
         return [
@@ -196,20 +211,30 @@ class ClaimPreparer:
                 policy=grant.policy,
             )
         except BaseException as error:
-            path.unlink(missing_ok=True)
+            _remove_file(path)
             if isinstance(error, CgpuError):
                 raise CgpuError(f"{claim}: {error}", hint=error.hint) from None
             raise
 
     def _give_back(self, uid: str) -> None:
-        (self._place.folder / cdi.file_name(uid)).unlink(missing_ok=True)
+        _remove_file(self._place.folder / cdi.file_name(uid))
         self._registry.remove(uid)
 
     def _list_claims(self) -> dict[str, Record]:
         """Return the records of claims that are held, by UID."""
         return {each.id: each for each in self._registry.list_records() if each.kind == CLAIM}
 
-    def _clear(self, gone: list[str]) -> list[str]:
+    def _list_idle(self) -> list[Record]:
+        """Return the records of claims that no container has."""
+        records = self._list_claims().values()
+        inhabited = find_inhabited([each.directory for each in records])
+        return [each for each in records if each.directory not in inhabited]
+
+    def _clear_unused(self, unused: set[str]) -> list[str]:
+        gone, self._unused = unused & self._unused, unused
+        return self._clear(gone) if gone else []
+
+    def _clear(self, gone: set[str]) -> list[str]:
         """Remove the files of claims that are gone or not held; return the UIDs of those claims."""
         held = self._list_claims()
         found = {*gone}
@@ -218,13 +243,14 @@ class ClaimPreparer:
             if uid is not None and uid not in held:
                 found.add(uid)
             if uid in found or cdi.is_unfinished(file.name):
-                file.unlink(missing_ok=True)
+                _remove_file(file)
         ended = self._registry.find_gone()
         with self._registry.lock(create=True):
             self._registry.reap(ended)
         return sorted(found)
 
-    async def _is_gone(self, record: Record) -> bool:
+    async def _is_gone(self, record: Record, *, is_idle: bool = False) -> bool:
+        """Return whether the API server has a claim no more; an idle one needs a pod there."""
         namespace, _, name = "".join(record.command[:1]).partition("/")
         path = CLAIMS.path(name, namespace=namespace)
         try:
@@ -232,7 +258,9 @@ class ClaimPreparer:
         except NotFoundError as error:
             _require_kind(error)
             return True
-        return get_member(get_member(item, "metadata", dict), "uid", str) != record.id
+        if get_member(get_member(item, "metadata", dict), "uid", str) != record.id:
+            return True
+        return is_idle and not get_member(get_member(item, "status", dict), "reservedFor", list)
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -242,12 +270,31 @@ def _list_files(folder: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the content of a file; None: there is none."""
+def _write_file(claim: ClaimName, path: Path, content: bytes) -> None:
+    """Write a claim's CDI file, unless it has this content: one may be of another hook.
+
+    Raises:
+        CgpuError: it cannot be written.
+    """
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            write_atomically(str(path), content, 0o644)
+    except OSError as error:
+        raise CgpuError(f"{claim}: {path} cannot be written: {error.strerror}") from None
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a CDI file if there is one.
+
+    Raises:
+        CgpuError: it cannot be removed.
+    """
+    try:
+        path.unlink()
+    except OSError as error:
+        if os.path.lexists(path):  # a read-only file system refuses before it looks
+            raise CgpuError(f"{path} cannot be removed: {error.strerror}") from None
 
 
 def _require_kind(error: NotFoundError) -> None:
@@ -306,5 +353,8 @@ def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None
 
 
 def _format(gpus: tuple[GpuShare, ...], weight: int) -> str:
-    parts = ", ".join(f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index}" for gpu in gpus)
+    # With the UUID: the driver may have numbered the GPUs anew.
+    parts = ", ".join(
+        f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index} ({gpu.uuid})" for gpu in gpus
+    )
     return f"{parts} with weight {weight}"

@@ -53,6 +53,7 @@ def start(
     parts: Iterable[Part] = (FIRST,),
     command: str = SHOW,
     runtime: str = "runc",
+    env: tuple[str, ...] = (),
     **config: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a container as an engine does that has the CDI devices of these parts of claims."""
@@ -62,7 +63,7 @@ def start(
         gpus = ",".join(node.gpus[number].uuid for number in numbers)
         arguments = ["--claim", uid, "--gpus", gpus, *places]
         hooks.append({"path": str(HOOK), "args": ["cgpu-hook", "claim", *arguments]})
-    world.write_config([], command, hooks={"createRuntime": hooks}, **config)
+    world.write_config([*env], command, hooks={"createRuntime": hooks}, **config)
     return subprocess.run(
         [str(low_level(runtime, world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
         cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,
@@ -145,6 +146,20 @@ def test_dra_5_a_container_with_two_claims_does_not_start(world: World) -> None:
     assert "cgpu: the container has several claims of cgpu's: expected one" in done.stderr
 
 
+def test_dra_5_a_container_that_has_another_gpu_besides_does_not_start(world: World) -> None:
+    """A privileged one has all of the host's devices; another driver's claim may give one."""
+    hold(world)
+    hold(world, 1, uid=OTHER)
+    for part, other in ((FIRST, 1), ((OTHER, (1,)), 0)):
+        path = f"/dev/cgpu-sim/gpu{other}"
+        linux: dict[str, Any] = {"devices": [{"path": path, "type": "c", "major": 1, "minor": 3}]}
+        linux["namespaces"] = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
+        done = start(world, [part], "echo started", linux=linux)
+        assert done.returncode != 0
+        assert "started" not in done.stdout
+        assert f"the engine gives the container {path}, which is not among its" in done.stderr
+
+
 @pytest.mark.parametrize("held", [None, "container", "session"])
 def test_dra_5_without_a_share_of_the_claim_nothing_starts(world: World, held: str | None) -> None:
     if held:
@@ -164,6 +179,20 @@ def test_dra_9_the_claim_is_in_the_hooks_arguments_alone(world: World) -> None:
         done = hook("claim", "--claim", uid, "--state-dir", str(world.state), data=state)
         assert done.returncode == 1
         assert b"nothing is held for it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=9", "NVIDIA_VISIBLE_DEVICES=all"],
+)
+def test_dra_9_no_variable_changes_what_a_claim_gives(world: World, variable: str) -> None:
+    hold(world)
+    done = start(world, env=(variable,))
+    assert done.returncode == 0, done.stderr
+    mounts = mounts_of(done.stdout)
+    assert f"containers/{UID}/limits" in done.stdout
+    assert {"/dev/cgpu/limits", f"{LIBDIR}/libcuda.so.1", "/dev/cgpu-sim/gpu0"} <= {*mounts}
+    assert "/dev/cgpu-sim/gpu1" not in mounts
 
 
 @pytest.mark.parametrize("path", ["/dev/cgpu", "/dev/cgpu/limits", "/dev"])

@@ -180,6 +180,27 @@ def test_what_is_no_json_is_no_answer(fake: FakeServer) -> None:
     assert "is not a JSON object" in str(error)
 
 
+def test_what_users_nest_deeply_is_read_all_the_same(fake: FakeServer) -> None:
+    """Parameters of a claim, say: else one user's would stop all that list claims."""
+    nested = "[" * 5000 + "]" * 5000
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = f'{{"kind": "ResourceClaim", "parameters": {nested}}}'
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async def act() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        cluster = Cluster(f"http://{host}:{port}", "the test", Trust(), fake.cluster().credentials)
+        async with server, open_client(cluster) as client:
+            assert (await client.get(NODES.path()))["kind"] == "ResourceClaim"
+
+    asyncio.run(act())
+
+
 @pytest.mark.parametrize("token", ["one\ntwo", "one\0two"])
 def test_a_token_that_is_no_line_is_not_sent(fake: FakeServer, token: str) -> None:
     cluster = fake.cluster()

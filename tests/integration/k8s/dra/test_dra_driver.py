@@ -6,6 +6,7 @@ DRA-1, DRA-2, DRA-5, DRA-8, DRA-9.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -137,14 +138,17 @@ def test_dra_8_what_the_parameters_say_is_held(served: ClaimLab) -> None:
 
 
 def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: ClaimLab) -> None:
-    """Containers would start without their GPUs, and without a word."""
-    lab.engine.more = {"enableCDI": False, "cdiSpecDirs": [str(lab.cdi)]}
+    """Containers would start without their GPUs, and without a word: also if it starts so later."""
+    held, item = lab.claim(result(1), name="held"), lab.claim(result())
     with lab.running():
-        wait_until(lambda: "published" in lab.log.read_text(), "the slice is there")
-        assert lab.devices() == []
-        item = lab.claim(result())
+        wait_until(lab.devices, "they are offered")
+        assert lab.prepare(held)[held["metadata"]["uid"]].error == ""
+        lab.engine.more["enableCDI"] = False
+        lab.engine.socket.chmod(0o600)  # changed, as one that was made anew
+        wait_until(lambda: lab.devices() == [], "none is offered")
         error = lab.prepare(item)[item["metadata"]["uid"]].error
         assert error.startswith("cgpu: containerd gives containers no CDI devices: on containerd")
+        assert lab.unprepare(held) == {held["metadata"]["uid"]: ""}
         assert (lab.held(), lab.files()) == ([], [])
 
 
@@ -246,9 +250,10 @@ def test_dra_9_a_claim_whose_allocation_changed_is_refused(served: ClaimLab) -> 
     assert served.prepare(item)[uid].error == ""
     served.fake.change(lambda store: _enlarge(next(
         each for key, each in store.items.items() if key.name == "train")))  # fmt: skip
+    gpu = f"GPU 0 ({V100[0].uuid})"
     assert served.prepare(item)[uid].error == (
-        "cgpu: claim default/train: this node holds 2500 MiB of GPU 0 with weight 6 for it, and its"
-        " allocation says 9216 MiB of GPU 0 with weight 6: delete its pods"
+        f"cgpu: claim default/train: this node holds 2500 MiB of {gpu} with weight 6 for it, and"
+        f" its allocation says 9216 MiB of {gpu} with weight 6: delete its pods"
     )
     [record] = served.held()
     assert record.gpus[0].cap_bytes == 2500 * MIB
@@ -318,6 +323,35 @@ def test_dra_5_a_file_that_was_removed_under_a_claim_is_written_again(served: Cl
         assert served.held() == []  # nobody lives in it
         assert served.prepare(item)[uid].error == ""
         assert len(served.held()) == len(served.files()) == 1
+
+
+def test_dra_5_a_claim_whose_file_cannot_be_written_waits_with_a_sentence(
+    served: ClaimLab,
+) -> None:
+    """And is given back, as nothing is held for it: else its pod could not be deleted."""
+    served.cdi.write_text("")  # in the place of the folder
+    item = served.claim(result())
+    uid = item["metadata"]["uid"]
+    path = served.cdi / f"gpu.cgpu-claim_{uid}.json"
+    assert served.prepare(item)[uid].error == (
+        f"cgpu: claim default/train: {path} cannot be written: File exists"
+    )
+    assert served.unprepare(item) == {uid: ""}
+    served.cdi.unlink()
+    assert served.prepare(item)[uid].error == ""
+    path.unlink()
+    path.mkdir()
+    assert served.unprepare(item) == {uid: f"cgpu: {path} cannot be removed: Is a directory"}
+    path.rmdir()
+
+
+def test_dra_5_a_state_directory_that_was_removed_is_made_again(served: ClaimLab) -> None:
+    item = served.claim(result())
+    uid = item["metadata"]["uid"]
+    assert served.prepare(item)[uid].error == ""
+    shutil.rmtree(served.state)
+    assert served.prepare(item)[uid].error == ""
+    assert [each.id for each in served.held()] == [uid]
 
 
 def test_dra_5_a_claim_s_file_has_the_hook_of_the_driver_that_runs(lab: ClaimLab) -> None:

@@ -1,6 +1,6 @@
 """cgpu's programs on a node of which only mounts and root are known, as the driver installs them.
 
-DRA-4.
+DRA-4, DRA-8.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cgpu_env.errors import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_k8s.dra import node_programs
 from cgpu_k8s.dra.cdi import file_name
@@ -31,7 +33,6 @@ from lab.driver.nvml_base import Gpu, make_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +54,36 @@ print(json.dumps({"executable": sys.executable, "prefix": sys.prefix,
 @pytest.fixture(name="programs", scope="module")
 def _programs() -> ProgramFiles:
     return collect_programs()
+
+
+class Hanging(NodePrograms):
+    """Programs whose question to NVIDIA's driver has no answer until it is let on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            NodePlace(FOLDER, os.getpid(), Path("/none"), "/none"), ProgramFiles("a", {})
+        )
+        self.go_on = threading.Event()
+
+    def _install(self) -> None:
+        assert self.go_on.wait(60)
+        raise CgpuError("no answer")
+
+
+def test_dra_8_a_driver_that_hangs_while_programs_are_installed_holds_up_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_programs, "_TURN_SECONDS", 0.01)
+    hanging = Hanging()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(hanging.find_problem)
+        wait_until(first.running, "it asks")
+        second = threads.submit(hanging.find_problem)
+        try:
+            assert "is being found out" in second.result(30)
+        finally:
+            hanging.go_on.set()
+        assert first.result(30) == hanging.find_problem() == "no answer"
 
 
 class BareMachine:

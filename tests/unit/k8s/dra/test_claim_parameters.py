@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from lab.cluster.claims import CLAIM, GPUS, NODE, allocated, configured, result
 pytestmark = pytest.mark.unit
 
 FIELDS = "apiVersion, kind, weight, priority"
+NESTED = functools.reduce(lambda inner, _: [inner], range(5000), list[Any]())
 
 
 def granted(*configs: Any, cores: str = "0", policy: int = WEIGHTED_FAIR) -> ClaimGrant:
@@ -120,7 +122,9 @@ def test_only_the_allocations_config_counts() -> None:
         ({"weight": None}, "weight=None: expected a whole number from 1 to 20"),
         ({"priority": "urgent"}, "priority=urgent: expected normal or high"),
         ({"priority": 1}, "priority=1: expected normal or high"),
-        ({"priority": ["high"]}, "priority=['high']: expected normal or high"),
+        ({"priority": ["high"]}, "priority: expected a number or a text"),
+        ({"weight": NESTED}, "weight: expected a number or a text"),
+        ({"kind": NESTED}, "kind: expected a number or a text"),
         ({"wieght": 4}, f"unknown field wieght: expected {FIELDS}: did you mean weight?"),
         ({"policy": "fixed"}, f"unknown field policy: expected {FIELDS}"),
         ({"kind": "Gpu"}, "kind is Gpu: expected GpuConfig"),

@@ -1,4 +1,4 @@
-"""How the slice is written, by what the API server gives back. DRA-1, DRA-8."""
+"""How the slice is written, by what the API server gives back. DRA-1, DRA-5, DRA-8."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cgpu_k8s.dra import publisher
 from cgpu_k8s.dra.slices import GpuProblem
 from lab.cluster.claims import NODE
 from lab.cluster.published import LOST, ONE, TWO, publishing
+from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import asked
 from lab.kubernetes.fake_server import FakeServer, fake_server
 from lab.kubernetes.objects import node
@@ -67,6 +68,29 @@ def test_dra_8_a_gpu_that_is_lost_has_a_taint_until_it_is_well(fake: FakeServer)
             found.gpus = [ONE, TWO]
             await found.until({"gpu-0": [], "gpu-1": []})
             await found.rested()
+
+    asyncio.run(work())
+
+
+def test_dra_5_a_node_that_was_deleted_and_added_again_offers_its_gpus(fake: FakeServer) -> None:
+    """Its slice goes with the node: Kubernetes removes one whose owner's UID is gone."""
+
+    def owners() -> list[str]:
+        return [each["metadata"]["ownerReferences"][0]["uid"] for each in
+                fake.items("resourceslices", "resource.k8s.io")]  # fmt: skip
+
+    async def work() -> None:
+        async with publishing(fake.cluster()) as found:
+            await found.until({"gpu-0": [], "gpu-1": []})
+            before = owners()
+            asked(fake, "DELETE", NODES.path(NODE))
+            asked(fake, "DELETE", SLICES.path(NAME))
+            await asyncio.to_thread(
+                wait_until, lambda: bool(found.reported("failed")), "it is told"
+            )
+            made = asked(fake, "POST", NODES.path(), node(NODE))
+            await found.until({"gpu-0": [], "gpu-1": []})
+            assert owners() == [made["metadata"]["uid"]] != before
 
     asyncio.run(work())
 

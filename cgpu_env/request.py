@@ -91,7 +91,7 @@ class Request(NamedTuple):
 
     Attributes:
         gpus: in the order of its visible list.
-        weight: compute weight.
+        weight: compute weight; 0: it is promised no time, as a claim without cores.
         high_priority: whether it has high priority.
         notes: what the caller may not have meant, one sentence each.
         asked: what the request was made from, for refusals to quote; None: not known here.
@@ -126,7 +126,7 @@ class Asked(NamedTuple):
         given: the variables, as written.
         share: GiB of each GPU; empty: ``sizes`` count, or else the node's default size.
         dev: the whole memory of each GPU as the user states it, in GiB.
-        weight: compute weight.
+        weight: compute weight; 0: it is promised no time, as a claim without cores.
         high_priority: whether it has high priority.
         has_units: whether it was typed to our own tools, which know units.
         sizes: the sizes as written, with units.

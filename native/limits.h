@@ -54,7 +54,7 @@ struct cgpu_limits {
     uint32_t version;
     uint32_t size; /* sizeof(struct cgpu_limits) of the writer */
     uint32_t gpu_count;
-    uint32_t weight; /* 1..max_inst */
+    uint32_t weight; /* 1..max_inst; 0: it was promised no time */
     uint32_t high_priority;
     uint32_t policy;
     uint32_t flags;

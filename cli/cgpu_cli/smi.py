@@ -26,7 +26,8 @@ Compute is measured share / limit in percent of the GPU's time, over the last se
 measured while a container has the GPU to itself, under policy 5, and while no cgpud runs. ~ is then
 the utilisation that the driver reports, of the GPU if it has one container, otherwise of the
 container's processes; - means not known. Under policy 4 each share is an estimate, marked with ~. A
-limit by weight is a part of what high-priority containers (!) leave; their limit is prio_ratio.
+limit by weight is a part of what high-priority containers (!) leave; their limit is prio_ratio. The
+weight - shares what other weights leave.
 
 -q and --json show the processes' ids: on the host (0 or N/A if they are not found there) and in
 their containers.

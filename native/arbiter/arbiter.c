@@ -32,7 +32,7 @@ entitle(struct cgpu_arbiter *arbiter)
         claims[count] = tenant->claim;
         count += 1;
     }
-    cgpu_policies[arbiter->rules.policy]->entitle(claims, count, arbiter->rules.max_inst);
+    (void)cgpu_policy_entitle(arbiter->rules.policy, claims, count, arbiter->rules.max_inst);
     count = 0;
     cgpu_each_tenant(tenant, arbiter) {
         tenant->claim = claims[count];
@@ -140,7 +140,7 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
             cgpu_corun_change(arbiter, now);
             cgpu_state_change(arbiter, tenant, CGPU_STATE_AWAY, now);
             tenant->high = high_priority;
-            tenant->claim.weight = weight > 0 ? weight : 1;
+            tenant->claim.weight = weight;
             tenant->claim.high_priority = high_priority;
             tenant->virtual_ns = arbiter->floor_ns[high_priority];
             tenant->active_ns = now;   /* it comes to work: the others are no longer alone */
@@ -171,6 +171,15 @@ cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t con
 }
 
 void
+cgpu_arbiter_set_memory(struct cgpu_arbiter *arbiter, int index, uint32_t mib)
+{
+    if (exists(arbiter, index)) {
+        arbiter->tenants[index].claim.memory_mib = mib;
+        entitle(arbiter);
+    }
+}
+
+void
 cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                         bool high_priority)
 {
@@ -186,7 +195,7 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight
         tenant->virtual_ns = arbiter->floor_ns[high_priority] + ahead;
         tenant->high = high_priority;
     }
-    tenant->claim.weight = weight > 0 ? weight : 1;
+    tenant->claim.weight = weight;
     tenant->claim.high_priority = high_priority;
     cgpu_corun_change(arbiter, arbiter->now);
     entitle(arbiter);

@@ -54,11 +54,16 @@ void cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
 /* Rules and weights may change at any time; they hold from the next step on. */
 void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules);
 
-/* Add a container. Returns its index (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
+/*
+ * Add a container; WEIGHT is 0 if it was promised no time (policy.h). Returns its index
+ * (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL.
+ */
 int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
                      uint64_t now);
 /* CONTAINER identifies the same container on several GPUs (group/group.h). */
 void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t container);
+/* The container's cap is MIB: by this, those of weight 0 share the time that is left. */
+void cgpu_arbiter_set_memory(struct cgpu_arbiter *arbiter, int index, uint32_t mib);
 void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                              bool high_priority);
 /* Remove the container; whatever it held is free at once. */

@@ -105,7 +105,8 @@ enum { CGPU_ABSENCES = 5 };
 #define CGPU_RECENT_NS (100 * CGPU_MS)
 #define CGPU_ALONE_NS  (10000 * CGPU_MS)
 
-enum { CGPU_VIRTUAL_UNIT = 16 };
+/* Virtual time is GPU time in sixteenths of a ns, divided by the weight. */
+enum { CGPU_VIRTUAL_UNIT = 16 * CGPU_WEIGHT_PARTS };
 
 /* Where a container is in its turns. Only cgpu_state_change changes that. */
 enum cgpu_tenant_state {
@@ -138,7 +139,7 @@ struct cgpu_tenant {
     struct cgpu_claim claim;
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
-    uint64_t virtual_ns;  /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
+    uint64_t virtual_ns;  /* charged, times CGPU_VIRTUAL_UNIT, by claim.competes */
     bool competes;        /* at the last step: cgpu_tenant_competes */
     uint64_t competed_ns; /* when it last competed */
     uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */

@@ -22,7 +22,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
     }
     turns = cgpu_larger(CGPU_ROUND_NS, CGPU_ROUND_LAGS * lag);
     turns += CGPU_ROUND_PER_EXTRA_NS * cgpu_since(count, 2);
-    return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
+    return turns * CGPU_VIRTUAL_UNIT / (sum > 0 ? sum : CGPU_WEIGHT_PARTS);
 }
 
 /* A container that is closer than this to the end of the round has had its turn. */

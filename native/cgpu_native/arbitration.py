@@ -64,6 +64,8 @@ class Arbitration:
     ) -> int:
         """Take on the container with these files, in which this GPU is number ``number``.
 
+        One of ``weight`` 0 was promised no time. It shares what is left, by the cap in its limits.
+
         Returns:
             The key that names the container in later calls.
 

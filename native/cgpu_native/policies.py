@@ -15,6 +15,7 @@ POLICIES: dict[int, str] = {
 """Names, for people, by number."""
 NATIVE_POLICY: int = lib.CGPU_POLICY_NATIVE
 WHOLE_PPM: int = lib.CGPU_WHOLE_PPM
+_MIB_SHIFT = 20
 
 
 def initial_gate(policy: int) -> int:
@@ -27,23 +28,33 @@ class Entitlement(NamedTuple):
     """The entitlement of one container under a policy, in millionths of the GPU's time."""
 
     competes: int
-    """Its weight among those that compete for turns."""
+    """Its weight among those that compete for turns, in hundredths of a unit."""
     ceiling_ppm: int
     """The most that it gets; ``WHOLE_PPM``: as much as the others leave."""
     fallback_ppm: int
     """Its part while nobody arbitrates."""
 
 
-def entitle_containers(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
-    """Return what ``policy`` gives to containers with ``weights`` on one GPU, in their order.
+def entitle_containers(
+    policy: int, containers: Sequence[tuple[int, int]], max_inst: int
+) -> list[Entitlement]:
+    """Return what ``policy`` gives to the containers of one GPU, in their order.
+
+    Args:
+        policy: its number.
+        containers: the weight and the cap in bytes of each. Those of weight 0 share by their caps
+            what the others leave of ``max_inst``.
+        max_inst: the rule of the GPU.
 
     Raises:
-        ValueError: for an unknown policy, or a weight or ``max_inst`` below 1.
+        ValueError: for an unknown policy, a weight below 0, or a ``max_inst`` below 1.
     """
-    if policy not in POLICIES or max_inst < 1 or any(weight < 1 for weight in weights):
-        raise ValueError(f"no entitlements under policy {policy}, max_inst {max_inst}: {weights}")
-    claims = ffi.new("struct cgpu_claim[]", len(weights))
-    for claim, weight in zip(claims, weights, strict=True):
-        claim.weight = weight
-    lib.cgpu_policy_entitle(policy, claims, len(weights), max_inst)
+    if policy not in POLICIES or max_inst < 1 or any(weight < 0 for weight, _ in containers):
+        raise ValueError(
+            f"no entitlements under policy {policy}, max_inst {max_inst}: {containers}"
+        )
+    claims = ffi.new("struct cgpu_claim[]", len(containers))
+    for claim, (weight, cap_bytes) in zip(claims, containers, strict=True):
+        claim.weight, claim.memory_mib = weight, cap_bytes >> _MIB_SHIFT
+    lib.cgpu_policy_entitle(policy, claims, len(containers), max_inst)
     return [Entitlement(one.competes, one.ceiling_ppm, one.fallback_ppm) for one in claims]

@@ -4,13 +4,13 @@
 static void
 entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 {
-    /* after max_inst was lowered, the weights may add up to more than that */
-    uint64_t whole = cgpu_larger(max_inst, cgpu_policy_weights(claims, count));
+    /* after max_inst was lowered, or beside containers of weight 0, they may add up to more */
+    uint64_t most = (uint64_t)max_inst * CGPU_WEIGHT_PARTS;
+    uint64_t whole = cgpu_larger(most, cgpu_policy_weights(claims, count));
 
     for (size_t i = 0; i < count; i++) {
-        claims[i].competes = claims[i].weight;
-        claims[i].ceiling_ppm = cgpu_policy_part(claims[i].weight, max_inst);
-        claims[i].fallback_ppm = cgpu_policy_part(claims[i].weight, whole);
+        claims[i].ceiling_ppm = cgpu_policy_part(claims[i].competes, most);
+        claims[i].fallback_ppm = cgpu_policy_part(claims[i].competes, whole);
     }
 }
 

@@ -6,7 +6,7 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 {
     (void)max_inst;
     for (size_t i = 0; i < count; i++) {
-        claims[i].competes = 1;
+        claims[i].competes = CGPU_WEIGHT_PARTS;
         claims[i].ceiling_ppm = CGPU_WHOLE_PPM;
         claims[i].fallback_ppm = cgpu_policy_part(1, count);
     }

@@ -10,9 +10,8 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 
     (void)max_inst;
     for (size_t i = 0; i < count; i++) {
-        claims[i].competes = claims[i].weight;
         claims[i].ceiling_ppm = CGPU_WHOLE_PPM;
-        claims[i].fallback_ppm = cgpu_policy_part(claims[i].weight, running);
+        claims[i].fallback_ppm = cgpu_policy_part(claims[i].competes, running);
     }
 }
 

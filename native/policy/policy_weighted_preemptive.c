@@ -13,13 +13,13 @@ entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 
     (void)max_inst;
     for (size_t i = 0; i < count; i++) {
-        ordinary += claims[i].high_priority ? 0 : claims[i].weight;
+        ordinary += claims[i].high_priority ? 0 : claims[i].competes;
     }
     for (size_t i = 0; i < count; i++) {
-        claims[i].competes = claims[i].weight;
-        claims[i].ceiling_ppm =
-            claims[i].high_priority ? CGPU_WHOLE_PPM : cgpu_policy_part(claims[i].weight, ordinary);
-        claims[i].fallback_ppm = cgpu_policy_part(claims[i].weight, running);
+        claims[i].ceiling_ppm = claims[i].high_priority
+                                    ? CGPU_WHOLE_PPM
+                                    : cgpu_policy_part(claims[i].competes, ordinary);
+        claims[i].fallback_ppm = cgpu_policy_part(claims[i].competes, running);
     }
 }
 

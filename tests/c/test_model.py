@@ -1,4 +1,7 @@
-"""The real arbiter, policies and gate in virtual time: bars of SCH-0..7, 9, SCH-11 and SCH-12."""
+"""The real arbiter, policies and gate in virtual time: bars of SCH-0..7, 9, SCH-11 and SCH-12.
+
+Also shares of claims, DRA-2.
+"""
 
 from __future__ import annotations
 
@@ -324,6 +327,24 @@ def test_only_the_ratio_of_weights_counts_without_ceilings() -> None:
     for policy in (2, 6):
         assert shares_and_turns(policy, (2, 1)) == shares_and_turns(policy, (8, 4))
     assert shares_and_turns(3, (2, 1)) != shares_and_turns(3, (8, 4))
+
+
+@pytest.mark.parametrize(
+    ("tenants", "shares"),
+    [
+        (["weight:6", "weight:0,memory:4096"], [30, 70]),
+        (["weight:0,memory:4096", "weight:0,memory:8192"], [33.35, 66.65]),
+        (["weight:6", "weight:0,memory:4096", "weight:0,memory:8192"], [30, 23.35, 46.65]),
+        (["weight:20", "weight:0,memory:4096"], [99.5, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("length", ["50us", "10ms"])
+def test_dra_2_who_was_promised_no_time_shares_what_is_left(
+    tenants: list[str], shares: list[float], length: str
+) -> None:
+    words = [f"tenant={each},kernel:{length}" for each in tenants]
+    found = run("policy=6", "max_inst=20", "length=20s", *words)
+    assert [each["share"] for each in found["tenants"]] == pytest.approx(shares, abs=0.2)
 
 
 def test_kernels_of_seconds_do_not_lose_what_their_container_is_owed() -> None:

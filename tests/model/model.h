@@ -62,7 +62,8 @@ struct load {
 };
 
 struct tenant_spec {
-    uint32_t weight;
+    uint32_t weight;     /* 0: it shares what is left, by its memory */
+    uint32_t memory_mib; /* its cap */
     bool high;
     uint32_t processes; /* on each of its GPUs; those of the same number are mates */
     uint32_t gpus;      /* bits */

@@ -77,6 +77,7 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         uint32_t *number;
     } fields[] = {
         {"weight", NULL, &tenant->weight},
+        {"memory", NULL, &tenant->memory_mib},
         {"processes", NULL, &tenant->processes},
         {"sync", NULL, &tenant->load.sync_every},
         {"kinds", NULL, &tenant->load.kinds},
@@ -132,9 +133,9 @@ parse_tenant(struct scenario *scenario, const char *text)
         }
         text = end + (*end == ',');
     }
-    return tenant->weight > 0 && tenant->load.lengths[0] > 0 && tenant->processes > 0 &&
-           tenant->gpus > 0 && tenant->gpus < 1U << MAX_GPUS && tenant->load.streams > 0 &&
-           tenant->load.streams <= MAX_STREAMS;
+    return (tenant->weight > 0 || tenant->memory_mib > 0) && tenant->load.lengths[0] > 0 &&
+           tenant->processes > 0 && tenant->gpus > 0 && tenant->gpus < 1U << MAX_GPUS &&
+           tenant->load.streams > 0 && tenant->load.streams <= MAX_STREAMS;
 }
 
 bool

@@ -99,6 +99,8 @@ start_tenant(struct world *world, int tenant)
                 cgpu_arbiter_add(world->gpus[g].arbiter, spec->weight, spec->high, world->now);
             cgpu_arbiter_set_container(world->gpus[g].arbiter, world->tenants[tenant].indices[g],
                                        (uint64_t)tenant + 1);
+            cgpu_arbiter_set_memory(world->gpus[g].arbiter, world->tenants[tenant].indices[g],
+                                    spec->memory_mib);
         }
     }
     for (uint32_t i = 0; i < world->process_count; i++) {

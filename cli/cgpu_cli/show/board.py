@@ -20,6 +20,7 @@ from textual.strip import Strip
 from textual.widgets import DataTable, Footer, Static
 
 from cgpu_cli.show.plain import Plain
+from cgpu_cli.show.table import format_weight
 from cgpu_cli.show.trend import ORDERS, Trend, draw_bar, draw_sparks
 from cgpu_env import CgpuError
 from cgpu_env.errors import printable
@@ -67,7 +68,7 @@ q or Ctrl-C   quit
 Compute       percent of the GPU's time in the last second
 ~, -          an estimate; not known
 Memory        percent of its cap that it holds
-Weight        among those that compute; ! is high priority
+Weight        ! is high priority; - shares what the others leave
 Limit         percent of the GPU's time that it may have beside others
 Waits         percent of the time for which it waited for its turn
 History       compute of the last looks
@@ -316,7 +317,7 @@ def _format_cells(row: Row, name_width: int) -> tuple[Text, ...]:
             _format_percent(compute, is_estimate=row.is_estimate)
         ),
         _style_bar(memory, _BAR).append(_format_percent(memory)),
-        Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
+        Text(format_weight(row.weight, is_high=row.high_priority), justify="right"),
         Text(_format_percent(row.limit), justify="right"),
         Text(f"{row.used // MIB} / {row.cap // MIB} MiB", justify="right"),
         Text(_format_percent(row.throttled), justify="right"),

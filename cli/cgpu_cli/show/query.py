@@ -68,7 +68,7 @@ def _format_container(use: Use, its: GpuUse) -> Iterator[str]:
     yield _format_line(2, "Command", printable(" ".join(use.command)))
     for pod in use.pods:
         yield _format_line(2, "Pod", printable(pod))
-    yield _format_line(2, "Weight", use.weight)
+    yield _format_line(2, "Weight", use.weight or "0 (what is left, by memory)")
     yield _format_line(2, "High Priority", "Yes" if use.high_priority else "No")
     if its.mark is not None:
         yield _format_line(2, "Mark", f"{its.mark}: {marks.SENTENCES[its.mark]}")

@@ -105,6 +105,11 @@ def format_title(use: Use) -> str:
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 
 
+def format_weight(weight: int, *, is_high: bool) -> str:
+    """Return a weight with a mark for high priority; ``-`` if the container shares what is left."""
+    return f"{weight or '-'}{'!' if is_high else ''}"
+
+
 def format_others_title(others: Others) -> str:
     """Return the name of the row for all containers that are not shown one by one."""
     return f"{others.containers} other{'s' if others.containers > 1 else ''}"
@@ -113,7 +118,7 @@ def format_others_title(others: Others) -> str:
 def _format_row(use: Use, its: GpuUse) -> tuple[str, ...]:
     return (
         use.id[:_ID_WIDTH],
-        f"{use.weight}{'!' if use.high_priority else ''}",
+        format_weight(use.weight, is_high=use.high_priority),
         _format_compute(its.compute),
         _format_memory(its.used_bytes, its.cap_bytes),
         str(len(its.processes)),

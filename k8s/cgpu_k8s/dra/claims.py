@@ -11,7 +11,7 @@ from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError, printable
 from cgpu_env.request import GpuShare, Request
 from cgpu_env.values import MIB
-from cgpu_k8s.dra.parameters import LEAST_WEIGHT, read_parameters
+from cgpu_k8s.dra.parameters import NO_WEIGHT, read_parameters
 from cgpu_k8s.dra.slices import CORE_STEP, WHOLE_CORES, device_name
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, DRIVER
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
@@ -173,7 +173,8 @@ def _read_weight(
 ) -> int:
     """Return the claim's weight, which is the same on all of its GPUs.
 
-    Its cores give the weight, because they are a promise; without cores its parameters do.
+    Its cores give the weight, because they are a promise; without cores its parameters do. With
+    neither it is 0: the claim was promised no time, and shares what is left by its memory.
     """
     written = [get_strings(each, "consumedCapacity").get(CLAIM_CORES, "0") for each in results]
     if len({*written}) > 1:
@@ -197,7 +198,8 @@ def _read_weight(
             f"{claim}: it claims no {CLAIM_CORES}, and GPUs here give exactly what is claimed of"
             f" their time: claim a multiple of {CORE_STEP} up to {WHOLE_CORES}"
         )
-    weights = [each.weight or LEAST_WEIGHT for each in parameters]
+    weights = [each.weight or NO_WEIGHT for each in parameters]
     if len({*weights}) > 1:
-        raise CgpuError(f"{claim}: weight={', '.join(map(str, weights))}: {_ONE_ON_ALL}")
+        named = ", ".join(str(weight or "none") for weight in weights)
+        raise CgpuError(f"{claim}: weight={named}: {_ONE_ON_ALL}")
     return weights[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.objects.fields import Json
 
-LEAST_WEIGHT = 1  # of a claim to which nothing gives another one
+NO_WEIGHT = 0  # of a claim to which nothing gives one
 API_VERSION, KIND = f"{DRIVER}/v1alpha1", "GpuConfig"
 _PRIORITIES = ("normal", "high")
 _FIELDS = ("apiVersion", "kind", "weight", "priority")
@@ -50,7 +50,7 @@ def read_parameters(configs: Iterable[Json], request: str) -> ClaimParameters:
     Raises:
         CgpuError: a config for our driver is wrong, whichever requests it is for.
     """
-    found, most = ClaimParameters(), LEAST_WEIGHT
+    found, most = ClaimParameters(), NO_WEIGHT
     for config in configs:
         opaque = get_member(config, "opaque", dict)
         if opaque.get("driver") != DRIVER:
@@ -64,10 +64,11 @@ def read_parameters(configs: Iterable[Json], request: str) -> ClaimParameters:
             if where == _CLASS:
                 most = given["weight"]
             elif given["weight"] > most:
+                allowed = f"at most {most}" if most else "no weight"
                 raise CgpuError(
                     f"{where}: weight={given['weight']}: weight is taken from what the scheduler"
-                    f" counts as free, so only a DeviceClass gives more than {most}: expected at"
-                    f" most {most}, a class with more, or {CLAIM_CORES}"
+                    f" counts as free, so only a DeviceClass gives it: expected {allowed},"
+                    f" {CLAIM_CORES}, or a class with that weight"
                 )
             found = found._replace(weight=given["weight"], is_weight_own=where == _CLAIM)
         if "priority" in given:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MIB = 20
+_WEIGHT_BEFORE = 1  # of a claim without cores that an earlier driver prepared
 
 
 class ClaimPlace(NamedTuple):
@@ -344,8 +345,12 @@ def _is_character(node: DeviceNode) -> bool:
 
 
 def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None:
-    """Refuse a claim whose allocation differs from what is held for it."""
-    if (record.gpus, record.weight) != (request.gpus, request.weight):
+    """Refuse a claim whose allocation differs from what is held for it.
+
+    One without cores that an earlier driver prepared has weight 1, and keeps it.
+    """
+    weights = (request.weight,) if request.weight else (0, _WEIGHT_BEFORE)
+    if record.gpus != request.gpus or record.weight not in weights:
         raise CgpuError(
             f"{claim}: this node holds {_format(record.gpus, record.weight)} for it, and its"
             f" allocation says {_format(request.gpus, request.weight)}: delete its pods"
@@ -357,4 +362,4 @@ def _format(gpus: tuple[GpuShare, ...], weight: int) -> str:
     parts = ", ".join(
         f"{gpu.cap_bytes >> _MIB} MiB of GPU {gpu.index} ({gpu.uuid})" for gpu in gpus
     )
-    return f"{parts} with weight {weight}"
+    return f"{parts} with weight {weight}" if weight else f"{parts} without cores"

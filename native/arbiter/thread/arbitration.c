@@ -10,7 +10,7 @@
 #include "arbiter/thread/arbitration_thread.h"
 #include "ledger/ledger.h"
 
-enum { INST_MOST = 25, RATIO_LEAST = 20, RATIO_MOST = 99 };
+enum { INST_MOST = 25, RATIO_LEAST = 20, RATIO_MOST = 99, MIB_SHIFT = 20 };
 
 static bool
 is_valid(const struct cgpu_rules *rules)
@@ -171,6 +171,8 @@ add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *containe
         return index;
     }
     cgpu_arbiter_set_container(arbitration->arbiter, index, container->identity);
+    cgpu_arbiter_set_memory(arbitration->arbiter, index,
+                            (uint32_t)(container->entry->cap_bytes >> MIB_SHIFT));
     container->key = ++arbitration->next_key;
     arbitration->containers[index] = container;
     arbitration->figures.tenants += 1;
@@ -185,7 +187,7 @@ cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, c
     struct cgpu_container *container;
     int status;
 
-    if (arbitration == NULL || limits == NULL || ledger == NULL || key == NULL || weight < 1 ||
+    if (arbitration == NULL || limits == NULL || ledger == NULL || key == NULL ||
         weight > INST_MOST) {
         return CGPU_EINVAL;
     }
@@ -230,7 +232,7 @@ cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, 
 {
     int index;
 
-    if (arbitration == NULL || weight < 1 || weight > INST_MOST) {
+    if (arbitration == NULL || weight > INST_MOST) {
         return CGPU_EINVAL;
     }
     pthread_mutex_lock(&arbitration->thread->mutex);

@@ -46,7 +46,8 @@ int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t po
 
 /*
  * Take on the container with the files LIMITS and LEDGER, in which this GPU has NUMBER. *KEY
- * identifies it from now on. CGPU_EFORMAT for files of another release.
+ * identifies it from now on. WEIGHT 0: it was promised no time, and shares what is left by the cap
+ * in its limits. CGPU_EFORMAT for files of another release.
  */
 int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits,
                          const char *ledger, uint32_t number, uint32_t weight,

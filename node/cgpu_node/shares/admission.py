@@ -139,7 +139,7 @@ def still_promised(promised: int, cap: int, held: int | None) -> int:
 
 
 def free_weight(weights: Iterable[int], max_inst: int) -> int:
-    """Return the weight that is left for others on a GPU; 0 if more than max_inst is taken."""
+    """Return the weight that can be promised on a GPU; 0 if more than max_inst is taken."""
     return max(0, max_inst - sum(weights))
 
 
@@ -191,7 +191,7 @@ def _check_free_weight(
         return
     if request.weight == 1 and WEIGHT not in _given_variables(request):
         taken = sum(record.weight for record in beside)
-        less = f"one without {WEIGHT}" if request.asked else "a claim without cores"
+        less = f"one without {WEIGHT}" if request.asked else "this one"
         raise CgpuError(
             f"no weight is left on GPU {share.index}: its containers have {taken} of"
             f" max_inst={most} together, and {less} needs 1"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_native import policies
-from cgpu_node.shares.admission import records_on_gpu
+from cgpu_node.shares.admission import records_on_gpu, sum_promised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class ComputeShare(NamedTuple):
 def divide_time(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, ComputeShare]:
     """Return the parts of all containers on a GPU, by container id."""
     beside = sorted(records_on_gpu(records, uuid), key=lambda record: record.id)
-    weights = [record.weight for record in beside]
-    entitled = policies.entitle_containers(rules.policy, weights, rules.max_inst)
+    asked = [(record.weight, sum_promised([record], uuid)) for record in beside]
+    entitled = policies.entitle_containers(rules.policy, asked, rules.max_inst)
     competing = sum(each.competes for each in entitled) or 1
     found, offset = {}, 0
     for record, each in zip(beside, entitled, strict=True):

@@ -65,7 +65,7 @@ class Record(NamedTuple):
         kind: container, session or claim.
         owner: who keeps it alive.
         gpus: what it was promised.
-        weight: its compute weight.
+        weight: its compute weight; 0: it was promised no time, as a claim without cores.
         high_priority: whether it has high priority.
         policy: the policy of its first GPU, for people.
         command: its program and arguments, for people; see ``shorten_command``. For a claim, its
@@ -150,7 +150,7 @@ def read(directory: str) -> Record | None:
             fields["kind"],
             _parse_owner(*fields["owner"][:3]),
             _parse_gpus(fields["gpus"]),
-            _parse_number(fields["weight"], 1, _MOST_WEIGHT),
+            _parse_number(fields["weight"], int(fields["kind"] != CLAIM), _MOST_WEIGHT),
             bool(fields.get("high_priority", False)),
             _parse_number(fields.get("policy", 0)),
             shorten_command(map(str, fields.get("command", ()))),

@@ -111,7 +111,7 @@ class Use(NamedTuple):
             record.
         name: what people call it (``names``); empty if the engine gave no name.
         command: its program and arguments.
-        weight: its compute weight.
+        weight: its compute weight; 0: it was promised no time, and shares what is left.
         high_priority: whether it has high priority.
         policy: the policy of its first GPU.
         gpus: in the order of its visible list.

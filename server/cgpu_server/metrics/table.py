@@ -262,7 +262,11 @@ METRICS: tuple[Metric, ...] = (
         "Always 1; `mark` says what hinders reading its ledger: `locks`, `lease` or `ruined`.",
         _list_marks,
     ),
-    _container_metric("weight", "Weight among those that compute.", lambda use: use.weight),
+    _container_metric(
+        "weight",
+        "Weight among those that compute; 0: it shares what the others leave.",
+        lambda use: use.weight,
+    ),
     _container_metric("high_priority", "1 if its kernels go first.", lambda use: use.high_priority),
     _use_metric("memory_limit_bytes", "What it may hold: its cap.", lambda its: its.cap_bytes),
     _use_metric("memory_used_bytes", "What its processes hold.", lambda its: its.used_bytes),

@@ -2,6 +2,8 @@
 #include "arbiter/arbiter_state.h"
 #include "arbiter_rests.h"
 
+enum { OF_WEIGHT_1 = CGPU_VIRTUAL_UNIT / CGPU_WEIGHT_PARTS }; /* virtual time of a ns */
+
 /* Its last work ends in 0.1 ms, and then it will rest. */
 static void
 rests_soon(int tenant)
@@ -104,7 +106,7 @@ virtual_of(int bursts, bool pays)
 TEST(who_returns_from_a_rest_owes_two_switches_and_they_are_not_shown)
 {
     CHECK(virtual_of(3, false) == 0);
-    CHECK(virtual_of(3, true) == UINT64_C(3) * 2 * CGPU_START_NS * CGPU_VIRTUAL_UNIT);
+    CHECK(virtual_of(3, true) == UINT64_C(3) * 2 * CGPU_START_NS * OF_WEIGHT_1);
     CHECK(charged(rests) < 3 * BURST_NS);
 }
 
@@ -120,7 +122,7 @@ turn_of(uint64_t ns)
     contend(&rests, &busy);
     tenant = &arbiter->tenants[rests];
     tenant->usual_ns = ns;
-    tenant->virtual_ns += 100 * MS * CGPU_VIRTUAL_UNIT; /* it has had its share */
+    tenant->virtual_ns += 100 * MS * OF_WEIGHT_1; /* it has had its share */
     since = tenant->opened_ns;
     while (gates[rests] != CGPU_GATE_CLOSED) {
         works(rests, now + MS);
@@ -162,7 +164,7 @@ TEST(a_short_rest_adds_nothing_to_what_one_owes)
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
     contend(&rests, &busy);
-    arbiter->floor_ns[false] = arbiter->tenants[busy].virtual_ns + MS * CGPU_VIRTUAL_UNIT;
+    arbiter->floor_ns[false] = arbiter->tenants[busy].virtual_ns + MS * OF_WEIGHT_1;
     arbiter->tenants[rests].virtual_ns = arbiter->floor_ns[false];
     before = arbiter->tenants[rests].virtual_ns;
     for (int i = 0; i < 10; i++) {

@@ -316,7 +316,7 @@ TEST(what_is_out_of_range_or_no_file_of_ours_is_refused)
     CHECK(cgpu_arbitration_set_rules(arbitration, 1, 4, 19) == CGPU_EINVAL);
     CHECK(cgpu_arbitration_set_tenant(arbitration, 1, 1, 0) == CGPU_ENOTFOUND);
     CHECK(cgpu_arbitration_add(arbitration, a->limits, a->ledger, 1, 1, 0, &key) == CGPU_EINVAL);
-    CHECK(cgpu_arbitration_add(arbitration, a->limits, a->ledger, 0, 0, 0, &key) == CGPU_EINVAL);
+    CHECK(cgpu_arbitration_add(arbitration, a->limits, a->ledger, 0, 26, 0, &key) == CGPU_EINVAL);
     CHECK(cgpu_arbitration_add(arbitration, "/none", a->ledger, 0, 1, 0, &key) == CGPU_EIO);
     CHECK(cgpu_arbitration_add(arbitration, a->limits, "/none", 0, 1, 0, &key) == CGPU_EIO);
     CHECK(cgpu_arbitration_add(arbitration, a->ledger, a->ledger, 0, 1, 0, &key) == CGPU_EFORMAT);

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_env import GpuShare, Request
+from cgpu_native import read_limits
 from cgpu_node.facts.node import load_node
 from cgpu_node.shares.claimants import list_containers
 from cgpu_node.shares.record import Owner, PodContainer
@@ -36,13 +37,13 @@ def _world(tmp_path: Path) -> World:
     return World(tmp_path / "world")
 
 
-def hold(world: World, *gpus: int, uid: str = UID, kind: Any = "claim") -> Path:
+def hold(world: World, *gpus: int, uid: str = UID, kind: Any = "claim", weight: int = 6) -> Path:
     """Hold 2500 MiB of GPUs, of the first by default, and return the file that owns this."""
     node = load_node(str(world.state), str(world.driver))
     shares = tuple(GpuShare(gpu, node.gpus[gpu].uuid, 2500 * MIB) for gpu in gpus or (0,))
     file = world.folder / f"{uid}.json"
     file.write_text("")
-    request = Request(shares, 6, high_priority=False)
+    request = Request(shares, weight, high_priority=False)
     owner = Owner(0, 0, str(file))
     Registry(str(world.state)).admit(uid, kind, request, node, owner, ["ml/train"], policy=6)
     return file
@@ -89,6 +90,19 @@ def test_dra_2_a_container_gets_the_libraries_and_the_share_of_its_claim(
     assert f"containers/{UID}/limits" in done.stdout
     assert world.shares() == [UID], "the share is the claim's, not the container's"
     assert world.server.calls() == 1
+
+
+def test_dra_2_a_container_whose_claim_has_no_cores_starts_where_all_are_claimed(
+    world: World,
+) -> None:
+    hold(world, uid=OTHER, weight=20)
+    hold(world, weight=0)
+    done = start(world)
+    assert done.returncode == 0, done.stderr
+    assert f"containers/{UID}/limits" in done.stdout
+    limits = read_limits(world.state / "containers" / UID / "limits")
+    assert (limits.weight, limits.gpus[0].cap_bytes) == (0, 2500 * MIB)
+    assert 0 < limits.gpus[0].share_ppm < 10_000
 
 
 def test_dra_7_the_claim_has_the_names_of_its_containers(world: World) -> None:

@@ -22,12 +22,11 @@ POLICY = """/* Each container gets weight/8 of the GPU, and never more. */
 static void
 entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
 {
-    uint64_t whole = cgpu_larger(8, cgpu_policy_weights(claims, count));
+    uint64_t whole = cgpu_larger(8 * CGPU_WEIGHT_PARTS, cgpu_policy_weights(claims, count));
 
     (void)max_inst;
     for (size_t i = 0; i < count; i++) {
-        claims[i].competes = claims[i].weight;
-        claims[i].ceiling_ppm = cgpu_policy_part(claims[i].weight, whole);
+        claims[i].ceiling_ppm = cgpu_policy_part(claims[i].competes, whole);
         claims[i].fallback_ppm = claims[i].ceiling_ppm;
     }
 }
@@ -142,11 +141,11 @@ def run(root: Path, *arguments: str) -> str:
 def test_the_new_policy_is_what_its_file_says(copy: Path) -> None:
     code = (
         "from cgpu_native.policies import entitle_containers;"
-        "print(*entitle_containers(7, [1, 4], 20), sep='\\n')"
+        "print(*entitle_containers(7, [(1, 0), (4, 0)], 20), sep='\\n')"
     )
     assert run(copy, "-c", code).splitlines() == [
-        "Entitlement(competes=1, ceiling_ppm=125000, fallback_ppm=125000)",
-        "Entitlement(competes=4, ceiling_ppm=500000, fallback_ppm=500000)",
+        "Entitlement(competes=100, ceiling_ppm=125000, fallback_ppm=125000)",
+        "Entitlement(competes=400, ceiling_ppm=500000, fallback_ppm=500000)",
     ]
 
 

@@ -1,4 +1,4 @@
-"""DRA-7: rows of claims in cgpu-smi, cgpu top and cgpu get name the claim and its pods."""
+"""DRA-2, DRA-7: rows of claims in cgpu-smi, cgpu top and cgpu get name the claim and its pods."""
 
 from __future__ import annotations
 
@@ -53,6 +53,17 @@ def test_dra_7_a_row_names_the_claim_and_who_has_it(usage: Usage) -> None:
     assert table.format_title(use._replace(pods=())) == "ml/part"
     [row] = Trend().make_rows(usage)
     assert row.name == "ml/part (one/main, one/side)"
+
+
+def test_dra_2_a_claim_without_cores_has_no_weight_to_show(usage: Usage) -> None:
+    [use] = usage.uses
+    use = use._replace(weight=0)
+    shown = usage._replace(uses=(use,))
+    assert table.format_weight(use.weight, is_high=False) == "-"
+    assert table.format_weight(use.weight, is_high=True) == "-!"
+    assert table.format_weight(6, is_high=False) == "6"
+    lines = [" ".join(line.split()) for line in format_usage(shown)]
+    assert "Weight : 0 (what is left, by memory)" in lines
 
 
 def test_dra_7_all_that_is_known_has_a_line_for_each_container(usage: Usage) -> None:

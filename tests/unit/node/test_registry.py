@@ -1,4 +1,4 @@
-"""Admission to a node's GPUs, and giving back (ENV-9, SCH-10)."""
+"""Admission to a node's GPUs, and giving back (ENV-9, SCH-10, DRA-2)."""
 
 from __future__ import annotations
 
@@ -161,6 +161,27 @@ def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry)
     noted = ask(MIB)._replace(notes=("GPU 0 is smaller",))
     session = admit(registry, "run-1", noted, kind="session")  # cgpu-run has printed it
     assert cgpu_native.read_limits(f"{session}/limits").flags == 0
+
+
+def test_dra_2_a_claim_without_cores_needs_no_weight(registry: Registry) -> None:
+    """And takes none: what it leaves is there for others."""
+    admit(registry, "one", ask(MIB, weight=20))
+    for number in range(19):
+        admit(registry, f"claim-{number}", ask(MIB, weight=0), kind="claim")
+    with pytest.raises(CgpuError, match="GPU 0 has 20 containers already"):
+        admit(registry, "two", ask(MIB, weight=0), kind="claim")
+    registry.remove("one")
+    admit(registry, "three", ask(MIB, weight=20))
+    assert sorted(each.weight for each in registry.list_records()) == [*[0] * 19, 20]
+
+
+def test_dra_2_nothing_but_a_claim_is_without_weight(registry: Registry) -> None:
+    """A record that says so is damaged."""
+    directory = admit(registry, "abc", ask(SIX, weight=0), kind="claim")
+    path = Path(directory, record.FILE)
+    assert record.read(directory) is not None
+    path.write_text(path.read_text().replace('"claim"', '"container"'))
+    assert record.read(directory) is None
 
 
 def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:

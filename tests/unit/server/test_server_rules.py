@@ -179,8 +179,8 @@ def test_a_weight_that_nobody_set_is_not_called_set(registry: Registry) -> None:
     with pytest.raises(CgpuError) as refusal:
         admit(registry, "b")
     assert str(refusal.value) == (
-        "no weight is left on GPU 0: its containers have 20 of max_inst=20 together, and a claim"
-        " without cores needs 1"
+        "no weight is left on GPU 0: its containers have 20 of max_inst=20 together, and this"
+        " one needs 1"
     )
 
 

@@ -92,7 +92,7 @@ def test_dra_8_a_claims_parameters_are_its_weight_and_its_priority(
     for item in (both, low, cores):
         item["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = urgent
     kubectl.create(
-        configured(plain, weight=1),
+        plain,
         both,
         configured(low, weight=2, priority="normal"),
         cores,
@@ -101,7 +101,7 @@ def test_dra_8_a_claims_parameters_are_its_weight_and_its_priority(
     kubectl.running("plain", "both", "low", "cores")
     held = {each["name"]: (each["weight"], each["high_priority"]) for each in kubectl.node.shares()}
     assert {name.partition("/")[2]: each for name, each in held.items()} == {
-        "plain": (1, False),
+        "plain": (0, False),
         "both": (3, True),
         "low": (2, False),
         "cores": (6, True),
@@ -122,8 +122,8 @@ def test_dra_8_pods_whose_claims_have_wrong_parameters_wait_with_a_sentence(
             "priority=high: it takes time from what other claims were promised,",
         ),
         "more": (
-            {"weight": 2},
-            "weight=2: weight is taken from what the scheduler counts as free,",
+            {"weight": 1},
+            "weight=1: weight is taken from what the scheduler counts as free,",
         ),
     }
     for name, (parameters, _) in wrong.items():

@@ -158,5 +158,5 @@ def test_dra_5_pods_that_come_back_after_a_reboot_have_what_they_had(kubectl: Cl
     )
     pods = kubectl.running("one", "two")
     assert [kubectl.seen(pod) for pod in pods] == seen
-    assert sorted(share["weight"] for share in kubectl.node.shares()) == [1, 6]
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [0, 6]
     kubectl.await_devices()

@@ -96,7 +96,20 @@ def test_dra_1_pods_of_different_sizes_share_a_gpu_beside_one_that_has_all_of_an
     assert [[*each.values()] for each in seen] == [[2500], [6144], [16160]]
     assert seen[0].keys() == seen[1].keys()
     assert seen[0].keys().isdisjoint(seen[2])
-    assert sorted(share["weight"] for share in kubectl.node.shares()) == [1, 1, 12]
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [0, 0, 12]
+
+
+def test_dra_2_a_pod_without_cores_runs_on_a_gpu_whose_cores_are_all_claimed(
+    kubectl: Claiming,
+) -> None:
+    """The scheduler takes the first GPU that has the memory, although the other one is empty."""
+    kubectl.create(claim("all", memory="1Gi", cores="100"), claiming("one", "all"))
+    [one] = kubectl.running("one")
+    kubectl.create(claim("rest", memory="2Gi"), claiming("two", "rest"))
+    [two] = kubectl.running("two")
+    assert kubectl.seen(one).keys() == kubectl.seen(two).keys()
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [0, 20]
+    assert take(kubectl, two, "main", "2000", "100")["statuses"] == [0, _OUT_OF_MEMORY]
 
 
 def test_dra_2_containers_and_pods_with_one_claim_share_one_cap(kubectl: Claiming) -> None:

@@ -27,7 +27,7 @@ def test_dra_2_what_is_allocated_is_the_cap_and_the_weight(mib: int, steps: int)
     grant = granted(allocated(result(1, f"{mib}Mi", str(5 * steps))))
     [share] = grant.request.gpus
     assert (share.index, share.uuid, share.cap_bytes) == (1, UUIDS[1], mib * MIB)
-    assert grant.request.weight == max(steps, 1)
+    assert grant.request.weight == steps, "0: no promise of time"
     [device] = grant.devices
     assert device == ("gpu", NODE, "gpu-1", "share-1")
 
@@ -100,7 +100,7 @@ def test_dra_2_under_fixed_a_claim_needs_cores() -> None:
     assert granted(allocated(result(cores="30")), FIXED).request.weight == 6
     with pytest.raises(CgpuError, match="it claims no cores, and GPUs here give exactly what is"):
         granted(allocated(result(cores="0")), FIXED)
-    assert granted(allocated(result(cores="0"))).request.weight == 1
+    assert granted(allocated(result(cores="0"))).request.weight == 0
 
 
 def test_dra_5_a_gpu_that_was_lost_since_the_allocation_is_named() -> None:

@@ -36,17 +36,18 @@ def test_dra_8_a_claim_without_cores_has_the_weight_of_its_class(weight: int) ->
 
 def test_dra_8_no_claim_gives_itself_weight() -> None:
     """The scheduler does not count it: a claim of 1 MiB would shut others out of a GPU."""
-    assert granted(configured(weight=1)).request.weight == 1
-    for configs, most in (([], 1), ([of_class(weight=3)], 3)):
-        with pytest.raises(CgpuError, match=f"weight=4: .* gives more than {most}: expected"):
+    for configs, allowed in (([], "no weight"), ([of_class(weight=3)], "at most 3")):
+        with pytest.raises(CgpuError, match=f"weight=4: .* gives it: expected {allowed}, cores,"):
             granted(*configs, configured(weight=4))
+    with pytest.raises(CgpuError, match=r"weight=1: .* only a DeviceClass gives it"):
+        granted(configured(weight=1))
     lowered = granted(of_class(weight=8), configured(weight=2), configured(weight=5))
     assert lowered.request.weight == 5
 
 
-def test_dra_8_without_parameters_a_claim_has_weight_1_and_normal_priority() -> None:
+def test_dra_8_without_parameters_a_claim_has_no_weight_and_normal_priority() -> None:
     for request in (granted().request, granted(configured()).request):
-        assert (request.weight, request.high_priority) == (1, False)
+        assert (request.weight, request.high_priority) == (0, False)
 
 
 def test_dra_8_the_claims_weight_overrides_its_classs() -> None:
@@ -81,7 +82,7 @@ def test_dra_8_parameters_are_of_the_requests_that_they_name() -> None:
     item["status"]["allocation"]["devices"]["config"][1]["requests"] = ["b/second"]
     assert read_grant(CLAIM, item, NODE, GPUS, WEIGHTED_FAIR).request.weight == 2
     item["status"]["allocation"]["devices"]["config"][1]["requests"] = ["b/first"]
-    with pytest.raises(CgpuError, match="weight=2, 1: a claim has one weight and one priority"):
+    with pytest.raises(CgpuError, match="weight=2, none: a claim has one weight and one priority"):
         read_grant(CLAIM, item, NODE, GPUS, WEIGHTED_FAIR)
 
 
@@ -108,7 +109,7 @@ def test_only_the_allocations_config_counts() -> None:
     item = allocated(result(cores="0"))
     item["spec"] = {"devices": {"config": [configured(weight=20, priority="high")]}}
     found = read_grant(CLAIM, item, NODE, GPUS, WEIGHTED_FAIR).request
-    assert (found.weight, found.high_priority) == (1, False)
+    assert (found.weight, found.high_priority) == (0, False)
 
 
 @pytest.mark.parametrize(

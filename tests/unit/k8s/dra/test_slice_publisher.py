@@ -86,7 +86,7 @@ def test_dra_5_a_node_that_was_deleted_and_added_again_offers_its_gpus(fake: Fak
             asked(fake, "DELETE", NODES.path(NODE))
             asked(fake, "DELETE", SLICES.path(NAME))
             await asyncio.to_thread(
-                wait_until, lambda: bool(found.reported("failed")), "it is told"
+                wait_until, lambda: bool(found.reported("failed")), "it says so"
             )
             made = asked(fake, "POST", NODES.path(), node(NODE))
             await found.until({"gpu-0": [], "gpu-1": []})

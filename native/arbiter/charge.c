@@ -208,6 +208,28 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
 }
 
 /*
+ * Take as much from all virtual times of a priority, long before one overflows. That of a hundredth
+ * of a unit of weight would do so after 133 days of GPU time.
+ */
+static void
+rebase(struct cgpu_arbiter *arbiter, bool high)
+{
+    uint64_t less = UINT64_C(1) << 61;
+
+    if (arbiter->floor_ns[high] < 2 * less) {
+        return;
+    }
+    arbiter->floor_ns[high] -= less;
+    arbiter->round_end_ns[high] = cgpu_since(arbiter->round_end_ns[high], less);
+    cgpu_each_tenant(tenant, arbiter) {
+        if (tenant->high == high) {
+            tenant->virtual_ns = cgpu_since(tenant->virtual_ns, less);
+            tenant->stall_floor_ns = cgpu_since(tenant->stall_floor_ns, less);
+        }
+    }
+}
+
+/*
  * Raise the floor of each priority to the least charge of those that competed in the time just
  * charged. If nobody of the holder's priority did, the holder's charge counts.
  */
@@ -232,6 +254,7 @@ raise_floors(struct cgpu_arbiter *arbiter)
         if (least[high] != UINT64_MAX) {
             arbiter->floor_ns[high] = cgpu_larger(arbiter->floor_ns[high], least[high]);
         }
+        rebase(arbiter, high);
     }
 }
 

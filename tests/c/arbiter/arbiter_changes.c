@@ -1,4 +1,6 @@
 /* Rules that change while containers compute: what they owe and what they have saved up (SCH-9). */
+#include <string.h>
+
 #include "arbiter/arbiter_state.h"
 #include "arbiter_world.h"
 
@@ -199,4 +201,26 @@ TEST(a_newcomers_work_does_not_make_a_turn_longer_or_free)
     }
     CHECK(now - since < 20 * MS);
     CHECK(holder->charged_ns - charged > 2 * MS);
+}
+
+/* DRA-2: virtual time of weight 0 beside a full GPU is a hundred times that of weight 1. */
+TEST(virtual_times_keep_their_distance_when_they_get_too_large)
+{
+    uint64_t large = UINT64_C(1) << 62, lead = 5 * MS * CGPU_VIRTUAL_UNIT;
+    int first, second;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    memset(demands, 0, sizeof demands);
+    first = cgpu_arbiter_add(arbiter, 1, false, now);
+    second = cgpu_arbiter_add(arbiter, 1, false, now);
+    demands[first].waiting = demands[second].waiting = true;
+    step(0);
+    arbiter->tenants[first].virtual_ns = large;
+    arbiter->tenants[second].virtual_ns = large + lead;
+    arbiter->round_end_ns[false] = large + 2 * lead;
+    step(0);
+    CHECK(arbiter->floor_ns[false] == large / 2);
+    CHECK(arbiter->tenants[first].virtual_ns == large / 2);
+    CHECK(arbiter->tenants[second].virtual_ns == large / 2 + lead);
+    CHECK(arbiter->round_end_ns[false] < large);
 }

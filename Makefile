@@ -127,8 +127,8 @@ $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
-bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes, attacks (as root), ablation; results in bench/results and docs
-	$(if $(filter kubernetes,$(PART)),sh deploy/setup.sh test && sh deploy/kubernetes.sh)
+bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes, claims, attacks (as root), ablation; results in bench/results and docs
+	$(if $(filter kubernetes claims,$(PART)),sh deploy/setup.sh test && sh deploy/kubernetes.sh)
 	$(BIN)/python -m bench $(addprefix --part ,$(PART))
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results

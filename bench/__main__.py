@@ -88,6 +88,17 @@ def _kubernetes() -> tuple[dict[str, Any], str, bool]:
     return figures, shares.table(lines), all(line.met for line in lines)
 
 
+def _claims() -> tuple[dict[str, Any], str, bool]:
+    """Measure claims, with the real Kubernetes; needs root."""
+    from bench import shares  # noqa: PLC0415
+    from bench.claims import measure  # noqa: PLC0415
+
+    figures = measure.measure()
+    lines = measure.lines(figures)
+    figures["bars"] = [{**line._asdict(), "met": line.met} for line in lines]
+    return figures, shares.table(lines), all(line.met for line in lines)
+
+
 def _attacks() -> tuple[dict[str, Any], str, bool]:
     """Measure how long users and containers can delay root's work; needs root."""
     from bench import attacks  # noqa: PLC0415
@@ -96,11 +107,19 @@ def _attacks() -> tuple[dict[str, Any], str, bool]:
     return figures, attacks.table(figures), attacks.is_met(figures)
 
 
+def _known_claims() -> list[str]:
+    """Return the part of claims, which belong to the figures of a newer Kubernetes."""
+    from bench.claims import measure  # noqa: PLC0415
+
+    return ["claims"] * measure.are_known()
+
+
 # Part -> ending of its file of results, page and section of docs, how it is measured.
 PARTS = {
     "cost": ("cpu", "benchmarks", "figures", _cost),
     "shares": ("shares", "benchmarks", "shares", _shares),
     "kubernetes": ("kubernetes", "benchmarks", "kubernetes", _kubernetes),
+    "claims": ("claims", "benchmarks", "claims", _claims),
     "attacks": ("attacks", "benchmarks", "attacks", _attacks),
     "ablation": ("ablation", "model", "ablation", _ablation),
 }
@@ -120,7 +139,10 @@ def main() -> int:
         f" Linux {machine['kernel']}, commit {machine['commit']}."
     )
     RESULTS.mkdir(exist_ok=True)
-    for part in parser.parse_args().part or USUAL:
+    parts = parser.parse_args().part or USUAL
+    if "kubernetes" in parts:
+        parts = [*parts, *_known_claims()]
+    for part in dict.fromkeys(parts):
         ending, page, section, measure = PARTS[part]
         figures, shown, good = measure()
         content = {"date": today, "machine": machine, **figures}

@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_env import GpuShare, Request
 from cgpu_native import read_limits
-from cgpu_node.facts.node import load_node
 from cgpu_node.shares.claimants import list_containers
-from cgpu_node.shares.record import Owner, PodContainer
-from cgpu_node.shares.registry import Registry
-from lab.worlds.hook import HOOK, LIBDIR, MIB, World, hook, low_level
+from cgpu_node.shares.record import PodContainer
+from lab.worlds.hook import LIBDIR, MIB, UID, Part, World, claim_hooks, hold, hook, low_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 pytestmark = pytest.mark.integration
 
-UID, OTHER = "6a1d5e0e-0000-4000-8000-00000000000a", "6a1d5e0e-0000-4000-8000-00000000000b"
-Part = tuple[str, tuple[int, ...]]  # a claim, and the GPUs that it has for a request
+OTHER = "6a1d5e0e-0000-4000-8000-00000000000b"
 FIRST: Part = (UID, (0,))
 SHOW = "busybox cat /proc/self/mountinfo; busybox od -c /dev/cgpu/limits"
 
@@ -35,18 +31,6 @@ SHOW = "busybox cat /proc/self/mountinfo; busybox od -c /dev/cgpu/limits"
 @pytest.fixture(name="world")
 def _world(tmp_path: Path) -> World:
     return World(tmp_path / "world")
-
-
-def hold(world: World, *gpus: int, uid: str = UID, kind: Any = "claim", weight: int = 6) -> Path:
-    """Hold 2500 MiB of GPUs, of the first by default, and return the file that owns this."""
-    node = load_node(str(world.state), str(world.driver))
-    shares = tuple(GpuShare(gpu, node.gpus[gpu].uuid, 2500 * MIB) for gpu in gpus or (0,))
-    file = world.folder / f"{uid}.json"
-    file.write_text("")
-    request = Request(shares, weight, high_priority=False)
-    owner = Owner(0, 0, str(file))
-    Registry(str(world.state)).admit(uid, kind, request, node, owner, ["ml/train"], policy=6)
-    return file
 
 
 def start(
@@ -58,13 +42,7 @@ def start(
     **config: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a container as an engine does that has the CDI devices of these parts of claims."""
-    places = ["--state-dir", str(world.state), "--driver-dir", str(world.driver)]
-    node, hooks = load_node(str(world.state), str(world.driver)), []
-    for uid, numbers in parts:
-        gpus = ",".join(node.gpus[number].uuid for number in numbers)
-        arguments = ["--claim", uid, "--gpus", gpus, *places]
-        hooks.append({"path": str(HOOK), "args": ["cgpu-hook", "claim", *arguments]})
-    world.write_config([*env], command, hooks={"createRuntime": hooks}, **config)
+    world.write_config([*env], command, hooks=claim_hooks(world, parts), **config)
     return subprocess.run(
         [str(low_level(runtime, world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
         cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,

@@ -22,7 +22,7 @@ from lab.kubernetes.programs import running
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cgpu_node.shares.record import Record
     from lab.kubernetes.fake_server import FakeServer
@@ -47,11 +47,13 @@ class Answer(NamedTuple):
 class ClaimLab:
     """A node: its driver, its kubelet's folders, its object, and its claims."""
 
-    def __init__(self, fake: FakeServer, engine: FakeEngine, folder: Path) -> None:
+    def __init__(
+        self, fake: FakeServer, engine: FakeEngine, folder: Path, gpus: Sequence[Gpu] = V100
+    ) -> None:
         self.fake, self.engine, self.folder = fake, engine, folder
         engine.programs = {"runc": ""}
         engine.more = {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", str(folder / "cdi")]}
-        self.driver = make_machine(folder / "driver", V100)
+        self.driver = make_machine(folder / "driver", gpus)
         self.state, self.cdi = folder / "state", folder / "cdi"
         self.registry, self.plugins = folder / "registry", folder / "plugins"
         self.setting, self.log = folder / "kubernetes.json", folder / "log"

@@ -60,25 +60,27 @@ def asked(plane: ControlPlane, ask: Callable[[Client], Awaitable[T]]) -> T:
 
 async def add_nodes(client: Client, count: int, each: int) -> None:
     """Add nodes with so many GPUs each."""
-    made = (node(name, gpus(name, *[V100] * each)) for name in map(_node, range(count)))
-    await _all(
-        client.post(NODES.path(), {**item, "kind": "Node", "status": _roomy(item["status"])})
+    made = (node(name, gpus(name, *[V100] * each)) for name in map(node_name, range(count)))
+    await do_all(
+        client.post(NODES.path(), {**item, "kind": "Node", "status": roomy(item["status"])})
         for item in made
     )
 
 
-def _node(number: int) -> str:
+def node_name(number: int) -> str:
+    """The name of a node."""
     return f"node-{number:04}"
 
 
-def _roomy(status: Json) -> Json:
+def roomy(status: Json) -> Json:
+    """A node's status, with room for pods."""
     return {**status, "allocatable": {**status["allocatable"], **ROOM}}
 
 
 async def add_pods(client: Client, sizes: Mapping[str, int], resource: str = names.MEMORY) -> None:
     """Add pods that ask for so many units of a resource each, by their names."""
     limits = {name: {resource: str(size)} for name, size in sizes.items()}
-    await _all(
+    await do_all(
         client.post(pods_path(), pod(name, asked, schedulerName=names.SCHEDULERS[0]))
         for name, asked in limits.items()
     )
@@ -92,7 +94,7 @@ async def remove_pod(client: Client, name: str) -> None:
 async def remove_pods(client: Client) -> None:
     """Delete all pods at once."""
     found = [item["metadata"]["name"] for item in (await client.list(pods_path())).items]
-    await _all(remove_pod(client, name) for name in found)
+    await do_all(remove_pod(client, name) for name in found)
 
 
 async def outcome(client: Client) -> Outcome:
@@ -129,7 +131,7 @@ def _count(item: Json, units: Counter[str]) -> bool:
     )
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+async def do_all(works: Iterable[Coroutine[Any, Any, object]]) -> None:
     """Do them, some at once."""
     left = iter(works)
 

@@ -178,10 +178,10 @@ class Claiming(Kubectl):
         objects = [each for each in self.node.plane.chart(ENABLED, NVIDIA) if _is_of_driver(each)]
         self("apply", "--filename=-", given=yaml.safe_dump_all(objects))
 
-    def await_devices(self) -> None:
-        """Return when the node offers its two GPUs."""
-        offered = lambda: len(self.node.devices()) == 2  # noqa: E731
-        self.node.wait_until(offered, "both GPUs are offered", "driver", "kubelet")
+    def await_devices(self, count: int = 2) -> None:
+        """Return when the node offers all of its GPUs."""
+        offered = lambda: len(self.node.devices()) == count  # noqa: E731
+        self.node.wait_until(offered, f"{count} GPUs are offered", "driver", "kubelet")
 
     def await_event(self, pod: str, words: str) -> None:
         """Return once a pod has an event with these words.

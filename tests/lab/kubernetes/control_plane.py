@@ -37,6 +37,7 @@ ACCOUNT = "system:serviceaccount:kube-system:cgpu-scheduler"
 AGENT = "system:serviceaccount:kube-system:cgpu-agent"
 GUARD = "system:serviceaccount:kube-system:cgpu-guard"
 DRA_DRIVER = "system:serviceaccount:kube-system:cgpu-dra-driver"
+SCHEDULER = "system:kube-scheduler"  # the cluster's own; Kubernetes itself makes its roles
 # User: its groups. The token of each is its name.
 USERS = {
     ADMIN: "system:masters",
@@ -45,6 +46,7 @@ USERS = {
     GUARD: "system:serviceaccounts,system:serviceaccounts:kube-system",
     DRA_DRIVER: "system:serviceaccounts,system:serviceaccounts:kube-system",
     "cgpu-extender": "",
+    SCHEDULER: "",
     "system:node:gpu-a": "system:nodes",
     "nobody": "",
 }
@@ -84,8 +86,9 @@ def _seconds(stamp: str) -> float:
 
 
 def _audit_policy() -> dict[str, Any]:
-    """Log what the chart's programs call; a watch when it begins, as it may not end."""
-    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT, AGENT, GUARD, DRA_DRIVER))]
+    """Log what schedulers and the chart's programs call; a watch when it begins: it may not end."""
+    logged = ("cgpu", SCHEDULER, ACCOUNT, AGENT, GUARD, DRA_DRIVER)
+    users = [user for user in USERS if user.startswith(logged)]
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",

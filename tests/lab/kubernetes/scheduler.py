@@ -18,6 +18,7 @@ import yaml
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ACCOUNT, ControlPlane
+from lab.kubernetes.control_plane import SCHEDULER as THEIRS
 from lab.kubernetes.programs import free_port, running, tail
 
 Json = dict[str, Any]
@@ -187,11 +188,22 @@ def scheduling(
 
 
 @contextlib.contextmanager
-def of_the_cluster(plane: ControlPlane) -> Iterator[None]:
-    """The scheduler that a cluster has without cgpu, until the end of the block."""
-    kubeconfig = f"--kubeconfig={plane.kubeconfig()}"
-    command = [plane.release.program(SCHEDULER), kubeconfig, "--leader-elect=false",
-               "--secure-port=0"]  # fmt: skip
+def of_the_cluster(plane: ControlPlane, **settings: Any) -> Iterator[None]:
+    """The scheduler that a cluster has without cgpu, until the end of the block.
+
+    ``settings``: of its configuration.
+    """
+    path = plane.folder / "default-scheduler.yaml"
+    connection = {"kubeconfig": str(plane.kubeconfig(THEIRS))}
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        **settings,
+        "clientConnection": {**settings.get("clientConnection", {}), **connection},
+    }
+    path.write_text(yaml.safe_dump(content))
+    command = [plane.release.program(SCHEDULER), f"--config={path}", "--secure-port=0"]
     with running(plane.folder / "default-scheduler.log", command):
         yield
 

@@ -11,10 +11,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cgpu_env import GpuShare, Request
 from cgpu_node.facts import node
+from cgpu_node.shares.record import Owner
+from cgpu_node.shares.registry import Registry
 from lab.machine.servers import StandIn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = ROOT / "hook" / "cgpu_hook" / "_bin"
@@ -24,6 +30,8 @@ LIBDIR = "/usr/lib/x86_64-linux-gnu"
 MIB = 1 << 20
 SIX = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"]
 NODE_FILES = ("machine", "gpu0", "gpu1")
+UID = "6a1d5e0e-0000-4000-8000-00000000000a"
+Part = tuple[str, tuple[int, ...]]  # a claim, and the GPUs that it has for a request
 
 
 class World:
@@ -234,3 +242,26 @@ def low_level(name: str, folder: Path) -> Path:
     )
     wrapper.chmod(0o755)
     return wrapper
+
+
+def hold(world: World, *gpus: int, uid: str = UID, kind: Any = "claim", weight: int = 6) -> Path:
+    """Hold 2500 MiB of GPUs, of the first by default, and return the file that owns this."""
+    facts = node.load_node(str(world.state), str(world.driver))
+    shares = tuple(GpuShare(gpu, facts.gpus[gpu].uuid, 2500 * MIB) for gpu in gpus or (0,))
+    file = world.folder / f"{uid}.json"
+    file.write_text("")
+    request = Request(shares, weight, high_priority=False)
+    owner = Owner(0, 0, str(file))
+    Registry(str(world.state)).admit(uid, kind, request, facts, owner, ["ml/train"], policy=6)
+    return file
+
+
+def claim_hooks(world: World, parts: Iterable[Part]) -> dict[str, Any]:
+    """The hooks of a container that has the CDI devices of these parts of claims."""
+    places = ["--state-dir", str(world.state), "--driver-dir", str(world.driver)]
+    facts, hooks = node.load_node(str(world.state), str(world.driver)), []
+    for uid, numbers in parts:
+        gpus = ",".join(facts.gpus[number].uuid for number in numbers)
+        arguments = ["--claim", uid, "--gpus", gpus, *places]
+        hooks.append({"path": str(HOOK), "args": ["cgpu-hook", "claim", *arguments]})
+    return {"createRuntime": hooks}

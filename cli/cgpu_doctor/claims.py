@@ -30,8 +30,8 @@ _CALM_SECONDS = 5  # a claim's record follows its file sooner than that
 _ROOT_DIR = re.compile(r"\0--root-dir[=\0]([^\0]+)")
 _SHOWN = 3
 _ENABLE = (
-    'on containerd 1.7 set enable_cdi = true below [plugins."io.containerd.grpc.v1.cri"] (an older'
-    " one has to be replaced)"
+    'set enable_cdi = true below [plugins."io.containerd.grpc.v1.cri"] of containerd 1.7, or below'
+    ' [plugins."io.containerd.cri.v1.runtime"] of containerd 2 (an older one has to be replaced)'
 )
 
 

@@ -101,7 +101,9 @@ def dump_configurations() -> Iterator[tuple[int, dict[str, Any]]]:
             plugins = toml_text.parse(done.stdout).get("plugins", {})
         except (OSError, subprocess.SubprocessError, CgpuError):
             continue
-        found = next((plugins[name] for name in _PLUGINS.values() if name in plugins), None)
+        # Containerd 2 shows both: what is left in the older one is about streams.
+        newest_first = [_PLUGINS[version] for version in sorted(_PLUGINS, reverse=True)]
+        found = next((plugins[name] for name in newest_first if name in plugins), None)
         if isinstance(found, dict):
             yield int(os.path.basename(folder)), found
 

@@ -213,6 +213,7 @@ def _list_attributes(gpu: SliceGpu) -> dict[str, Any]:
     """Return the attributes; those that NVIDIA's driver has, also under NVIDIA's domain."""
     own: dict[str, Any] = {
         "type": _text("gpu"),
+        "index": {"int": gpu.index},  # of earlier releases of NVIDIA's driver; manifests name it
         "uuid": _text(gpu.uuid),
         "productName": _text(gpu.name),
     }

@@ -48,9 +48,10 @@ def find_problem(engine: str, config: Json, folder: str) -> str:
     if engine == CONTAINERD:
         if config.get("enableCDI", "cdiSpecDirs" in config) is not True:  # 2.2 has no switch
             return (
-                "containerd gives containers no CDI devices: on containerd 1.7, set enable_cdi ="
-                ' true below [plugins."io.containerd.grpc.v1.cri"], and restart it; an older one'
-                " has to be replaced"
+                "containerd gives containers no CDI devices: set enable_cdi = true below"
+                ' [plugins."io.containerd.grpc.v1.cri"] of containerd 1.7, or below'
+                ' [plugins."io.containerd.cri.v1.runtime"] of containerd 2, and restart it; an'
+                " older one has to be replaced"
             )
         folders = get_member(config, "cdiSpecDirs", list)
     else:

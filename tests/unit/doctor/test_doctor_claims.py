@@ -190,12 +190,15 @@ version = 3
 enable_cdi = true
 cdi_spec_dirs = ['/etc/cdi']
 """
+# Containerd 2 shows it besides.
+STREAMS = "[plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
 
 
 @pytest.mark.parametrize(
     ("command", "printed", "path"),
     [
         ("/usr/bin/containerd\0", DUMPED, "/etc/containerd/config.toml"),
+        ("/usr/bin/containerd\0", DUMPED + STREAMS, "/etc/containerd/config.toml"),
         ("containerd\0-c\0/x.toml\0", DUMPED.replace("cri.v1.runtime", "grpc.v1.cri"), "/x.toml"),
         ("/usr/bin/containerd-shim-runc-v2\0", DUMPED, ""),
         ("containerd\0--config\0/run/docker/containerd/containerd.toml\0", DUMPED, ""),

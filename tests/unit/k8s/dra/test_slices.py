@@ -77,6 +77,7 @@ def test_dra_3_attributes_are_those_that_users_of_nvidias_driver_know() -> None:
     attributes = planned(V100)["spec"]["devices"][0]["attributes"]
     own = {
         "type": {"string": "gpu"},
+        "index": {"int": 0},
         "uuid": {"string": "GPU-a"},
         "productName": {"string": "Tesla V100-SXM2-16GB"},
         "brand": {"string": "Tesla"},

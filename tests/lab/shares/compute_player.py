@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
+
+from lab.shares.compute import waited_ns
 from lab.shares.gatewatch import Watched
 
 if TYPE_CHECKING:
@@ -47,6 +50,11 @@ class Player:
         launches, gap_us = stdout.readline().split()
         return Report(int(launches), int(gap_us) / 1000)
 
+    def waited_ms(self) -> float:
+        """How long its program's threads have been ready to run and had no CPU."""
+        program = psutil.Process(self.process.pid)
+        return waited_ns(each.pid for each in (program, *program.children(recursive=True))) / 1e6
+
     def is_arbitrated(self) -> bool:
         """Whether an arbiter has given a sign of life lately."""
         return time.monotonic_ns() - int(self.watched.limits.gpus[0].heartbeat_ns) < _FRESH_NS
@@ -72,20 +80,27 @@ def gate_looks(watched: Watched, seconds: float) -> Iterator[bool]:
 
 
 def gap_after(players: list[Player], fault: Callable[[], object]) -> float:
-    """The longest time without a launch of any of the PLAYERS that goes back to the fault."""
+    """The longest time without a launch of any of the PLAYERS that goes back to the fault, in ms.
+
+    That in which they waited for a CPU is nobody's fault, and does not count.
+    """
+    waited = [-player.waited_ms() for player in players]
     for player in players:
         player.report()
     fault()
-    worst = 0.0
-    for player in players:
+    worst = [0.0] * len(players)
+    for number, player in enumerate(players):
         report = first = player.report()
         while report.launches == first.launches:
-            worst = max(worst, report.gap_ms)
+            worst[number] = max(worst[number], report.gap_ms)
             time.sleep(0.005)
             report = player.report()
-        worst = max(worst, report.gap_ms)
+        worst[number] = max(worst[number], report.gap_ms)
     time.sleep(_AFTER)
-    return max(worst, *(player.report().gap_ms for player in players))
+    return max(
+        max(before, player.report().gap_ms) - since - player.waited_ms()
+        for player, before, since in zip(players, worst, waited, strict=True)
+    )
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:

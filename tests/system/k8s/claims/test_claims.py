@@ -109,7 +109,7 @@ def test_dra_2_a_pod_without_cores_runs_on_a_gpu_whose_cores_are_all_claimed(
     [two] = kubectl.running("two")
     assert kubectl.seen(one).keys() == kubectl.seen(two).keys()
     assert sorted(share["weight"] for share in kubectl.node.shares()) == [0, 20]
-    assert take(kubectl, two, "main", "2000", "100")["statuses"] == [0, _OUT_OF_MEMORY]
+    assert take(kubectl, two, "main", "1900", "100")["statuses"] == [0, _OUT_OF_MEMORY]
 
 
 def test_dra_2_containers_and_pods_with_one_claim_share_one_cap(kubectl: Claiming) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ from lab.cluster.dra_node import CONVERTING, ENABLED, Claiming, claiming_cluster
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import GUARD
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, asking
+from lab.kubernetes.kubelet import NODE
+from lab.kubernetes.objects import binding, pod_path
 from lab.kubernetes.programs import Release, newer
 from lab.machine.cri import IMAGE
 from lab.worlds.guard import NAME, converting
@@ -206,8 +209,11 @@ def test_dra_6_a_quota_counts_devices_of_claims_and_no_memory(kubectl: Claiming)
 
 def test_dra_6_the_chart_grants_the_guard_what_it_calls_and_no_more(kubectl: Claiming) -> None:
     """What the guard of this file has called; its templates go, too."""
-    kubectl.create(asking("one", {MEM: "2"}))
+    kubectl.create(asking("one", {MEM: "2"}), asking("bare", {}, schedulerName="none"))
     kubectl.running("one")
+    # A Binding by others than the cluster's scheduler is judged by what the pod asks for.
+    words = ("create", "--raw", pod_path("bare", "binding"), "--filename=-")
+    kubectl(*words, given=json.dumps(binding("bare", NODE)))
     kubectl.clear()
     await_no_templates(kubectl)
     plane = kubectl.node.plane

@@ -59,13 +59,13 @@ def test_dra_4_the_clusters_version_decides_by_default(
     assert kinds.count("DeviceClass") == is_there
 
 
-@pytest.mark.parametrize(("option", "is_said"), [(ENABLED, True), (DISABLED, False)])
+@pytest.mark.parametrize(("option", "is_shown"), [(ENABLED, True), (DISABLED, False)])
 def test_dra_4_helm_says_on_which_nodes_the_driver_runs(
-    option: str, tmp_path: Path, *, is_said: bool
+    option: str, tmp_path: Path, *, is_shown: bool
 ) -> None:
     words = ("install", "cgpu", chart.CHART, "--dry-run=client", option)
     _, _, notes = chart.done("helm", *words, home=tmp_path).partition("\nNOTES:\n")
-    assert ("no driver for claims runs before that" in notes) is is_said
+    assert ("no driver for claims runs before that" in notes) is is_shown
 
 
 def test_a_cluster_without_claims_is_refused(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_dra_5_where_the_engine_gives_no_cdi_devices_nothing_is_offered(lab: Cla
         lab.engine.socket.chmod(0o600)  # changed, as one that was made anew
         wait_until(lambda: lab.devices() == [], "none is offered")
         error = lab.prepare(item)[item["metadata"]["uid"]].error
-        assert error.startswith("cgpu: containerd gives containers no CDI devices: on containerd")
+        assert error.startswith("cgpu: containerd gives containers no CDI devices: set enable_cdi")
         assert lab.unprepare(held) == {held["metadata"]["uid"]: ""}
         assert (lab.held(), lab.files()) == ([], [])
 

@@ -102,14 +102,17 @@ def example_slice(node: str) -> Json:
 SLICES_OF: dict[str, Callable[[str], Json]] = {DRIVER: our_slice, EXAMPLE: example_slice}
 
 
-def schedule(driver: str) -> Json:
-    """Let CLAIM_COUNT pods wait, each with a claim of 3 GiB, and return what becomes of them."""
+def schedule(driver: str, **settings: Any) -> Json:
+    """Let CLAIM_COUNT pods wait, each with a claim of 3 GiB, and return what becomes of them.
+
+    ``settings``: of the scheduler's configuration.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         control_plane(Path(folder), releases()[-1]) as plane,
     ):
         crowd.asked(plane, lambda client: _fill(client, driver))
-        with of_the_cluster(plane, **UNTHROTTLED):
+        with of_the_cluster(plane, **UNTHROTTLED, **settings):
             wait_until(lambda: _bound(plane) == CLAIM_COUNT, "all pods are bound", PATIENCE)
         times = sorted(each.when for each in plane.bindings() if each.status == CREATED)
         used = crowd.asked(plane, _used)

@@ -142,7 +142,8 @@ def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_pat
     classes = {each["metadata"]["name"]: each["spec"] for each in found
                if each["kind"] == "DeviceClass"}  # fmt: skip
     assert classes.keys() == {names.DRIVER, names.NVIDIA_DRIVER}
-    assert classes[names.DRIVER] == classes[names.NVIDIA_DRIVER]
+    resource = {"extendedResourceName": "nvidia.com/gpu"}
+    assert classes[names.NVIDIA_DRIVER] == {**classes[names.DRIVER], **resource}
 
 
 @pytest.mark.parametrize(

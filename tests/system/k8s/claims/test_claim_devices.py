@@ -1,4 +1,7 @@
-"""Claims while a GPU is lost, and claims with parameters, on a real kubelet. DRA-8."""
+"""Claims by class, attributes, resource and parameters, also while a GPU is lost. DRA-3, DRA-8.
+
+On a real kubelet. What DRA-3 runs has the shapes of the demo of NVIDIA's driver.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from cgpu_k8s.apiserver.resources import NODES
 from cgpu_k8s.dra import publisher
 from cgpu_sim import lose
 from lab.cluster.claims import NODE
-from lab.cluster.dra_node import DRIVER, Claiming, claim, claiming
+from lab.cluster.dra_node import DRIVER, Claiming, claim, claiming, templated
 from lab.cluster.published import LOST, ONE, TWO, publishing
 from lab.kubernetes.control_plane import control_plane
+from lab.kubernetes.kubectl import asking
 from lab.kubernetes.objects import node
 from lab.kubernetes.programs import Release, newer
 
@@ -24,7 +28,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), newer]
 
 URGENT = "urgent.gpu.cgpu"
+NVIDIAS, RESOURCE, WHOLE = "gpu.nvidia.com", "nvidia.com/gpu", 16160
 _ABOUT = {"apiVersion": "gpu.cgpu/v1alpha1", "kind": "GpuConfig"}
+_SELECTED = (
+    f'device.attributes["{NVIDIAS}"].productName.lowerAscii().matches("^.*v100.*$") &&'
+    f' device.attributes["{NVIDIAS}"].architecture == "Turing" &&'  # by its capability, 7.5
+    f' device.attributes["{NVIDIAS}"].index in [0, 1, 2] &&'
+    f' device.capacity["{NVIDIAS}"].memory.isGreaterThan(quantity("8Gi"))'
+)
+_MPS = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "4Gi"}}
 
 
 def configured(item: Any, **parameters: Any) -> Any:
@@ -32,6 +44,89 @@ def configured(item: Any, **parameters: Any) -> Any:
     spec = item["spec"].get("devices", item["spec"])
     spec["config"] = [{"opaque": {"driver": DRIVER, "parameters": {**_ABOUT, **parameters}}}]
     return item
+
+
+def requesting(name: str, *requests: str, class_name: str = NVIDIAS) -> Any:
+    """A claim with a request of each name for a GPU of a class."""
+    found = claim(name)
+    exactly = {"deviceClassName": class_name}
+    found["spec"]["devices"]["requests"] = [{"name": each, "exactly": exactly} for each in requests]
+    return found
+
+
+def test_dra_3_pods_from_a_template_for_nvidias_driver_have_whole_gpus_and_one_waits(
+    kubectl: Claiming,
+) -> None:
+    source = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]
+    pods = [claiming(name, "", resourceClaims=source) for name in ("one", "two", "three")]
+    kubectl.create(templated("whole", _SELECTED), *pods[:2])
+    one, two = kubectl.running("one", "two")
+    assert [*kubectl.seen(one).values()] == [*kubectl.seen(two).values()] == [WHOLE]
+    assert kubectl.seen(one).keys().isdisjoint(kubectl.seen(two))
+    kubectl.create(pods[2])
+    kubectl.await_event("three", "cannot allocate all claims")
+    kubectl("delete", "resourceclaimtemplates", "--all")
+
+
+def test_dra_3_containers_of_two_pods_share_claims_whose_sharing_is_nvidias(
+    kubectl: Claiming,
+) -> None:
+    """Time slices and MPS are parameters for NVIDIA's driver, and none for ours."""
+    item = requesting("common", "sliced", "served")
+    slices = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    item["spec"]["devices"]["config"] = [
+        {"requests": [request], "opaque": {"driver": NVIDIAS, "parameters": {
+            "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}}}
+        for request, sharing in (("sliced", slices), ("served", _MPS))
+    ]  # fmt: skip
+    pods = [claiming(name, "common", "main", "side", "both") for name in ("one", "two")]
+    for pod in pods:
+        for container, request in zip(
+            pod["spec"]["containers"], ("sliced", "served"), strict=False
+        ):
+            container["resources"]["claims"][0]["request"] = request
+    kubectl.create(item, *pods)
+    seen = [
+        [kubectl.seen(pod, each) for each in ("main", "side", "both")]
+        for pod in kubectl.running("one", "two")
+    ]
+    assert seen[0] == seen[1]
+    sliced, served, both = seen[0]
+    assert [*sliced.values()] == [*served.values()] == [WHOLE]
+    assert both == {**sliced, **served}
+    assert len(both) == len(("sliced", "served"))
+    [share] = kubectl.node.shares()
+    assert share["name"] == "default/common"
+
+
+def test_dra_3_pods_ask_for_whole_gpus_by_the_resource_of_nvidias_device_plugin(
+    kubectl: Claiming,
+) -> None:
+    """Each container has its own, and shows it; claims for parts go elsewhere, or wait."""
+    plain = {"schedulerName": "default-scheduler"}
+    kubectl.create(asking("one", {RESOURCE: "1"}, {RESOURCE: "1"}, **plain))
+    [one] = kubectl.running("one")
+    seen = [kubectl.seen(one), kubectl.seen(one, "side")]
+    assert [[*each.values()] for each in seen] == [[WHOLE], [WHOLE]]
+    assert seen[0].keys().isdisjoint(seen[1])
+    [share] = kubectl.node.shares()
+    assert share["pods"] == ["default/one/main", "default/one/side"]
+    kubectl.create(asking("two", {RESOURCE: "2"}, **plain), claim("a", memory="1Gi"))
+    kubectl.create(claiming("three", "a"))
+    for name in ("two", "three"):
+        kubectl.await_event(name, "cannot allocate all claims")
+    kubectl("delete", "pod", "three", "one", "--grace-period=1")
+    [two] = kubectl.running("two")
+    assert [*kubectl.seen(two).values()] == [WHOLE, WHOLE]
+
+
+def test_dra_3_pods_that_want_what_only_nvidias_driver_gives_wait_with_its_class(
+    kubectl: Claiming,
+) -> None:
+    kubectl.create(
+        requesting("instance", "gpu", class_name="mig.nvidia.com"), claiming("one", "instance")
+    )
+    kubectl.await_event("one", "device class mig.nvidia.com does not exist")
 
 
 @pytest.fixture(name="urgent")

@@ -60,4 +60,7 @@ def find_problem(engine: str, config: Json, folder: str) -> str:
     if folder.replace(*_ALIAS) in {str(each).replace(*_ALIAS) for each in folders}:
         return ""
     listed = printable(", ".join(map(str, folders)), 300) or "none"
-    return f"{engine} reads CDI files in other folders than {folder}: {listed}"
+    return (
+        f"{engine} reads CDI files in other folders than {folder}: {listed}: add it to its"
+        " cdi_spec_dirs, and restart it"
+    )

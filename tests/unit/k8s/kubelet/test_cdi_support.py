@@ -31,7 +31,7 @@ CRIOS = {"nvidia": {"runtime_path": "/usr/bin/nvidia-container-runtime"}}
         (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": OURS}}, "is cgpu's"),
         (CONTAINERD, {"cdiSpecDirs": BOTH, "containerd": {"runtimes": {"runc": {}}}}, ""),
         (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": BOTH, "runtimes": CRIOS}}}, "is NVIDIA's"),
-        (CRIO, {"crio": {"runtime": {}}}, "cri-o reads CDI files in other folders than"),
+        (CRIO, {"crio": {"runtime": {"cdi_spec_dirs": []}}}, "none: add it to its cdi_spec_dirs"),
     ],
 )
 def test_an_engine_must_read_our_folder(engine: str, config: Any, says: str) -> None:

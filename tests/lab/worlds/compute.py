@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_sim import gpu_times
 from lab.machine.servers import end_servers, serving
-from lab.shares.compute import TAG, Shares, measure, prefer, spin_program, wait_for
+from lab.shares.compute import TAG, Shares, measure, measure_on_time, prefer, spin_program, wait_for
 from lab.shares.compute_player import Player, wait_until
 from lab.shares.gatewatch import STATES
 from lab.worlds.cgpu_run import World
@@ -82,8 +82,8 @@ class Players:
         """The true shares once all are at work and what came before is forgotten."""
         self.wait()
         measure(self.world.driver, (), warm_up)
-        shares = measure(self.world.driver, self.by_tag, seconds)
-        print(shares)  # noqa: T201
+        server = serving(self.world.state)
+        shares = measure_on_time(self.world.driver, self.by_tag, seconds, server)
         now = time.monotonic_ns()
         for tag, player in self.by_tag.items():  # for whoever looks why a share is wrong
             print(tag, player.watched.figures(now), player.watched.works(now))  # noqa: T201

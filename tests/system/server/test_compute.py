@@ -22,6 +22,7 @@ from lab.shares.compute import (
     TAG,
     Shares,
     measure,
+    measure_on_time,
     measure_stopped,
     measure_while,
     prefer,
@@ -60,11 +61,10 @@ def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> C
 
 def shares_of(node: Node, *tags: str) -> Shares:
     wait_for(node.driver, tags, 60)
-    prefer(serving(node.state))
+    servers = serving(node.state)
+    prefer(servers)
     measure(node.driver, (), WARM_UP_SECONDS)
-    shares = measure(node.driver, tags, SECONDS)
-    print(shares)  # noqa: T201
-    return shares
+    return measure_on_time(node.driver, tags, SECONDS, servers)
 
 
 def shown_beside_true(node: Node, ids: dict[str, str]) -> tuple[Shares, Shares]:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MIB = 20
-_WEIGHT_BEFORE = 1  # of a claim without cores that an earlier driver prepared
 
 
 class ClaimPlace(NamedTuple):
@@ -345,12 +344,8 @@ def _is_character(node: DeviceNode) -> bool:
 
 
 def _check_unchanged(claim: ClaimName, record: Record, request: Request) -> None:
-    """Refuse a claim whose allocation differs from what is held for it.
-
-    One without cores that an earlier driver prepared has weight 1, and keeps it.
-    """
-    weights = (request.weight,) if request.weight else (0, _WEIGHT_BEFORE)
-    if record.gpus != request.gpus or record.weight not in weights:
+    """Refuse a claim whose allocation differs from what is held for it."""
+    if record.gpus != request.gpus or record.weight != request.weight:
         raise CgpuError(
             f"{claim}: this node holds {_format(record.gpus, record.weight)} for it, and its"
             f" allocation says {_format(request.gpus, request.weight)}: delete its pods"

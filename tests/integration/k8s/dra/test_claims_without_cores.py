@@ -55,14 +55,13 @@ def parts(served: ClaimLab) -> dict[str, float]:
     }
 
 
-def test_dra_2_a_claim_that_an_earlier_driver_prepared_keeps_its_weight(served: ClaimLab) -> None:
+def test_dra_2_a_claim_without_cores_that_is_held_with_a_weight_is_refused(
+    served: ClaimLab,
+) -> None:
     item = served.claim(result(0, "2500Mi", "0"))
     uid = item["metadata"]["uid"]
     served.prepare(item)
     [record] = served.held()
-    rewrite_record(str(served.state), record._replace(weight=1))
-    assert served.prepare(item)[uid].error == ""
-    assert [each.weight for each in served.held()] == [1]
     rewrite_record(str(served.state), record._replace(weight=2))
     error = served.prepare(item)[uid].error
     assert "with weight 2 for it, and its allocation says 2500 MiB of GPU 0" in error

@@ -85,6 +85,11 @@ def build_parser() -> Parser:
         metavar="SOCKET",
         help="where the kubelet's container engine listens; by default at its usual place",
     )
+    parser.add_argument(
+        "--nvidia-names",
+        action="store_true",
+        help="also offer GPUs by the names of NVIDIA's driver, which manifests for it select by",
+    )
     parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
     parser.add_argument(
         "--driver-dir",
@@ -153,7 +158,9 @@ async def serve(given: argparse.Namespace) -> None:
             preparer = ClaimPreparer(place, client, facts)
             sockets = DriverSockets(given.registry, given.plugins, DRIVER)
             registration = Registration(sockets, DraPlugin(preparer, report), report)
-            publisher = SlicePublisher(client, given.node, facts.observe, report)
+            publisher = SlicePublisher(
+                client, given.node, facts.observe, report, nvidia_names=given.nvidia_names
+            )
             report("serves", {"node": given.node})
             try:
                 await run_together(registration.run(), publisher.run(), recover(preparer))

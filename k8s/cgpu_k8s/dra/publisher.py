@@ -53,10 +53,20 @@ class SlicePublisher:
         observe: returns the GPUs; None while the driver starts. It may raise a CgpuError: then
             none is offered.
         report: writes a line of the log.
+        nvidia_names: whether devices have the names of NVIDIA's driver too.
     """
 
-    def __init__(self, client: Client, node: str, observe: Observe, report: Report) -> None:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        observe: Observe,
+        report: Report,
+        *,
+        nvidia_names: bool = False,
+    ) -> None:
         self._client, self._node, self._observe, self._report = client, node, observe, report
+        self._nvidia_names = nvidia_names
         self._slice: Json | None = None
         self._is_listed, self._news = False, asyncio.Event()
         self._uid = ""
@@ -160,7 +170,13 @@ class SlicePublisher:
 
     def _plan(self, gpus: Sequence[SliceGpu]) -> dict[str, Any] | None:
         node, offered = SliceNode(self._node, self._uid), gpus if self._has_sharing else ()
-        return plan_slice(node, offered, self._slice, has_taints=self._has_taints)
+        return plan_slice(
+            node,
+            offered,
+            self._slice,
+            has_taints=self._has_taints,
+            nvidia_names=self._nvidia_names,
+        )
 
     async def _write(self, wanted: dict[str, Any]) -> Json:
         name = slice_name(self._node)

@@ -90,7 +90,12 @@ def slice_name(node: str) -> str:
 
 
 def plan_slice(
-    node: SliceNode, gpus: Iterable[SliceGpu], current: Json | None, *, has_taints: bool = True
+    node: SliceNode,
+    gpus: Iterable[SliceGpu],
+    current: Json | None,
+    *,
+    has_taints: bool = True,
+    nvidia_names: bool = False,
 ) -> dict[str, Any] | None:
     """Return the slice to write; None if the API server has it already.
 
@@ -100,6 +105,9 @@ def plan_slice(
         current: the slice as the API server has it; None: it has none.
         has_taints: whether the API server keeps taints of devices. If not, GPUs with a problem are
             left out.
+        nvidia_names: whether devices also have attributes and a capacity under the names of
+            NVIDIA's driver, by which manifests for it select. The scheduler reads them for every
+            pod that waits: docs/decisions/0946-nvidias-names-where-they-are-used.md.
 
     Returns:
         A slice to create; if it has a ``resourceVersion``, it replaces ``current``.
@@ -108,7 +116,7 @@ def plan_slice(
     spec = {"devices": [], **get_member(current or {}, "spec", dict)}
     taints = {each.get("name"): get_objects(each, "taints") for each in spec["devices"]}
     devices = [
-        _describe_device(gpu, taints.get(device_name(gpu.index), []))
+        _describe_device(gpu, taints.get(device_name(gpu.index), []), nvidia_names=nvidia_names)
         for gpu in sorted(gpus, key=lambda gpu: gpu.index)
         if gpu.problem is None or (has_taints and gpu.problem.taint)
     ]
@@ -152,19 +160,16 @@ def _count_taints(item: Json) -> int:
     return sum(len(get_objects(each, "taints")) for each in devices)
 
 
-def _describe_device(gpu: SliceGpu, taints: Sequence[Json]) -> dict[str, Any]:
+def _describe_device(
+    gpu: SliceGpu, taints: Sequence[Json], *, nvidia_names: bool
+) -> dict[str, Any]:
     """Return the device of a GPU; ``taints``: those that the stored device has."""
-    found = {
+    found: dict[str, Any] = {
         "name": device_name(gpu.index),
         "allowMultipleAllocations": True,
         "attributes": _list_attributes(gpu),
         "capacity": {
             CLAIM_MEMORY: _limit_memory(gpu.mib),
-            # For selectors that compare it; claims take nothing of it.
-            f"{NVIDIA_DRIVER}/{CLAIM_MEMORY}": {
-                "value": format_mib(gpu.mib),
-                "requestPolicy": {"default": "0", "validValues": ["0"]},
-            },
             CLAIM_CORES: {
                 "value": str(WHOLE_CORES),
                 "requestPolicy": {
@@ -178,9 +183,21 @@ def _describe_device(gpu: SliceGpu, taints: Sequence[Json]) -> dict[str, Any]:
             },
         },
     }
+    if nvidia_names:
+        _add_nvidia_names(found, gpu.mib)
     if gpu.problem is None:
         return found
     return {**found, "taints": [_make_taint(gpu.problem.taint, taints)]}
+
+
+def _add_nvidia_names(device: dict[str, Any], mib: int) -> None:
+    """Let selectors for NVIDIA's driver find what they read; claims take nothing of the memory."""
+    own = [each for each in device["attributes"].items() if "/" not in each[0]]
+    device["attributes"].update({f"{NVIDIA_DRIVER}/{name}": value for name, value in own})
+    device["capacity"][f"{NVIDIA_DRIVER}/{CLAIM_MEMORY}"] = {
+        "value": format_mib(mib),
+        "requestPolicy": {"default": "0", "validValues": ["0"]},
+    }
 
 
 def _make_taint(value: str, taints: Sequence[Json]) -> Json:
@@ -210,8 +227,8 @@ def format_mib(mib: int) -> str:
 
 
 def _list_attributes(gpu: SliceGpu) -> dict[str, Any]:
-    """Return the attributes; those that NVIDIA's driver has, also under NVIDIA's domain."""
-    own: dict[str, Any] = {
+    """Return the attributes that NVIDIA's driver has."""
+    known: dict[str, Any] = {
         "type": _text("gpu"),
         "index": {"int": gpu.index},  # of earlier releases of NVIDIA's driver; manifests name it
         "uuid": _text(gpu.uuid),
@@ -220,8 +237,7 @@ def _list_attributes(gpu: SliceGpu) -> dict[str, Any]:
     for name, value in gpu.facts.items():
         found = _version(value) if name in _VERSIONS else _text(value)
         if found is not None:
-            own[name] = found
-    known = {**own, **{f"{NVIDIA_DRIVER}/{name}": value for name, value in own.items()}}
+            known[name] = found
     if gpu.pcie_root:
         known[f"{_STANDARD}pcieRoot"] = _text(gpu.pcie_root)
     if gpu.numa_node is not None:

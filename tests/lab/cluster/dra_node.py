@@ -59,6 +59,7 @@ class DraNode(KubeletNode):
             f"--registry={kubelet / 'plugins_registry'}",
             f"--plugins={kubelet / 'plugins'}",
             f"--engine={self._socket}",
+            "--nvidia-names",
             *self._name_programs(),
             *words,
         ]

@@ -144,6 +144,10 @@ def test_dra_3_the_class_of_nvidias_driver_is_ours_where_a_value_says_so(tmp_pat
     assert classes.keys() == {names.DRIVER, names.NVIDIA_DRIVER}
     resource = {"extendedResourceName": "nvidia.com/gpu"}
     assert classes[names.NVIDIA_DRIVER] == {**classes[names.DRIVER], **resource}
+    for objects, has_names in ((found, True), (enabled(tmp_path), False)):
+        pod = chart.one(objects, "DaemonSet", NAME)["spec"]["template"]["spec"]
+        given = build_parser().parse_args(pod["containers"][0]["args"])
+        assert given.nvidia_names is has_names
 
 
 @pytest.mark.parametrize(

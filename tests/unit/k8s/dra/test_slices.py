@@ -57,10 +57,6 @@ def test_dra_1_a_gpu_is_a_device_that_claims_share() -> None:
                 "validRange": {"min": "1Mi", "max": "16160Mi", "step": "1Mi"},
             },
         },
-        "gpu.nvidia.com/memory": {
-            "value": "16160Mi",
-            "requestPolicy": {"default": "0", "validValues": ["0"]},
-        },
         "cores": {
             "value": "100",
             "requestPolicy": {
@@ -74,7 +70,7 @@ def test_dra_1_a_gpu_is_a_device_that_claims_share() -> None:
 
 
 def test_dra_3_attributes_are_those_that_users_of_nvidias_driver_know() -> None:
-    attributes = planned(V100)["spec"]["devices"][0]["attributes"]
+    [device] = planned(V100)["spec"]["devices"]
     own = {
         "type": {"string": "gpu"},
         "index": {"int": 0},
@@ -87,13 +83,20 @@ def test_dra_3_attributes_are_those_that_users_of_nvidias_driver_know() -> None:
         "cudaDriverVersion": {"version": "12.2.0"},
         "pciBusID": {"string": "0000:3b:00.0"},
     }
-    assert attributes == {
-        **own,
-        **{f"gpu.nvidia.com/{name}": value for name, value in own.items()},
+    standard = {
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
         "resource.kubernetes.io/numaNode": {"int": 1},
     }
-    assert len(attributes) + 4 <= 32  # what Kubernetes allows of attributes and capacities
+    assert device["attributes"] == {**own, **standard}
+    found = plan_slice(NODE, [V100], None, nvidia_names=True)
+    assert found is not None
+    [known] = found["spec"]["devices"]
+    theirs = {f"gpu.nvidia.com/{name}": value for name, value in own.items()}
+    assert known["attributes"] == {**own, **standard, **theirs}
+    nothing = {"value": "16160Mi", "requestPolicy": {"default": "0", "validValues": ["0"]}}
+    assert known["capacity"] == {**device["capacity"], "gpu.nvidia.com/memory": nothing}
+    # what Kubernetes allows of both
+    assert len(known["attributes"]) + len(known["capacity"]) <= 32
 
 
 def test_what_the_driver_does_not_say_is_left_out() -> None:

@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import printable
 from cgpu_k8s.inspect.claims import ClaimsView, make_claim_nodes
 from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, CLAIM_SLOTS, SCHEDULE
-from cgpu_k8s.objects.claims import AMOUNTS
+from cgpu_k8s.objects.claims import AMOUNTS, DeviceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cgpu_k8s.inspect.claims import ClaimFacts
     from cgpu_k8s.inspect.cluster import NodeFacts
-    from cgpu_k8s.objects.claims import (
-        AmountPolicy,
-        ClaimingPod,
-        DeviceRequest,
-        OfferedDevice,
-        PodClaim,
-    )
+    from cgpu_k8s.objects.claims import AmountPolicy, ClaimingPod, OfferedDevice, PodClaim
 
 _MIB = 20
 _LONGEST = 400
@@ -59,16 +53,23 @@ def make_claims_view(machines: Iterable[NodeFacts], facts: ClaimFacts, node: str
         facts: about claims.
         node: the name of the only node to show, without waiting pods; "": all nodes.
     """
-    first = sorted(facts.waiting, key=lambda pod: pod[:2])
+    first = sorted((_narrow(pod, facts) for pod in facts.waiting), key=lambda pod: pod[:2])
     waiting = {pod: explain_claims(pod, facts) for pod in first if is_for_us(pod, facts)}
     nodes = make_claim_nodes(machines, facts)
     return ClaimsView(nodes, None if node else waiting, facts.problem)
 
 
+def _narrow(pod: ClaimingPod, facts: ClaimFacts) -> ClaimingPod:
+    """Return the pod with those resources that stand for our devices."""
+    return pod._replace(
+        resources=tuple(each for each in pod.resources if each[0] in facts.resources)
+    )
+
+
 def is_for_us(pod: ClaimingPod, facts: ClaimFacts) -> bool:
-    """Return whether one of a pod's claims is for devices of ours."""
+    """Return whether a pod asks for devices of ours, by a claim or a resource."""
     claims = facts.claims or {}
-    return any(
+    return bool(_narrow(pod, facts).resources) or any(
         claim is not None and (claim.parts or _asks_us(claim, facts))
         for claim in (claims.get((pod.namespace, name)) for name in pod.claims)
     )
@@ -80,42 +81,57 @@ def _asks_us(claim: PodClaim, facts: ClaimFacts) -> bool:
 
 
 def explain_claims(pod: ClaimingPod, facts: ClaimFacts) -> str:
-    """Return why a pod that names claims has no node; one sentence."""
+    """Return why a pod that asks for devices has no node; one sentence."""
+    pod = _narrow(pod, facts)
     refusal = next(_list_refusals(pod, facts), "")
     if refusal:
         return refusal
     words = printable(" ".join(pod.waits.split()), _LONGEST)
     if facts.claims is None or facts.problem:
         return f"{_UNKNOWN}, and its scheduler says: {words or 'nothing yet'}"
-    names = ", ".join(map(printable, pod.claims))
+    room = f"there is room for {_name_wishes(pod)}"
     if words:
-        return f"there is room for claim {names}, and its scheduler says: {words}"
-    return (
-        f"there is room for claim {names}, and its scheduler has not answered yet: is it running?"
-    )
+        return f"{room}, and its scheduler says: {words}"
+    return f"{room}, and its scheduler has not answered yet: is it running?"
+
+
+def _name_wishes(pod: ClaimingPod) -> str:
+    names = ", ".join(map(printable, pod.claims))
+    amounts = (f"{amount} {printable(name)}" for name, amount in pod.resources)
+    return " and ".join([*[f"claim {names}"] * bool(pod.claims), *amounts])
 
 
 def _list_refusals(pod: ClaimingPod, facts: ClaimFacts) -> Iterator[str]:
     if facts.claims is None:
         return
     for name in dict.fromkeys(pod.claims):
-        if not name:
-            yield "the claim of its template is not made yet: does kube-controller-manager run?"
-            continue
-        about = f"claim {printable(name)}"
-        claim = facts.claims.get((pod.namespace, name))
-        if claim is None:
-            yield f"{about}: there is none of this name in namespace {pod.namespace}"
-        elif claim.is_leaving:
-            yield f"{about}: it is being deleted"
-        elif not claim.is_allocated and _asks_us(claim, facts):
-            for alternatives in claim.requests:
-                refusals = [
-                    each.device_class in facts.classes and _refuse_request(each, facts)
-                    for each in alternatives
-                ]
-                if refusals and all(refusals):
-                    yield f"{about}: {refusals[0]}"
+        yield from _list_claim_refusals((pod.namespace, name), facts, facts.claims)
+    for name, devices in pod.resources:
+        refusal = _refuse_request(DeviceRequest(facts.resources[name], devices, {}), facts)
+        if refusal:
+            yield f"{printable(name)}: {refusal}"
+
+
+def _list_claim_refusals(
+    key: tuple[str, str], facts: ClaimFacts, claims: Mapping[tuple[str, str], PodClaim]
+) -> Iterator[str]:
+    namespace, name = key
+    if not name:
+        yield "the claim of its template is not made yet: does kube-controller-manager run?"
+        return
+    about, claim = f"claim {printable(name)}", claims.get(key)
+    if claim is None:
+        yield f"{about}: there is none of this name in namespace {namespace}"
+    elif claim.is_leaving:
+        yield f"{about}: it is being deleted"
+    elif not claim.is_allocated and _asks_us(claim, facts):
+        for alternatives in claim.requests:
+            refusals = [
+                each.device_class in facts.classes and _refuse_request(each, facts)
+                for each in alternatives
+            ]
+            if refusals and all(refusals):
+                yield f"{about}: {refusals[0]}"
 
 
 def _refuse_request(request: DeviceRequest, facts: ClaimFacts) -> str:

@@ -47,6 +47,6 @@ def _format_waiting(waiting: Mapping[ClaimingPod, str]) -> str:
     """Return one line for each pod that waits for its claims, with the reason."""
     lines = ["POD\tNAMESPACE\tCLAIM\tWAITS\n"]
     for pod, reason in waiting.items():
-        claims = ",".join(each or _UNKNOWN for each in pod.claims)
-        lines.append("\t".join([pod.name, pod.namespace, claims, f"{reason}\n"]))
+        asked = [*(each or _UNKNOWN for each in pod.claims), *(name for name, _ in pod.resources)]
+        lines.append("\t".join([pod.name, pod.namespace, ",".join(asked), f"{reason}\n"]))
     return align_columns("".join(lines))

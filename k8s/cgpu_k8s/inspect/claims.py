@@ -27,8 +27,9 @@ class ClaimFacts(NamedTuple):
     Attributes:
         slices: the nodes whose driver has a ResourceSlice, with its devices.
         claims: all claims, by namespace and name; None: not known.
-        waiting: the pods that name claims and have no node.
+        waiting: the pods that may wait for a claim, because they have no node.
         classes: the DeviceClasses that select devices of our driver.
+        resources: the class that each extended resource stands for.
         problem: why something of this is not known; a sentence, or "".
     """
 
@@ -36,6 +37,7 @@ class ClaimFacts(NamedTuple):
     claims: Mapping[tuple[str, str], PodClaim] | None = None
     waiting: Sequence[ClaimingPod] = ()
     classes: frozenset[str] = frozenset((DRIVER,))
+    resources: Mapping[str, str] = {}
     problem: str = ""
 
     @property
@@ -202,7 +204,7 @@ class ClaimsView(NamedTuple):
 
     Attributes:
         nodes: those that give their GPUs to claims.
-        waiting: the pods without a node that name claims for our devices, and why each waits;
+        waiting: the pods without a node that ask for our devices by claims, and why each waits;
             None: not asked.
         problem: why something of this is not known; a sentence, or "".
     """

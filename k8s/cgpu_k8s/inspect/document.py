@@ -113,6 +113,7 @@ def _describe_claims(claims: ClaimsView) -> dict[str, Any]:
                 "name": pod.name,
                 "uid": pod.uid,
                 "claims": [each or None for each in pod.claims],
+                "resources": dict(pod.resources),
                 "reason": reason,
             }
             for pod, reason in waiting

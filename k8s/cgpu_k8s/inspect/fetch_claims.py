@@ -52,11 +52,13 @@ async def fetch_claims(
     devices: dict[str, list[OfferedDevice]] = {}
     for name, offered in slices[0] or ():
         devices.setdefault(name, []).extend(offered)
+    own = [each for each in classes[0] or () if each is not None]
     return ClaimFacts(
         devices,
         None if found is None else {(each.namespace, each.name): each for each in found},
         waiting[0] or (),
-        frozenset(filter(None, classes[0] or ())) | {DRIVER},
+        frozenset((DRIVER, *(each.name for each in own))),
+        {resource: each.name for each in own for resource in each.resources},
         slices[1] or problem,
     )
 

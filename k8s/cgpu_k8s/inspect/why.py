@@ -130,13 +130,14 @@ def _explain_not_asking(case: Case) -> str:
     if case.gpu_pod is not None:
         return ""
     none = f"asks for no GPU: no container has {ASKED} in its limits"
-    if read_claiming_pod(case.raw):
+    named = read_claiming_pod(case.raw)
+    if named is not None and named.claims:
         none += f", and none of its claims is for {DRIVER}"
     return _explain_misspelt(case) or none
 
 
 def _names_claims(case: Case) -> bool:
-    """Return whether a pod names claims for GPUs of ours, or may do so."""
+    """Return whether a pod asks for GPUs of ours by claims, or may do so."""
     named, facts = read_claiming_pod(case.raw), case.claims
     if named is None or facts is None:
         return False

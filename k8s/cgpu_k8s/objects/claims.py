@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, CLAIM_SLOTS, DRIVER
+from cgpu_k8s.names import CLAIM_CORES, CLAIM_MEMORY, CLAIM_SLOTS, DRIVER, WHOLE_GPU
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
 from cgpu_k8s.objects.pods import read_wait
 from cgpu_k8s.objects.quantities import parse_memory
@@ -20,6 +20,8 @@ _INDEX = re.compile(r"gpu-(\d{1,3})")
 _KEEPING_OUT = ("NoSchedule", "NoExecute")
 _ALL = "All"  # devices of a node
 _MOST_DEVICES = 32  # of a claim
+_CLASS_DOMAIN = "deviceclass.resource.kubernetes.io"  # of resources that are named after classes
+_PUBLISHED = WHOLE_GPU.partition("/")[0]  # the domain of what stands for no class
 
 
 class AmountPolicy(NamedTuple):
@@ -143,7 +145,7 @@ class PodClaim(NamedTuple):
 
 
 class ClaimingPod(NamedTuple):
-    """A pod that names claims.
+    """A pod that names claims, or asks for resources that may stand for devices.
 
     Attributes:
         namespace: its namespace.
@@ -151,6 +153,8 @@ class ClaimingPod(NamedTuple):
         uid: its UID.
         claims: the names of its claims; "": a template's, which is not made yet.
         waits: why its scheduler has found no node for it; "": it has, or has not tried.
+        resources: how much its containers ask for of each extended resource: if a DeviceClass
+            stands for one, Kubernetes makes a claim for that many devices.
     """
 
     namespace: str
@@ -158,6 +162,19 @@ class ClaimingPod(NamedTuple):
     uid: str
     claims: tuple[str, ...]
     waits: str
+    resources: tuple[tuple[str, int], ...] = ()
+
+
+class OwnClass(NamedTuple):
+    """A DeviceClass that selects devices of our driver.
+
+    Attributes:
+        name: of the class.
+        resources: the extended resources that stand for it.
+    """
+
+    name: str
+    resources: tuple[str, ...]
 
 
 def read_devices(item: Json) -> list[OfferedDevice]:
@@ -267,14 +284,15 @@ def _read_part(result: Json) -> AllocatedPart:
 
 
 def read_claiming_pod(pod: Json) -> ClaimingPod | None:
-    """Read a pod's object; None if it names no claims.
+    """Read a pod's object; None if it names no claims and asks for no extended resource.
 
     Raises:
         ObjectError: it is no pod.
     """
     meta, status = get_member(pod, "metadata", dict), get_member(pod, "status", dict)
-    named = get_objects(get_member(pod, "spec", dict), "resourceClaims")
-    if not named:
+    spec = get_member(pod, "spec", dict)
+    named, resources = get_objects(spec, "resourceClaims"), _count_resources(spec)
+    if not named and not resources:
         return None
     made = {each.get("name"): each for each in get_objects(status, "resourceClaimStatuses")}
     return ClaimingPod(
@@ -287,11 +305,24 @@ def read_claiming_pod(pod: Json) -> ClaimingPod | None:
             for each in named
         ),
         read_wait(pod),
+        tuple(resources.items()),
     )
 
 
-def read_own_class(item: Json) -> str:
-    """Return the name of a DeviceClass that selects devices of our driver; "": it does not.
+def _count_resources(spec: Json) -> dict[str, int]:
+    """Return the sum of each extended resource over containers that run side by side."""
+    found: dict[str, int] = {}
+    for container in get_objects(spec, "containers"):
+        limits = get_member(get_member(container, "resources", dict), "limits", dict)
+        for name, text in limits.items():
+            domain = name.rpartition("/")[0]
+            if domain and domain != _PUBLISHED:
+                found[name] = found.get(name, 0) + (_parse_amount(text) or 0)
+    return found
+
+
+def read_own_class(item: Json) -> OwnClass | None:
+    """Read a DeviceClass; None if it does not select devices of our driver.
 
     Its expressions are not computed: one that names the driver is taken for one that selects it.
 
@@ -300,8 +331,11 @@ def read_own_class(item: Json) -> str:
     """
     selectors = get_objects(get_member(item, "spec", dict), "selectors")
     texts = (get_member(get_member(each, "cel", dict), "expression", str) for each in selectors)
+    if not any(f'"{DRIVER}"' in text or f"'{DRIVER}'" in text for text in texts):
+        return None
     name = get_member(get_member(item, "metadata", dict), "name", str)
-    return name if any(f'"{DRIVER}"' in text or f"'{DRIVER}'" in text for text in texts) else ""
+    given = get_member(get_member(item, "spec", dict), "extendedResourceName", str)
+    return OwnClass(name, tuple(filter(None, (f"{_CLASS_DOMAIN}/{name}", given))))
 
 
 def _parse_amount(value: object) -> int | None:

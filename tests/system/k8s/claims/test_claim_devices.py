@@ -115,6 +115,8 @@ def test_dra_3_pods_ask_for_whole_gpus_by_the_resource_of_nvidias_device_plugin(
     kubectl.create(claiming("three", "a"))
     for name in ("two", "three"):
         kubectl.await_event(name, "cannot allocate all claims")
+    why = f"pod default/two waits: {RESOURCE}: no GPU has {WHOLE} MiB of memory left"
+    assert kubectl.inspect("--why", "two").startswith(why)
     kubectl("delete", "pod", "three", "one", "--grace-period=1")
     [two] = kubectl.running("two")
     assert [*kubectl.seen(two).values()] == [WHOLE, WHOLE]

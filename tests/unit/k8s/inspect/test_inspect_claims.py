@@ -55,7 +55,8 @@ def known(
         {each["spec"]["nodeName"]: read_devices(each) for each in slices},
         None if found is None else {(each.namespace, each.name): each for each in found},
         [pod for pod in map(read_claiming_pod, waiting) if pod],
-        frozenset({"gpu.cgpu", *map(read_own_class, classes)} - {""}),
+        frozenset({"gpu.cgpu", *(each.name for each in map(read_own_class, classes) if each)}),
+        {},
         problem,
     )
 

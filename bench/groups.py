@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.shares import Line
 from cgpu_k8s.names import WHOLE_GPU
-from cgpu_k8s.objects.gpus import TOPOLOGY, Fact, write_facts
+from cgpu_k8s.objects.gpus import TOPOLOGY, OfferedGpu, write_facts
 from cgpu_k8s.objects.links import LEVELS, GpuLink
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -54,7 +54,7 @@ def best_sets() -> Json:
 
 def _node(number: int) -> Json:
     name = f"node-{number:02}"
-    facts = [Fact(f"GPU-{name}-{n}", n, MIB) for n in range(GPUS)]
+    facts = [OfferedGpu(f"GPU-{name}-{n}", n, MIB) for n in range(GPUS)]
     islands = [n // 4 for n in range(GPUS)]
     links = [GpuLink("s", 4) if a == b else GpuLink("y") for a, b in combinations(islands, 2)]
     labels = {"ack.node.gpu.schedule": TOPOLOGY}

@@ -23,7 +23,7 @@ from aiohttp import ClientError, ClientSession, web
 from bench.shares import Line
 from cgpu_k8s.names import COUNT, MEMORY
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler import extender_api
@@ -50,7 +50,7 @@ _ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 def node(number: int) -> Json:
     """A node as the API server has it, without what nobody reads here."""
     name = f"node-{number:04}"
-    facts = [Fact(f"GPU-{number:08x}-0000-4000-8000-{n:012x}", n, MIB) for n in range(GPUS)]
+    facts = [OfferedGpu(f"GPU-{number:08x}-0000-4000-8000-{n:012x}", n, MIB) for n in range(GPUS)]
     return {
         "metadata": {
             "name": name,

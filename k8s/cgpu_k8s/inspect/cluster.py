@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.gpus import OfferedGpu
     from cgpu_k8s.objects.pod_request import Part
 
 _MOST_GPUS = 999
@@ -197,13 +197,13 @@ def _make_gpu_views(machine: NodeFacts) -> dict[int, GpuView]:
     """Return a node's GPUs as its agent describes them; if it does not, all alike."""
     timed = machine.offer.mode == CORE_MEM
     found = {
-        fact.index: GpuView(
-            fact.uuid,
-            fact.healthy,
-            Share(fact.held, (fact.cores - fact.to_offered_gpu().allocatable.cores) * timed),
-            Share(fact.units, fact.cores * timed),
+        gpu.index: GpuView(
+            gpu.uuid,
+            gpu.healthy,
+            Share(gpu.held, (gpu.cores - gpu.allocatable.cores) * timed),
+            Share(gpu.units, gpu.cores * timed),
         )
-        for fact in sorted(machine.offer.gpus.values(), key=lambda fact: fact.index)
+        for gpu in sorted(machine.offer.gpus.values(), key=lambda gpu: gpu.index)
     }
     if found or not machine.gpus:
         return found
@@ -216,7 +216,7 @@ def _make_pod_view(gpu_pod: GpuPod, offer: Offer, gpus: dict[int, GpuView]) -> P
     given: dict[int, Share] = {}
     if allocation and offer.gpus:
         known = [offer.gpus[uuid] for uuid in allocation.gpus if uuid in offer.gpus]
-        given = {fact.index: _get_share(allocation.part, fact) for fact in known}
+        given = {gpu.index: _get_share(allocation.part, gpu) for gpu in known}
     elif not problem:
         given = {index: share for index, share in gpu_pod.published_shares.items() if index in gpus}
     rest = Share() if given else gpu_pod.asked
@@ -226,7 +226,7 @@ def _make_pod_view(gpu_pod: GpuPod, offer: Offer, gpus: dict[int, GpuView]) -> P
     return PodView(gpu_pod.pod.namespace, gpu_pod.pod.name, gpu_pod.pod.uid, given, rest, problem)
 
 
-def _get_share(part: Part, gpu: Fact) -> Share:
+def _get_share(part: Part, gpu: OfferedGpu) -> Share:
     return Share(gpu.units) if part == WHOLE else Share(part.units, part.cores)
 
 

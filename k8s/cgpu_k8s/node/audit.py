@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cgpu_k8s.node.pods import NodePod
-    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.gpus import OfferedGpu
     from cgpu_node.shares.record import PodContainer
 
 _DO = "delete the pod, so that it is placed anew"
@@ -56,7 +56,7 @@ class ContainerMismatch(NamedTuple):
 def audit_containers(
     living: Iterable[Living],
     pods: Mapping[str, NodePod],
-    gpus: Mapping[str, Fact],
+    gpus: Mapping[str, OfferedGpu],
     passing: Collection[str],
     *,
     limited: bool,
@@ -84,7 +84,7 @@ def audit_containers(
 
 
 def _compare_container(
-    share: Living, container: str, pod: NodePod, gpus: Mapping[str, Fact]
+    share: Living, container: str, pod: NodePod, gpus: Mapping[str, OfferedGpu]
 ) -> Iterator[ContainerMismatch]:
     limit = pod.limits.get(container, Limit(0))
     known = {uuid: (gpus[uuid], mib) for uuid, mib in share.caps.items() if uuid in gpus}

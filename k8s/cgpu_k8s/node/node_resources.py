@@ -22,8 +22,8 @@ from cgpu_k8s.objects.gpus import (
     CORE_MEM,
     TOPOLOGY,
     UNIT_MIB,
-    Fact,
     FactsError,
+    OfferedGpu,
     read_facts,
     write_facts,
 )
@@ -81,7 +81,7 @@ class NodeResources(NamedTuple):
 NOTHING = NodeResources({}, {}, {})
 
 
-def read_known_gpus(node: Json) -> tuple[Fact, ...]:
+def read_known_gpus(node: Json) -> tuple[OfferedGpu, ...]:
     """Return the GPUs in the node's annotation; none if it is missing or not readable."""
     notes = get_strings(get_member(node, "metadata", dict), "annotations")
     try:
@@ -93,10 +93,10 @@ def read_known_gpus(node: Json) -> tuple[Fact, ...]:
 def compute_facts(
     mode: str,
     seen: Iterable[DriverGpu],
-    before: Iterable[Fact],
+    before: Iterable[OfferedGpu],
     kept: Collection[str],
     held: Mapping[str, NonPodUsage],
-) -> tuple[Fact, ...]:
+) -> tuple[OfferedGpu, ...]:
     """Return the node's GPUs for its annotation.
 
     They include lost GPUs, so that the scheduler's cache keeps the pods on them. A lost GPU gets no
@@ -110,7 +110,9 @@ def compute_facts(
         held: the memory and weights that others than pods hold, by UUID.
     """
     slots = RULES[mode].get("max_inst", SLOTS)
-    found = [Fact(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB]
+    found = [
+        OfferedGpu(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB
+    ]
     answering = {gpu.uuid for gpu in found}
     taken = {gpu.index for gpu in found}
     for gpu in before:
@@ -127,7 +129,7 @@ def compute_facts(
     )
 
 
-def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
+def _subtract_held(gpu: OfferedGpu, held: NonPodUsage, *, limited: bool) -> OfferedGpu:
     """Return the GPU with what others hold of it; slots count only if the mode limits them."""
     return gpu._replace(
         held=min(gpu.units, gpu.units_of(held.mib)),
@@ -136,7 +138,10 @@ def _subtract_held(gpu: Fact, held: NonPodUsage, *, limited: bool) -> Fact:
 
 
 def compute_node_resources(
-    mode: str, gpus: Collection[Fact], names: Mapping[str, str], seen: Iterable[DriverGpu] = ()
+    mode: str,
+    gpus: Collection[OfferedGpu],
+    names: Mapping[str, str],
+    seen: Iterable[DriverGpu] = (),
 ) -> NodeResources:
     """Return the entries for a node with these GPUs.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.node.gpu_observer import GpuState
     from cgpu_k8s.node.non_pod_usage import NonPodUsage
     from cgpu_k8s.objects.fields import Json
-    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.gpus import OfferedGpu
 
 HELD, NOT_OFFERED, LOST, BACK, WRONG = (
     "GpuModeHeld",
@@ -215,7 +215,7 @@ def _plan_resources(state: NodeState, wanted: NodeResources, *, ours: bool) -> I
         yield WriteLog("written", {"resources": dict(wanted.resources)})
 
 
-def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
+def _find_strangers(gpus: GpuState, facts: Collection[OfferedGpu]) -> set[str]:
     """Return sentences about lost GPUs that are not among ``facts``, as they were never offered."""
     known = {name for gpu in facts for name in (gpu.uuid, gpu.index) if not gpu.healthy}
     return {
@@ -226,7 +226,10 @@ def _find_strangers(gpus: GpuState, facts: Collection[Fact]) -> set[str]:
 
 
 def plan_health_events(
-    before: Iterable[Fact], facts: Iterable[Fact], gpus: GpuState, unsent: Mapping[str, bool]
+    before: Iterable[OfferedGpu],
+    facts: Iterable[OfferedGpu],
+    gpus: GpuState,
+    unsent: Mapping[str, bool],
 ) -> tuple[HealthEvent, ...]:
     """Return the events about GPUs whose health has changed.
 

@@ -24,7 +24,7 @@ from cgpu_node import allocation_annotation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.gpus import OfferedGpu
     from cgpu_k8s.objects.pods import Pod
 
 _YES = "true"
@@ -51,7 +51,7 @@ class Allocation(NamedTuple):
 
 
 def write_annotations(
-    allocation: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
+    allocation: Allocation, pod: Pod, gpus: Mapping[str, OfferedGpu], now: int
 ) -> dict[str, str]:
     """Return the annotations that a pod's binding adds.
 
@@ -75,7 +75,7 @@ def write_annotations(
     }
 
 
-def _write_allocation(allocation: Allocation, gpus: Mapping[str, Fact]) -> str:
+def _write_allocation(allocation: Allocation, gpus: Mapping[str, OfferedGpu]) -> str:
     return allocation_annotation.format_annotation(
         allocation_annotation.AllocationAnnotation(
             allocation.pod,
@@ -88,13 +88,13 @@ def _write_allocation(allocation: Allocation, gpus: Mapping[str, Fact]) -> str:
     )
 
 
-def _grant_part(gpu: Fact, part: Part) -> allocation_annotation.Grant:
+def _grant_part(gpu: OfferedGpu, part: Part) -> allocation_annotation.Grant:
     mib = gpu.mib if part == WHOLE else gpu.mib_of(part.units)
     return allocation_annotation.Grant(mib, part.cores)
 
 
 def _write_framework(
-    allocation: Allocation, pod: Pod, gpus: Mapping[str, Fact], now: int
+    allocation: Allocation, pod: Pod, gpus: Mapping[str, OfferedGpu], now: int
 ) -> dict[str, str]:
     parts = {
         index: allocation.containers[name]
@@ -120,7 +120,9 @@ def _write_framework(
     }
 
 
-def _write_device(allocation: Allocation, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+def _write_device(
+    allocation: Allocation, gpus: Mapping[str, OfferedGpu], now: int
+) -> dict[str, str]:
     """Return the annotations for the older tools, which expect one GPU. Commas join several."""
     given = [gpus[uuid] for uuid in allocation.gpus]
     return {

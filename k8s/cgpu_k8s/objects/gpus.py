@@ -35,42 +35,12 @@ class FactsError(CgpuError):
 
 
 class OfferedGpu(NamedTuple):
-    """A GPU as a node offers it to pods.
+    """A GPU as a node offers it to pods, and its annotation describes it.
 
     Attributes:
         uuid: the driver's name of the GPU, which never changes.
         index: the driver's number of the GPU, which can change when the node restarts. It is shown
             to people, and breaks ties.
-        units: its memory, in units of ``aliyun.com/gpu-mem``.
-        cores: its time, in hundredths.
-        slots: how many containers may share it.
-        healthy: whether a pod may be placed on it.
-        held: units of memory that containers of no pod hold, such as those of docker.
-        held_slots: slots that such containers hold, each with its part of the time.
-    """
-
-    uuid: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    units: int
-    cores: int = 100
-    slots: int = 20
-    healthy: bool = True
-    held: int = 0
-    held_slots: int = 0
-
-    @property
-    def allocatable(self) -> Part:
-        """The part that is left for pods: the GPU without ``held`` and ``held_slots``."""
-        time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
-        return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
-
-
-class Fact(NamedTuple):
-    """A GPU as a node's annotation describes it.
-
-    Attributes:
-        uuid: the driver's name of the GPU, which never changes.
-        index: the driver's number of the GPU, which can change when the node restarts.
         mib: its memory as the driver reports it, in MiB.
         cores: its time, in hundredths.
         slots: how many containers may share it.
@@ -93,10 +63,16 @@ class Fact(NamedTuple):
         """Return the GPU's memory in units of ``aliyun.com/gpu-mem``."""
         return self.mib // UNIT_MIB
 
+    @property
+    def allocatable(self) -> Part:
+        """The part that is left for pods: the GPU without ``held`` and ``held_slots``."""
+        time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
+        return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
+
     def mib_of(self, units: int) -> int:
         """Return the cap, in MiB, of a container that has ``units`` of the GPU's units.
 
-        >>> Fact("GPU-1", 0, 16160).mib_of(2)
+        >>> OfferedGpu("GPU-1", 0, 16160).mib_of(2)
         2154
         """
         return units * self.mib // self.units
@@ -104,10 +80,6 @@ class Fact(NamedTuple):
     def units_of(self, mib: int) -> int:
         """Return how many of the GPU's units ``mib`` MiB take, rounded up."""
         return -(-mib * self.units // self.mib)
-
-    def to_offered_gpu(self) -> OfferedGpu:
-        """Return the GPU in the form that the allocator takes."""
-        return OfferedGpu(self.uuid, self.index, self.units, *self[3:])
 
 
 class Facts(NamedTuple):
@@ -121,13 +93,13 @@ class Facts(NamedTuple):
     """
 
     mode: str
-    gpus: tuple[Fact, ...]
+    gpus: tuple[OfferedGpu, ...]
     withheld: str = ""
     links: tuple[GpuLink, ...] = ()
 
 
 def write_facts(
-    mode: str, gpus: Iterable[Fact], withheld: str = "", links: Iterable[GpuLink] = ()
+    mode: str, gpus: Iterable[OfferedGpu], withheld: str = "", links: Iterable[GpuLink] = ()
 ) -> str:
     """Return the annotation; equal facts give equal text. ``links.py`` defines the links' order."""
     listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
@@ -159,7 +131,7 @@ def read_facts(text: str) -> Facts:
         raise FactsError(f"mode={printable(str(mode))}: expected one of {', '.join(MODES)}")
     if not isinstance(listed, list):
         raise FactsError("gpus: expected a list")
-    gpus = tuple(_read_fact(each) for each in listed)
+    gpus = tuple(_read_gpu(each) for each in listed)
     for name in ("uuid", "index"):
         values = [getattr(each, name) for each in gpus]
         if len(set(values)) < len(values):
@@ -172,13 +144,13 @@ def read_facts(text: str) -> Facts:
     return Facts(mode, gpus, printable(withheld, 400), known or ())
 
 
-def _read_fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)
+def _read_gpu(found: Any) -> OfferedGpu:  # noqa: ANN401 (JSON holds anything)
     if not isinstance(found, dict):
         raise FactsError("gpus: expected a list of objects")
     for name, fits in _ALLOWED.items():
         if not fits(found.get(name)):
             raise FactsError(f"gpus: {name}={printable(str(found.get(name)))} is not possible")
-    return Fact(**{name: found[name] for name in Fact._fields})
+    return OfferedGpu(**{name: found[name] for name in OfferedGpu._fields})
 
 
 def _allow_range(least: int, most: int = _MOST) -> Any:  # noqa: ANN401 (a function)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cgpu_env.errors import find_nearest, printable
 from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
 from cgpu_k8s.objects.fields import get_member, get_objects, get_strings
-from cgpu_k8s.objects.gpus import MODES, Fact, Facts, FactsError, read_facts
+from cgpu_k8s.objects.gpus import MODES, Facts, FactsError, OfferedGpu, read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
     address: str
     mode: str
     placement: str
-    gpus: dict[str, Fact]
+    gpus: dict[str, OfferedGpu]
     withheld: str = ""
     is_asked: bool = True
     links: tuple[GpuLink, ...] = ()

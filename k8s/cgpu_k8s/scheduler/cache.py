@@ -343,5 +343,5 @@ def make_node_info(offer: Offer) -> NodeInfo:
     """Return a node without pods for the allocator. It has no GPUs if the node offers nothing."""
     if offer.withheld:
         return NodeInfo(offer.name, offer.mode, offer.placement, [])
-    offered = [gpu.to_offered_gpu() for gpu in offer.gpus.values()]
-    return NodeInfo(offer.name, offer.mode, offer.placement, offered, offer.links)
+    gpus = offer.gpus.values()
+    return NodeInfo(offer.name, offer.mode, offer.placement, gpus, offer.links)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import TOPOLOGY, Fact, write_facts
+from cgpu_k8s.objects.gpus import TOPOLOGY, OfferedGpu, write_facts
 from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.pod_request import compute_container_part, compute_pod_part
 from cgpu_k8s.objects.pods import read_pod
@@ -17,15 +17,17 @@ WHOLE = "aliyun.com/gpu"
 NOW = 1_795_471_200_000_000_000
 
 
-def gpus(node: str, *sizes: int, **changes: Any) -> dict[str, Fact]:
+def gpus(node: str, *sizes: int, **changes: Any) -> dict[str, OfferedGpu]:
     """The GPUs of a node, of these sizes in MiB, by UUID."""
-    found = (Fact(f"GPU-{node}-{n}", n, mib)._replace(**changes) for n, mib in enumerate(sizes))
+    found = (
+        OfferedGpu(f"GPU-{node}-{n}", n, mib)._replace(**changes) for n, mib in enumerate(sizes)
+    )
     return {fact.uuid: fact for fact in found}
 
 
 def node(
     name: str,
-    facts: dict[str, Fact],
+    facts: dict[str, OfferedGpu],
     mode: str = "cgpu",
     address: str = "127.0.0.1",
     links: tuple[GpuLink, ...] = (),
@@ -102,7 +104,7 @@ def bound(given: Any, to: str, **annotations: str) -> Any:
     }
 
 
-def decided(given: Any, to: str, facts: dict[str, Fact], *uuids: str) -> Any:
+def decided(given: Any, to: str, facts: dict[str, OfferedGpu], *uuids: str) -> Any:
     """The same pod as a binding of ours leaves it: on these GPUs of a node."""
     found = read_pod(given)
     request = found.request

@@ -49,7 +49,7 @@ def nodes(draw: st.DrawFn, name: str = "node") -> NodeInfo:
         OfferedGpu(
             f"{name}-{index}",
             index,
-            draw(st.integers(1, 16)),
+            draw(st.integers(1, 16)) << 10,
             healthy=draw(st.integers(0, 5)) > 0,
             held=draw(st.sampled_from((0, 0, 0, 2))),
             held_slots=draw(st.sampled_from((0, 0, 0, 2))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import CGPU, Fact, OfferedGpu
+from cgpu_k8s.objects.gpus import CGPU, OfferedGpu
 from cgpu_k8s.objects.nodes import BINPACK, Offer
 from cgpu_k8s.objects.pod_request import ContainerRequest
 from cgpu_k8s.objects.pods import Pod
@@ -17,7 +17,7 @@ UNITS = 4
 
 def offer(name: str, units: int = UNITS, withheld: str = "") -> Offer:
     """A node with two GPUs."""
-    gpus = {f"GPU-{name}-{n}": Fact(f"GPU-{name}-{n}", n, units << 10) for n in range(2)}
+    gpus = {f"GPU-{name}-{n}": OfferedGpu(f"GPU-{name}-{n}", n, units << 10) for n in range(2)}
     return Offer(name, "", "" if withheld else CGPU, BINPACK, gpus, withheld)
 
 
@@ -38,7 +38,7 @@ def bound(given_pod: Pod, allocation: Allocation) -> Pod:
 def on(given_pod: Pod, *uuids: str) -> Pod:
     """The pod, bound to some GPUs of a node."""
     node = uuids[0].split("-")[1]
-    gpus = [OfferedGpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
+    gpus = [OfferedGpu(uuid, n, 99 << 10) for n, uuid in enumerate(uuids)]
     assert given_pod.request is not None
     allocation = allocate_gpus(NodeInfo(node, CGPU, BINPACK, gpus), given_pod.request)
     assert isinstance(allocation, Allocation)

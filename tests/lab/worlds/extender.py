@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.leader_lease import LeaderLease
@@ -24,7 +24,7 @@ PREFIX = "/gpushare-scheduler"
 
 
 def node(name: str, mode: str = "cgpu", gpus: int = 2, **labels: str) -> Json:
-    facts = [Fact(f"GPU-{name}-{n}", n, 16160) for n in range(gpus)]
+    facts = [OfferedGpu(f"GPU-{name}-{n}", n, 16160) for n in range(gpus)]
     return {
         "metadata": {
             "name": name,

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.gpus import OfferedGpu
 from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pod_request import ContainerRequest, PodRequest
 from cgpu_k8s.objects.pods import Pod
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
         return "" if right else f"{container}: {got} of {whose}"
 
 
-def facts(world: PodWorld) -> dict[str, Fact]:
+def facts(world: PodWorld) -> dict[str, OfferedGpu]:
     """Give the world eight GPUs of four sizes; their order is another one on each node."""
     path = world.state / "node.json"
     content = json.loads(path.read_text())
@@ -65,17 +65,17 @@ def facts(world: PodWorld) -> dict[str, Fact]:
     ]
     path.write_text(json.dumps(content))
     return {
-        gpu["uuid"]: Fact(gpu["uuid"], gpu["index"], gpu["memory_bytes"] // MIB)
+        gpu["uuid"]: OfferedGpu(gpu["uuid"], gpu["index"], gpu["memory_bytes"] // MIB)
         for gpu in content["gpus"]
     }
 
 
 def pods(
-    node: str, mode: str, gpus: dict[str, Fact], seed: int
+    node: str, mode: str, gpus: dict[str, OfferedGpu], seed: int
 ) -> Iterator[tuple[Pod, Allocation]]:
     """Pods of one to three containers on one or two GPUs, as the allocator places them."""
     chance, timed = random.Random(seed), mode == CORE_MEM
-    here = NodeInfo(node, mode, BINPACK, (fact.to_offered_gpu() for fact in gpus.values()))
+    here = NodeInfo(node, mode, BINPACK, gpus.values())
     made = 0
     while made < CONTAINERS:
         uid = f"{seed:08x}-{made:04x}-4000-8000-{chance.getrandbits(48):012x}"

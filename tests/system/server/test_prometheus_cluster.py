@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import start_http_server
 
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.cache import SchedulerCache
@@ -110,7 +110,7 @@ def filled() -> Metrics:
     """The metrics of an extender that has placed a pod, and refused another one."""
     cache = SchedulerCache()
     item = objects.node("gpu-a", {"ack.node.gpu.schedule": "cgpu"})
-    facts = write_facts("cgpu", [Fact(UUIDS[0], 0, 15109)])
+    facts = write_facts("cgpu", [OfferedGpu(UUIDS[0], 0, 15109)])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
     cache.update_node(read_node(item))
     pod = objects.pod("train", {"aliyun.com/gpu-mem": "1"}, nodeName="gpu-a")

@@ -51,7 +51,7 @@ class Cluster:
         self.lab, self.world = lab, world
         offered = read_facts(json.dumps(lab.facts())).gpus
         self.gpus = {gpu.uuid: gpu for gpu in offered}
-        self.node = NodeInfo("gpu-a", CORE_MEM, BINPACK, (gpu.to_offered_gpu() for gpu in offered))
+        self.node = NodeInfo("gpu-a", CORE_MEM, BINPACK, offered)
         path = world.state / "node.json"
         content = json.loads(path.read_text())
         like: dict[str, Any] = content["gpus"][0]

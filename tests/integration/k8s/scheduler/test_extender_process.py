@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_k8s.apiserver.resources import LEASES, NODES
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import node, pod, pods_path
@@ -52,7 +52,7 @@ def asked(fake: FakeServer, method: str, path: str, body: object = None) -> Any:
 
 def add_nodes(fake: FakeServer, *names: str) -> None:
     for name in names:
-        facts = [Fact(f"GPU-{name}-{n}", n, UNITS << 10) for n in range(2)]
+        facts = [OfferedGpu(f"GPU-{name}-{n}", n, UNITS << 10) for n in range(2)]
         item = node(name, {"ack.node.gpu.schedule": "cgpu"})
         item["metadata"]["annotations"] = {"cgpu/gpus": write_facts("cgpu", facts)}
         asked(fake, "POST", NODES.path(), item)

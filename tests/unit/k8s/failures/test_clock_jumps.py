@@ -10,7 +10,7 @@ import pytest
 
 from cgpu_k8s.admission.certificates import Keys, renew_keys
 from cgpu_k8s.objects.allocations import Allocation, write_annotations
-from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.gpus import OfferedGpu
 from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler import leader_lease
@@ -124,11 +124,9 @@ def test_a_decision_is_the_same_at_any_time(jump: float) -> None:
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }
     )
-    gpus = {"GPU-a": Fact("GPU-a", 0, 16160)}
+    gpus = {"GPU-a": OfferedGpu("GPU-a", 0, 16160)}
     assert pod.request
-    allocation = allocate_gpus(
-        NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"].to_offered_gpu()]), pod.request
-    )
+    allocation = allocate_gpus(NodeInfo("a", CGPU, BINPACK, [gpus["GPU-a"]]), pod.request)
     assert isinstance(allocation, Allocation)
     now, then = (
         write_annotations(allocation, pod, gpus, int(when * 1e9))

@@ -19,7 +19,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.apiserver.errors import NoAnswerError
 from cgpu_k8s.apiserver.resources import LEASES, NODES, PODS, RESOURCE_POLICIES
 from cgpu_k8s.apiserver.tasks import cancel_tasks
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
 from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease
@@ -80,7 +80,7 @@ def fill(api: InMemory) -> None:
     """Nodes with GPUs in three pools, and a policy for two of them up to their max."""
     for name in MACHINES:
         made = node(name, {"ack.node.gpu.schedule": "cgpu", "pool": name[0]})
-        facts = [Fact(f"GPU-{name}-{n}", n, 16160) for n in range(8)]
+        facts = [OfferedGpu(f"GPU-{name}-{n}", n, 16160) for n in range(8)]
         made["metadata"]["annotations"] = {"cgpu/gpus": write_facts("cgpu", facts)}
         create(api, NODES.path(), made)
     units: list[Json] = [

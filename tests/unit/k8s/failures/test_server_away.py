@@ -20,7 +20,7 @@ from cgpu_k8s.node.auditor import ShareAuditor
 from cgpu_k8s.node.gpu_observer import GpuObserver
 from cgpu_k8s.node.node_resources import DriverGpu
 from cgpu_k8s.node.shares import Shares
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
 from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease
@@ -176,7 +176,7 @@ def test_a_driver_that_begins_holds_nothing_else_up(
 
 def sharing_node() -> Json:
     made = node("gpu-a", {SCHEDULE: "cgpu"})
-    described = [Fact(gpu.uuid, gpu.index, gpu.mib) for gpu in GPUS]
+    described = [OfferedGpu(gpu.uuid, gpu.index, gpu.mib) for gpu in GPUS]
     made["metadata"]["annotations"] = {"cgpu/gpus": write_facts("cgpu", described)}
     return made
 

@@ -6,7 +6,7 @@ import pytest
 
 from cgpu_k8s.node.audit import ContainerMismatch, Living, audit_containers
 from cgpu_k8s.node.pods import NodePod, read_node_pod
-from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.gpus import OfferedGpu
 from cgpu_node.allocation_annotation import AllocationAnnotation, Grant, format_annotation
 from cgpu_node.podspecs import Limit
 from cgpu_node.shares.record import PodContainer
@@ -14,7 +14,7 @@ from lab.kubernetes.objects import pod
 
 pytestmark = pytest.mark.unit
 
-GPUS = {f"GPU-{n}": Fact(f"GPU-{n}", n, 16160) for n in range(2)}
+GPUS = {f"GPU-{n}": OfferedGpu(f"GPU-{n}", n, 16160) for n in range(2)}
 ASKED = {"aliyun.com/gpu-mem": "2"}
 
 

@@ -12,14 +12,14 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.node.agent import Agent, Place
 from cgpu_k8s.node.gpu_observer import GpuState
 from cgpu_k8s.node.plan import NodePlan, plan_health_events
-from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.gpus import OfferedGpu
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
-BOTH = tuple(Fact(f"GPU-{index}", index, 16160) for index in range(2))
+BOTH = tuple(OfferedGpu(f"GPU-{index}", index, 16160) for index in range(2))
 GONE = tuple(gpu._replace(healthy=False) for gpu in BOTH)
 FIRST_GONE = (GONE[0], BOTH[1])
 
@@ -50,7 +50,7 @@ def agent(server: Server, tmp_path: Path) -> Agent:
     return Agent(place, client, other, other, other, lambda *_: None)
 
 
-def see(agent: Agent, *looks: tuple[Fact, ...]) -> None:
+def see(agent: Agent, *looks: tuple[OfferedGpu, ...]) -> None:
     """What the node offered before and offers now, look by look."""
     for before, now in pairwise(looks):
         events = plan_health_events(before, now, GpuState(), agent._unsent)  # noqa: SLF001

@@ -17,7 +17,7 @@ from cgpu_k8s.node.node_resources import (
     status_patch,
 )
 from cgpu_k8s.node.non_pod_usage import NonPodUsage, sum_non_pod_usage
-from cgpu_k8s.objects.gpus import Fact, read_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, read_facts
 from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pod_request import Part
@@ -35,7 +35,7 @@ def seen(*numbers: int, mib: int = V100) -> list[DriverGpu]:
     return [DriverGpu(f"GPU-{number}", at, "V100", mib) for at, number in enumerate(numbers)]
 
 
-def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
+def written(mode: str, gpus: tuple[OfferedGpu, ...]) -> dict[str, Any]:
     """A labelled node on which an agent has written what it offers."""
     item = node("gpu-a", {"ack.node.gpu.schedule": mode}, cpu="4")
     wanted = compute_node_resources(mode, gpus, NAMES)

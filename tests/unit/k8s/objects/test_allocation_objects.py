@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.allocations import Allocation, read_allocation, write_annotations
-from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, Fact
+from cgpu_k8s.objects.gpus import CGPU, CORE_MEM, OfferedGpu
 from cgpu_k8s.objects.nodes import SPREAD
 from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_k8s.scheduler.allocation import NodeInfo, allocate_gpus
 
 pytestmark = pytest.mark.unit
 
-GPUS = {f"GPU-{n}": Fact(f"GPU-{n}", n, mib) for n, mib in enumerate((16160, 24576, 81920))}
+GPUS = {f"GPU-{n}": OfferedGpu(f"GPU-{n}", n, mib) for n, mib in enumerate((16160, 24576, 81920))}
 NOW = 1_795_471_200_000_000_000
 
 
@@ -50,9 +50,7 @@ def placed(given: Any) -> tuple[Pod, Allocation]:
     found = read_pod(given)
     assert found.request is not None
     mode = CORE_MEM if found.request.containers[0].cores else CGPU
-    allocation = allocate_gpus(
-        NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()]), found.request
-    )
+    allocation = allocate_gpus(NodeInfo("n1", mode, SPREAD, GPUS.values()), found.request)
     assert isinstance(allocation, Allocation)
     return found, allocation
 
@@ -68,7 +66,7 @@ def bound(found: Pod, allocation: Allocation, **changes: Any) -> Pod:
 def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
     found = read_pod(pod({"name": "main", "resources": limits(2, 30)}))
     assert found.request is not None
-    v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].to_offered_gpu()])
+    v100 = NodeInfo("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"]])
     allocation = allocate_gpus(v100, found.request)
     assert isinstance(allocation, Allocation)
     written = write_annotations(allocation, found, GPUS, NOW)
@@ -145,7 +143,7 @@ def test_what_a_binding_writes_is_read_as_the_same_decision(
     found = read_pod(pod(*apps, init=first, count=count))
     assert found.request is not None
     mode = CORE_MEM if cores else CGPU
-    node = NodeInfo("n1", mode, SPREAD, [gpu.to_offered_gpu() for gpu in GPUS.values()])
+    node = NodeInfo("n1", mode, SPREAD, GPUS.values())
     allocation = allocate_gpus(node, found.request)
     assume(isinstance(allocation, Allocation))
     assert isinstance(allocation, Allocation)

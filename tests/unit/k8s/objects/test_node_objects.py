@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.fields import ObjectError
-from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, OfferedGpu, read_facts, write_facts
+from cgpu_k8s.objects.gpus import Facts, FactsError, OfferedGpu, read_facts, write_facts
 from cgpu_k8s.objects.links import GpuLink, arrange_links
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.scheduler.cache import make_node_info
 
 pytestmark = pytest.mark.unit
 
-GPUS = (Fact("GPU-a", 0, 16160), Fact("GPU-b", 1, 24576, slots=3, healthy=False, held=2))
+GPUS = (
+    OfferedGpu("GPU-a", 0, 16160),
+    OfferedGpu("GPU-b", 1, 24576, slots=3, healthy=False, held=2),
+)
 FACTS = st.builds(
-    Fact,
+    OfferedGpu,
     st.uuids().map("GPU-{}".format),
     st.integers(0, 99),
     st.integers(1024, 1 << 20),
@@ -78,7 +81,7 @@ def test_what_is_no_address_is_never_printed_as_one(written: str, address: str) 
 
 
 @given(st.lists(FACTS, unique_by=(lambda gpu: gpu.uuid, lambda gpu: gpu.index)))
-def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[Fact]) -> None:
+def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[OfferedGpu]) -> None:
     text = write_facts("share", gpus)
     assert write_facts("share", reversed(gpus)) == text
     found = read_facts(text)
@@ -111,7 +114,7 @@ def test_links_of_gpus_that_are_not_known_stay_so() -> None:
 
 @given(st.integers(1024, 1 << 20))
 def test_a_unit_is_an_equal_part_of_its_gpu(mib: int) -> None:
-    gpu = Fact("GPU-a", 0, mib)
+    gpu = OfferedGpu("GPU-a", 0, mib)
     assert gpu.units == mib // 1024
     assert gpu.mib_of(gpu.units) == mib
     for units in {1, gpu.units // 2, gpu.units} - {0}:
@@ -121,10 +124,10 @@ def test_a_unit_is_an_equal_part_of_its_gpu(mib: int) -> None:
 
 
 def test_2_of_15_units_of_a_v100_are_2154_mib() -> None:
-    assert Fact("GPU-a", 0, 16160).mib_of(2) == 2154
+    assert OfferedGpu("GPU-a", 0, 16160).mib_of(2) == 2154
 
 
-@pytest.mark.parametrize("member", Fact._fields)
+@pytest.mark.parametrize("member", OfferedGpu._fields)
 def test_facts_with_a_member_missing_or_wrong_are_refused(member: str) -> None:
     facts = json.loads(write_facts("cgpu", GPUS))
     wrongs: tuple[Any, ...] = (None, "x", -1, 1.5, 1 << 60, [], {})
@@ -164,10 +167,8 @@ def test_a_node_offers_the_gpus_that_its_agent_found() -> None:
     assert (offer.name, offer.address, offer.withheld) == ("n1", "10.0.0.1", "")
     found = make_node_info(offer)
     assert (found.name, found.mode, found.placement) == ("n1", "cgpu", "spread")
-    assert found.gpus == {
-        "GPU-a": OfferedGpu("GPU-a", 0, 15),
-        "GPU-b": OfferedGpu("GPU-b", 1, 24, slots=3, healthy=False, held=2),
-    }
+    assert found.gpus == {gpu.uuid: gpu for gpu in GPUS}
+    assert [gpu.units for gpu in found.gpus.values()] == [15, 24]
 
 
 def test_a_node_packs_its_gpus_full_without_a_label_that_says_otherwise() -> None:

@@ -218,7 +218,7 @@ def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
 def test_what_a_node_remembers_is_what_a_fresh_one_finds(
     asked: list[int], pods: list[PodRequest], probe: PodRequest
 ) -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu(f"g{n}", n, 8) for n in range(3)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu(f"g{n}", n, 8 << 10) for n in range(3)])
     for n, request in enumerate(pods):
         allocate_gpus(node, probe)
         filled(node, [request])

@@ -43,39 +43,47 @@ def refusal(node: NodeInfo, asked: PodRequest) -> Refusal:
 
 
 def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> None:
-    node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 15)])
+    node = NodeInfo(
+        "node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15 << 10), OfferedGpu("b", 1, 15 << 10)]
+    )
     made = filled(node, [pod(str(n), 2, 30) for n in range(4)])
     assert [allocation.gpus for allocation in made] == [("a",), ("a",), ("a",), ("b",)]
 
 
 @pytest.mark.parametrize(("units", "cores"), [(14, 5), (1, 85)])
 def test_what_others_hold_is_promised_to_no_pod(units: int, cores: int) -> None:
-    node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15, held=2, held_slots=4)])
+    node = NodeInfo("node", CORE_MEM, BINPACK, [OfferedGpu("a", 0, 15 << 10, held=2, held_slots=4)])
     assert refusal(node, pod("p", units, cores)).code == FULL
     assert isinstance(allocate_gpus(node, pod("p", 13, 80)), Allocation)
 
 
 def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
+    node = NodeInfo(
+        "node", CGPU, SPREAD, [OfferedGpu("a", 0, 15 << 10), OfferedGpu("b", 1, 12 << 10)]
+    )
     made = filled(node, [pod(str(n), 2, owner="set") for n in range(3)])
     assert [allocation.gpus for allocation in made] == [("a",), ("b",), ("a",)]
 
 
 def test_a_node_at_rest_remembers_no_more_however_many_controllers_ask() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15)])
+    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15 << 10)])
     for n in range(1000):
         allocate_gpus(node, pod("p", 1, owner=str(n)))
         assert len(node._answers) <= MOST_ANSWERS  # noqa: SLF001 (a cache is no promise)
 
 
 def test_pods_without_a_controller_are_no_replicas_of_each_other() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
+    node = NodeInfo(
+        "node", CGPU, SPREAD, [OfferedGpu("a", 0, 15 << 10), OfferedGpu("b", 1, 12 << 10)]
+    )
     made = filled(node, [pod(str(n), 1) for n in range(3)])
     assert [allocation.gpus for allocation in made] == [("a",), ("a",), ("a",)]
 
 
 def test_what_one_controller_is_told_is_not_told_to_another() -> None:
-    node = NodeInfo("node", CGPU, SPREAD, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 12)])
+    node = NodeInfo(
+        "node", CGPU, SPREAD, [OfferedGpu("a", 0, 15 << 10), OfferedGpu("b", 1, 12 << 10)]
+    )
     filled(node, [pod("first", 1, owner="set")])
     allocations = [allocate_gpus(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
     assert [each.gpus for each in allocations if isinstance(each, Allocation)] == [("b",), ("a",)]
@@ -104,7 +112,9 @@ def test_what_one_controller_is_told_is_not_told_to_another() -> None:
 def test_a_refusal_says_what_is_lacking(
     mode: str, asked: PodRequest, expected: tuple[str, str]
 ) -> None:
-    node = NodeInfo("node", mode, BINPACK, [OfferedGpu("a", 0, 15), OfferedGpu("b", 1, 8)])
+    node = NodeInfo(
+        "node", mode, BINPACK, [OfferedGpu("a", 0, 15 << 10), OfferedGpu("b", 1, 8 << 10)]
+    )
     node.add(Allocation("x", "", "node", ("a",), Part(7, 0, 1), {}))
     code, text = expected
     found = refusal(node, asked)
@@ -161,7 +171,10 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     chance = random.Random(20261123)
     cluster = {
         f"n{n}": NodeInfo(
-            f"n{n}", CGPU, BINPACK, [OfferedGpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)]
+            f"n{n}",
+            CGPU,
+            BINPACK,
+            [OfferedGpu(f"n{n}-{k}", k, (15 + (n + k) % 3) << 10) for k in range(8)],
         )
         for n in range(1000)
     }
@@ -192,7 +205,7 @@ def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
 def test_pods_of_3_gib_fill_gpus_of_15_one_after_the_other() -> None:
     cluster = {
         f"n{n}": NodeInfo(
-            f"n{n}", CGPU, BINPACK, [OfferedGpu(f"n{n}-{k}", k, 15) for k in range(8)]
+            f"n{n}", CGPU, BINPACK, [OfferedGpu(f"n{n}-{k}", k, 15 << 10) for k in range(8)]
         )
         for n in range(100)
     }

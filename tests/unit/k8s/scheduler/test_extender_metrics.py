@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.cache import SchedulerCache
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.unit
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kubernetes.md"
 SHARED = {"ack.node.gpu.schedule": "cgpu"}
 GROUP = {"gpu-topology-replica": "2"}
-LOST = Fact("GPU-1", 1, 16160, healthy=False)
+LOST = OfferedGpu("GPU-1", 1, 16160, healthy=False)
 
 
 def gpu_node(cache: SchedulerCache, name: str, label: str = "cgpu", mode: str = "cgpu") -> None:
     item = objects.node(name, {"ack.node.gpu.schedule": label})
-    facts = write_facts(mode, [Fact("GPU-0", 0, 16160), LOST])
+    facts = write_facts(mode, [OfferedGpu("GPU-0", 0, 16160), LOST])
     item["metadata"]["annotations"] = {"cgpu/gpus": facts}
     cache.update_node(read_node(item))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_k8s.apiserver.client import Page
-from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.gpus import OfferedGpu, write_facts
 from cgpu_k8s.scheduler import informers
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.informers import ClusterInformer, WatchedLease
@@ -28,7 +28,7 @@ NODES, PODS, LEASES, POLICIES = "nodes", "pods", "leases", "resourcepolicies"
 
 
 def node(name: str, gpus: int = 1, version: int = 1) -> Json:
-    facts = [Fact(f"GPU-{name}-{n}", n, 16160) for n in range(gpus)]
+    facts = [OfferedGpu(f"GPU-{name}-{n}", n, 16160) for n in range(gpus)]
     return {
         "metadata": {
             "name": name,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.allocations import Allocation, read_allocation, write_annotations
-from cgpu_k8s.objects.gpus import CGPU, TOPOLOGY, Fact, OfferedGpu, write_facts
+from cgpu_k8s.objects.gpus import CGPU, TOPOLOGY, OfferedGpu, write_facts
 from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.objects.nodes import BINPACK, SPREAD, read_node
 from cgpu_k8s.objects.pod_request import WHOLE, ContainerRequest, PodRequest
@@ -43,7 +43,7 @@ def islands(*sizes: int) -> tuple[GpuLink, ...]:
 
 
 def node(*sizes: int, placement: str = BINPACK, name: str = "node", **changes: Any) -> NodeInfo:
-    gpus = [OfferedGpu(f"{name}-{n}", n, 80) for n in range(sum(sizes))]
+    gpus = [OfferedGpu(f"{name}-{n}", n, 80 << 10) for n in range(sum(sizes))]
     return NodeInfo(
         name, TOPOLOGY, placement, [gpu._replace(**changes) for gpu in gpus], islands(*sizes)
     )
@@ -88,7 +88,7 @@ def test_no_gpu_is_given_twice_and_each_set_is_the_best_of_those_left(
         GpuLink(data.draw(st.sampled_from("imsyn")), data.draw(st.integers(0, 4)))
         for _ in range(28)
     )
-    gpus = [OfferedGpu(f"GPU-{n}", n, 80) for n in range(8)]
+    gpus = [OfferedGpu(f"GPU-{n}", n, 80 << 10) for n in range(8)]
     where, free = NodeInfo("node", TOPOLOGY, BINPACK, gpus, links), set(range(8))
     scores = score_links(8, links)
     for number, count in enumerate(asked):
@@ -140,7 +140,9 @@ def test_a_node_says_why_it_gives_no_whole_gpu(
 
 
 def test_a_gpu_without_known_links_is_given_as_well() -> None:
-    where = NodeInfo("node", TOPOLOGY, BINPACK, [OfferedGpu(f"g{n}", n, 80) for n in range(3)])
+    where = NodeInfo(
+        "node", TOPOLOGY, BINPACK, [OfferedGpu(f"g{n}", n, 80 << 10) for n in range(3)]
+    )
     assert give(where, "p", 2) == [0, 1]
     assert refusal(where, asking("q", 2)).sentence.startswith("only 1 GPU is free as a whole")
 
@@ -153,7 +155,7 @@ def pod(gpus: int) -> Any:
     }
 
 
-FACTS = {f"GPU-{n}": Fact(f"GPU-{n}", n, 81559) for n in range(4)}
+FACTS = {f"GPU-{n}": OfferedGpu(f"GPU-{n}", n, 81559) for n in range(4)}
 
 
 def placed(gpus: int) -> tuple[dict[str, str], Any]:
@@ -194,7 +196,7 @@ def test_a_decision_is_read_back_and_one_of_another_number_is_refused() -> None:
     read = read_allocation(bound)
     assert read is not None
     assert read.gpus == ("GPU-0", "GPU-1")
-    where = NodeInfo("n1", TOPOLOGY, BINPACK, [fact.to_offered_gpu() for fact in FACTS.values()])
+    where = NodeInfo("n1", TOPOLOGY, BINPACK, FACTS.values())
     where.add(read)
     assert [where.used_part(uuid).units for uuid in where.gpus] == [79, 79, 0, 0]
     forged = placed(3)[0]["cgpu/allocation"]

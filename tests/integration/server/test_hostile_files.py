@@ -32,7 +32,7 @@ from cgpu_shim import library as proxy
 from lab.driver.attached import AttachedLedger
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
-from lab.machine.servers import StandIn, end_servers
+from lab.machine.servers import StandIn
 from lab.shares import changing
 from lab.worlds.audit import Audited
 from lab.worlds.cgpu_run import World as Machine
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 FEW = 200  # questions: a sixth of what a full ledger would cost, and ten times what they do
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    yield World(state)
-    end_servers(tmp_path)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import sys
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
@@ -19,23 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import cgpu_native
 from lab.driver.attached import AttachedLedger
 from lab.machine.as_service import as_service
-from lab.machine.servers import end_servers
 from lab.worlds.server import MIB, World, environment, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 
 ANY = "127.0.0.1:0"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    yield World(state)
-    end_servers(tmp_path)
 
 
 def scrape(address: str) -> dict[str, dict[str, float]]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,18 +26,7 @@ from lab.machine import folders
 from lab.machine.servers import end_servers, serving
 from lab.worlds.server import World, environment, is_arbitrated, page, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    yield World(state)
-    end_servers(tmp_path)
 
 
 def test_an_admission_starts_the_server_and_its_page_comes_to_life(world: World) -> None:

@@ -7,31 +7,18 @@ import resource
 import socket
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from lab.machine.as_service import UNIT, capabilities, nice_limit, settings
-from lab.machine.servers import end_servers
 from lab.runs.packages import ensure_packages
 from lab.worlds.server import World, environment, is_arbitrated, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 NICE = 16  # field of /proc/PID/stat behind the name
 ARBITER_NICE = -10  # native/arbiter/thread/arbitration_thread.c
 # linux/capability.h
 NUMBERS = {"chown": 0, "dac_override": 1, "kill": 5, "sys_ptrace": 19}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    yield World(state)
-    end_servers(tmp_path)
 
 
 def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:

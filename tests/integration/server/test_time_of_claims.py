@@ -8,22 +8,12 @@ import pytest
 
 from cgpu_env import GpuShare, Request
 from cgpu_node.shares.record import Owner
-from lab.machine.servers import end_servers
 from lab.worlds.server import MIB, NODE, UUIDS, World, is_arbitrated, page, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    yield World(state)
-    end_servers(tmp_path)
 
 
 def claim(world: World, name: str, gib: int, weight: int = 0) -> Path:

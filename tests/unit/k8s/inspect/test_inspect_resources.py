@@ -78,8 +78,8 @@ def test_dra_7_a_pod_that_waits_for_a_resource_shows_why(
     item: Any, claims: list[Any], why: str
 ) -> None:
     assert explain_claims(read(item), known(*claims)).startswith(why)
-    said = explain_pod(item, None, [], [], [], claims=known(*claims))
-    assert said.startswith(f"pod default/p waits: {why}")
+    found = explain_pod(item, None, [], [], [], claims=known(*claims))
+    assert found.startswith(f"pod default/p waits: {why}")
 
 
 def test_dra_7_pods_that_wait_for_a_resource_are_listed() -> None:

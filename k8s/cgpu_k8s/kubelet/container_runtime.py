@@ -38,9 +38,8 @@ _PATIENCE = 5.0  # seconds for an answer
 # The CRI's method Status, and the encoded request with ``verbose`` set.
 _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
 _INFO, _KEY, _VALUE = 2, 1, 2  # field numbers of the answer's map ``info``, and of its entries
-# The file that NVIDIA's runtime reads: in .config beside its program if NVIDIA's operator installed
-# it, else in /etc.
-_FILE = "nvidia-container-runtime/config.toml"
+# The file that NVIDIA's runtime reads, beside its program, if NVIDIA's operator installed it.
+_OPERATORS = f".config/{runtimes.NVIDIA}/config.toml"
 _UCRED = struct.Struct("iII")
 
 
@@ -108,7 +107,7 @@ def _judge_runtimes(name: str, config: Json, root: str) -> str:
     return runtimes.find_problem(
         name,
         runtimes.READERS[name](config),
-        lambda program: _read_nvidia_runtimes(root, program),
+        lambda program: _read_nvidia_config(root, program),
     )
 
 
@@ -151,16 +150,17 @@ def _find_root(path: str) -> str:
     return f"/proc/{pid}/root"
 
 
-def _read_nvidia_runtimes(root: str, program: str) -> list[str]:
-    """Return the programs that NVIDIA's runtime ``program`` starts."""
-    for path in (f"{Path(program).parent}/.config/{_FILE}", f"/etc/{_FILE}"):
+def _read_nvidia_config(root: str, program: str) -> runtimes.NvidiaConfig:
+    """Return the configuration of NVIDIA's runtime ``program``."""
+    for path in (f"{Path(program).parent}/{_OPERATORS}", runtimes.NVIDIA_CONFIG):
         try:
             content = _parse_toml(Path(f"{root}{path}").read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
         found = get_member(content, "nvidia-container-runtime", dict).get("runtimes", [])
-        return [str(each) for each in found] if isinstance(found, list) else []
-    return []
+        listed = [str(each) for each in found] if isinstance(found, list) else []
+        return runtimes.NvidiaConfig(path, listed)
+    return runtimes.NvidiaConfig(runtimes.NVIDIA_CONFIG, ())
 
 
 def _parse_toml(content: str) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from cgpu_k8s.names import ALLOCATION
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.fields import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
 OURS, NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
+NVIDIA_CONFIG = f"/etc/{NVIDIA}/config.toml"
 # cgpu install does not change CRI-O's default runtime.
 _INSTALL = {CONTAINERD: "cgpu install containerd --default", CRIO: "cgpu install crio"}
 _PASSING = f"{ALLOCATION.partition('/')[0]}/*"
@@ -79,24 +80,32 @@ READERS: Mapping[str, Callable[[Json], list[Runtime]]] = {
 }
 
 
+class NvidiaConfig(NamedTuple):
+    """The file that a runtime of NVIDIA's reads, and the programs that it may start by it."""
+
+    path: str
+    runtimes: Sequence[str]
+
+
 def find_problem(
-    engine: str, runtimes: Iterable[Runtime], behind: Callable[[str], Iterable[str]]
+    engine: str, runtimes: Iterable[Runtime], read_config: Callable[[str], NvidiaConfig]
 ) -> str:
     """Return why pods may not pass through cgpu's runtime, or "".
 
     Args:
         engine: CONTAINERD or CRIO.
         runtimes: all runtimes of the engine.
-        behind: returns the programs that a runtime of NVIDIA's may start.
+        read_config: returns the configuration of a runtime of NVIDIA's by its program.
     """
     ours = []
     for each in runtimes:
         name = PurePath(each.program).name
         is_nvidia = name.startswith(NVIDIA)
-        if is_nvidia and {PurePath(program).name for program in behind(each.program)} != {OURS}:
+        found = read_config(each.program) if is_nvidia else None
+        if found and {PurePath(program).name for program in found.runtimes} != {OURS}:
             return (
                 f"the runtime {each.name} of {engine} is NVIDIA's, without cgpu's behind it, so its"
-                " pods would have whole GPUs: run cgpu install nvidia on the node"
+                f" pods would have whole GPUs: {_advise(found.path)}"
             )
         if is_nvidia or name == OURS:
             ours.append(each)
@@ -109,3 +118,13 @@ def find_problem(
             f" reaches it: run cgpu install {engine} on the node"
         )
     return ""
+
+
+def _advise(path: str) -> str:
+    """Return how NVIDIA's runtime comes to start cgpu's, by the file that it reads."""
+    if path == NVIDIA_CONFIG:
+        return "run cgpu install nvidia on the node"
+    return (
+        "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES to the path of cgpu-runtime in toolkit.env of"
+        f" NVIDIA's GPU Operator, by which it writes {path}"
+    )

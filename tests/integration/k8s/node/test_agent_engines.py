@@ -88,6 +88,7 @@ def test_nvidias_runtime_with_ours_behind_it_is_as_good_as_ours(lab: Lab) -> Non
     config.write_text('[nvidia-container-runtime]\nruntimes = ["runc"]\n')
     with lab.agent():
         wait_until(lambda: lab.facts() is None, "nothing is offered")
+        assert f"toolkit.env of NVIDIA's GPU Operator, by which it writes {config}" in why(lab)
 
 
 def test_what_was_offered_stays_under_pods(lab: Lab) -> None:

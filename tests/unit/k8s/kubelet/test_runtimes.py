@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cgpu_k8s.kubelet import runtimes
-from cgpu_k8s.kubelet.runtimes import CONTAINERD, CRIO, read_containerd, read_crio
+from cgpu_k8s.kubelet.runtimes import (
+    CONTAINERD,
+    CRIO,
+    NvidiaConfig,
+    read_containerd,
+    read_crio,
+)
 from cgpu_k8s.objects.fields import ObjectError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +45,11 @@ def containerd(**programs: tuple[str, list[str] | None]) -> dict[str, Any]:
 RUNC, CGPU = ("", None), (OURS, PASSED)
 
 
+def reads(behind: list[str], path: str = runtimes.NVIDIA_CONFIG) -> Callable[[str], NvidiaConfig]:
+    """A runtime of NVIDIA's whose configuration names these programs."""
+    return lambda _: NvidiaConfig(path, behind)
+
+
 @pytest.mark.parametrize(
     ("config", "behind", "sentence"),
     [
@@ -56,7 +70,7 @@ RUNC, CGPU = ("", None), (OURS, PASSED)
     ],
 )
 def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentence: str) -> None:
-    found = runtimes.find_problem(CONTAINERD, read_containerd(config), lambda _: behind)
+    found = runtimes.find_problem(CONTAINERD, read_containerd(config), reads(behind))
     assert sentence in found if sentence else found == ""
 
 
@@ -72,8 +86,20 @@ def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentenc
 def test_crios_runtimes(programs: dict[str, str], behind: list[str], sentence: str) -> None:
     tables = {name: {"runtime_path": program} for name, program in programs.items()}
     config = {"crio": {"runtime": {"default_runtime": "x", "runtimes": tables}}}
-    found = runtimes.find_problem(CRIO, read_crio(config), lambda _: behind)
+    found = runtimes.find_problem(CRIO, read_crio(config), reads(behind))
     assert sentence in found if sentence else found == ""
+
+
+def test_where_nvidias_operator_installed_its_runtime_the_operator_is_to_change_it() -> None:
+    program = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    path = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    found = runtimes.find_problem(
+        CONTAINERD, read_containerd(containerd(nvidia=(program, None))), reads(["runc"], path)
+    )
+    assert found.endswith(
+        "set NVIDIA_CONTAINER_RUNTIME_RUNTIMES to the path of cgpu-runtime in toolkit.env of"
+        f" NVIDIA's GPU Operator, by which it writes {path}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,8 @@ def measure_on_time(
         began, before = time.monotonic_ns(), _waited_by_thread(pids)
         shares = measure(driver, tags, seconds)
         whole, after = time.monotonic_ns() - began, _waited_by_thread(pids)
-        waited = max(after[thread] - before[thread] for thread in before.keys() & after.keys())
+        there = before.keys() & after.keys()
+        waited = max((after[thread] - before[thread] for thread in there), default=0)
         found.append((100 * waited / whole, shares))
         print(f"{shares}; the latest thread {found[-1][0]:.2f}")  # noqa: T201
     return min(found, key=operator.itemgetter(0))[1]

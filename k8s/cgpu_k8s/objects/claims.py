@@ -315,9 +315,9 @@ def _count_resources(spec: Json) -> dict[str, int]:
     for container in get_objects(spec, "containers"):
         limits = get_member(get_member(container, "resources", dict), "limits", dict)
         for name, text in limits.items():
-            domain = name.rpartition("/")[0]
-            if domain and domain != _PUBLISHED:
-                found[name] = found.get(name, 0) + (_parse_amount(text) or 0)
+            domain, amount = name.rpartition("/")[0], _parse_amount(text) or 0
+            if amount and domain and domain != _PUBLISHED:
+                found[name] = found.get(name, 0) + amount
     return found
 
 

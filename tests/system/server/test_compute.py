@@ -95,16 +95,16 @@ def shown_beside_true(node: Node, ids: dict[str, str]) -> tuple[Shares, Shares]:
 
 def test_containers_share_by_weight(node: Node, compute: Callable[..., str]) -> None:
     """ENV-6, SCH-6: one to two."""
-    compute("one", SPIN, "us=50", "seconds=60")
-    compute("two", SPIN, "us=500", "seconds=60", **{WEIGHT: "2"})
+    compute("one", SPIN, "us=50", "seconds=300")
+    compute("two", SPIN, "us=500", "seconds=300", **{WEIGHT: "2"})
     parts = shares_of(node, "one", "two").parts()
     assert abs(parts["two"] - 200 / 3) <= POINTS
 
 
 def test_the_share_that_is_shown_is_the_true_one(node: Node, compute: Callable[..., str]) -> None:
     """CLI-3."""
-    one = compute("one", SPIN, "us=50", "seconds=60")
-    two = compute("two", SPIN, "us=50", "seconds=60", **{WEIGHT: "2"})
+    one = compute("one", SPIN, "us=50", "seconds=300")
+    two = compute("two", SPIN, "us=50", "seconds=300", **{WEIGHT: "2"})
     wait_for(node.driver, ["one", "two"], 60)
     prefer(serving(node.state))
     measure(node.driver, (), WARM_UP_SECONDS)
@@ -122,8 +122,8 @@ def test_a_paused_container_has_saved_nothing_up(
     node: Node, docker: Docker, compute: Callable[..., str]
 ) -> None:
     """It starts level. The other has the GPU meanwhile, and its half soon afterwards."""
-    steady = compute("steady", SPIN, "us=100", "seconds=60")
-    paused = compute("paused", SPIN, "us=100", "seconds=60")
+    steady = compute("steady", SPIN, "us=100", "seconds=300")
+    paused = compute("paused", SPIN, "us=100", "seconds=300")
     wait_for(node.driver, ["steady", "paused"], 60)
     server = serving(node.state)[0]
     prefer([server])
@@ -160,7 +160,7 @@ def test_a_high_priority_container_gets_four_fifths(
     node: Node, compute: Callable[..., str]
 ) -> None:
     """ENV-7, SCH-7: up to prio_ratio percent, 80 by default."""
-    compute("first", SPIN, "us=50", "seconds=60", **{HIGH_PRIO: "1"})
-    compute("other", SPIN, "us=5000", "seconds=60", **{WEIGHT: "5"})
+    compute("first", SPIN, "us=50", "seconds=300", **{HIGH_PRIO: "1"})
+    compute("other", SPIN, "us=5000", "seconds=300", **{WEIGHT: "5"})
     parts = shares_of(node, "first", "other").parts()
     assert abs(parts["first"] - 80) <= POINTS

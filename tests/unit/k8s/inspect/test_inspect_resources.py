@@ -92,4 +92,5 @@ def test_dra_7_pods_that_wait_for_a_resource_are_listed() -> None:
 def test_resources_of_others_are_not_for_us() -> None:
     assert not is_for_us(read(asking("1", resource="rdma/hca")), known())
     assert read_claiming_pod(asking("6", resource="aliyun.com/gpu-mem")) is None
+    assert read_claiming_pod(asking("0")) is None
     assert read_own_class(device_class("theirs", "gpu.example.com")) is None

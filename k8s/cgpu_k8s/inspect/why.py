@@ -169,7 +169,8 @@ def _explain_claims(case: Case) -> str:
         return "names no claims"
     if facts.claims is None:
         words = printable(" ".join(named.waits.split()), _LONGEST) or "nothing yet"
-        return f"waits for claims that are not known ({facts.problem}), and its scheduler says: {words}"
+        unknown = f"waits for claims that are not known ({facts.problem})"
+        return f"{unknown}, and its scheduler says: {words}"
     return f"waits: {explain_claims(named, facts)}"
 
 

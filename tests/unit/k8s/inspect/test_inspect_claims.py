@@ -343,8 +343,8 @@ def test_dra_7_why_a_pod_with_claims_does_not_run() -> None:
     assert reason(pod_with("p", ""), known()).startswith("waits: the claim of its template is not")
     hidden = known(None, problem="you have no right to it: 403")
     assert reason(waits, hidden) == (
-        "waits for claims that are not known (you have no right to it: 403), and its scheduler says:"
-        " 0/2 nodes"
+        "waits for claims that are not known (you have no right to it: 403), and its scheduler"
+        " says: 0/2 nodes"
     )
     part = known([claim_of("c", memory="1Gi")], problem="403")
     assert reason(waits, part) == (

@@ -106,7 +106,7 @@ async def serve(given: argparse.Namespace) -> None:
                 gpu_count = DevicePlugin(given.plugins, report)
                 units = UnitPlugins(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
-                pods = PodResources(given.pod_resources, state, report)
+                pods = PodResources(given.pod_resources, report, state)
                 plugins = Plugins(gpu_count, units, pods.find_conflict)
                 gpus = GpuObserver(driver, ContainerRuntime(given.engine))
                 agent = Agent(place, client, gpus, shares, plugins, report)

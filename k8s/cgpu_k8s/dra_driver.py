@@ -14,7 +14,7 @@ from cgpu_k8s.apiserver.resources import NODES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from cgpu_k8s.dra.node_programs import NodePrograms
     from cgpu_k8s.dra.prepare import ClaimPreparer
@@ -23,6 +23,7 @@ T = TypeVar("T")
 NAME = "cgpu-dra-driver"
 report = program.make_reporter(NAME, {"failed", "left_programs", "not_registered", "refused"})
 REGISTRY, PLUGINS = Path("/var/lib/kubelet/plugins_registry"), Path("/var/lib/kubelet/plugins")
+POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 CDI, SETTING = Path("/var/run/cdi"), Path("/etc/cgpu/kubernetes.json")
 HOOK = "/usr/local/bin/cgpu-hook"
 _AGAIN = 5.0  # seconds
@@ -48,6 +49,13 @@ def build_parser() -> Parser:
         parser.add_argument(
             option, metavar="DIR", type=Path, default=path, help=f"{what}; {path} by default"
         )
+    parser.add_argument(
+        "--pod-resources",
+        metavar="SOCKET",
+        type=Path,
+        default=POD_RESOURCES,
+        help=f"where the kubelet says which devices there are; {POD_RESOURCES} by default",
+    )
     parser.add_argument(
         "--setting",
         metavar="FILE",
@@ -109,6 +117,7 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.apiserver.client import open_client  # noqa: PLC0415
     from cgpu_k8s.apiserver.configuration import load_cluster  # noqa: PLC0415
     from cgpu_k8s.apiserver.tasks import run_together  # noqa: PLC0415
+    from cgpu_k8s.dra.barrier import Barrier  # noqa: PLC0415
     from cgpu_k8s.dra.cdi import HookPlace  # noqa: PLC0415
     from cgpu_k8s.dra.claims import POLICIES  # noqa: PLC0415
     from cgpu_k8s.dra.gpus import GpuFacts  # noqa: PLC0415
@@ -117,6 +126,7 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.kubelet import cdi_support  # noqa: PLC0415
     from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
     from cgpu_k8s.kubelet.dra_plugin import DraPlugin  # noqa: PLC0415
+    from cgpu_k8s.kubelet.pod_resources import PodResources  # noqa: PLC0415
     from cgpu_k8s.kubelet.registration import DriverSockets, Registration  # noqa: PLC0415
     from cgpu_k8s.names import DRIVER  # noqa: PLC0415
     from cgpu_k8s.node.driver import Driver  # noqa: PLC0415 (not for --help)
@@ -142,19 +152,13 @@ async def serve(given: argparse.Namespace) -> None:
                 lambda name, config, _: cdi_support.find_problem(name, config, str(given.cdi)),
                 cdi_support.UNKNOWN,
             )
+            plugins = PodResources(given.pod_resources, report, None)
+            barrier = Barrier(given.setting, lambda: engine.find_problem(item), programs, plugins)
 
-            async def find_barrier() -> str:
-                if given.setting.exists():
-                    return (
-                        f"{given.setting} is there, so pods of this node follow decisions: the"
-                        " agent removes it once none of them has a GPU"
-                    )
-                problem = await engine.find_problem(item)
-                if programs and not problem:
-                    problem = await asyncio.to_thread(programs.find_problem)
-                return problem
+            def find_conflict(uuids: Collection[str]) -> str:
+                return plugins.find_conflict(uuids) or publisher.find_conflict(uuids)
 
-            facts = GpuFacts(driver, find_barrier, find_folder)
+            facts = GpuFacts(driver, barrier.find, find_conflict, find_folder)
             preparer = ClaimPreparer(place, client, facts)
             sockets = DriverSockets(given.registry, given.plugins, DRIVER)
             registration = Registration(sockets, DraPlugin(preparer, report), report)
@@ -163,7 +167,9 @@ async def serve(given: argparse.Namespace) -> None:
             )
             report("serves", {"node": given.node})
             try:
-                await run_together(registration.run(), publisher.run(), recover(preparer))
+                await run_together(
+                    plugins.run(), registration.run(), publisher.run(), recover(preparer)
+                )
             finally:
                 await preparer.finish()  # or it would be held on a node that is left
     finally:

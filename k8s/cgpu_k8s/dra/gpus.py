@@ -13,7 +13,7 @@ from cgpu_k8s.dra.slices import GpuProblem, SliceGpu
 from cgpu_node.facts.discovery import read_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from cgpu_k8s.node.driver import Driver
     from cgpu_k8s.node.node_resources import DriverGpu
@@ -32,6 +32,7 @@ class GpuFacts:
     Args:
         driver: of the node's GPUs.
         find_barrier: returns why containers cannot get GPUs; "": they can.
+        find_conflict: returns who else offers one of these GPUs; "": nobody.
         folder: returns the directory of the driver's libraries; it may raise CgpuError.
         devices: the kernel's folder of PCI devices.
 
@@ -43,10 +44,12 @@ class GpuFacts:
         self,
         driver: Driver,
         find_barrier: Callable[[], Awaitable[str]],
+        find_conflict: Callable[[Collection[str]], str],
         folder: Callable[[], str],
         devices: str = _PCI,
     ) -> None:
-        self._driver, self._find_barrier, self._devices = driver, find_barrier, devices
+        self._driver, self._devices = driver, devices
+        self._find_barrier, self._find_conflict = find_barrier, find_conflict
         self._attributes = Inquiry(
             lambda: read_attributes(folder()), _PATIENCE, "what kind of GPUs the node has"
         )
@@ -60,7 +63,8 @@ class GpuFacts:
         A GPU that has answered before stays in the list when it no longer answers.
 
         Raises:
-            CgpuError: containers would not get GPUs; or no GPU has ever answered.
+            CgpuError: containers would not get GPUs; or somebody else offers one, too; or no GPU
+                has ever answered.
         """
         await self.check_barrier()
         try:
@@ -83,6 +87,7 @@ class GpuFacts:
         absent = [gpu for uuid, gpu in self._known.items() if uuid not in self.answering]
         if absent or any(gpu.lost for gpu in found):
             self._driver.close()  # only a new session of the driver sees a GPU that is back
+        self._check_conflict()  # last, as what others offer is learnt meanwhile
         return [
             *(self._known[gpu.uuid] for gpu in seen if gpu.uuid in self._known),
             *unknown,
@@ -100,14 +105,20 @@ class GpuFacts:
         }
 
     async def check_barrier(self) -> None:
-        """Refuse if containers cannot get GPUs.
+        """Refuse if containers cannot get GPUs, or somebody else offers one, too.
 
         Raises:
-            CgpuError: they cannot; a sentence says why.
+            CgpuError: it is so; a sentence says why.
         """
         barrier = await self._find_barrier()
         if barrier:
             raise CgpuError(barrier)
+        self._check_conflict()
+
+    def _check_conflict(self) -> None:
+        conflict = self._find_conflict(self.answering or ())
+        if conflict:
+            raise CgpuError(conflict)
 
     async def _describe(self, seen: Sequence[DriverGpu]) -> list[SliceGpu]:
         """Read the attributes of GPUs that are new or back; return those still without.

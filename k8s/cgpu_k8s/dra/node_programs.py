@@ -92,7 +92,10 @@ class NodePrograms:
         those by which claims are given back, too.
         """
         if not self._lock.acquire(timeout=_TURN_SECONDS):
-            return f"whether cgpu's programs work at {self._own} of this node is being found out"
+            return (
+                f"whether cgpu's programs work at {self._own} of this node is being found out:"
+                " claims wait for that, some seconds unless NVIDIA's driver hangs"
+            )
         try:
             now = time.monotonic()
             is_there = self._place.path(self.hook).exists()

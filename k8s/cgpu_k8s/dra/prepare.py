@@ -186,6 +186,7 @@ class ClaimPreparer:
         _write_file(claim, path, content)
         if record is None:
             self._admit(grant, node, path)
+            _write_file(claim, path, content)  # an ending driver may have removed it just before
         return [
             PreparedDevice(
                 each.request.partition("/")[0],  # containers name it without the alternative
@@ -236,14 +237,15 @@ class ClaimPreparer:
 
     def _clear(self, gone: set[str]) -> list[str]:
         """Remove the files of claims that are gone or not held; return the UIDs of those claims."""
-        held = self._list_claims()
         found = {*gone}
-        for file in _list_files(self._place.folder):
-            uid = cdi.read_uid(file.name)
-            if uid is not None and uid not in held:
-                found.add(uid)
-            if uid in found or cdi.is_unfinished(file.name):
-                _remove_file(file)
+        with self._registry.lock(create=True):  # meanwhile no other driver's claim gets its record
+            held = self._list_claims()
+            for file in _list_files(self._place.folder):
+                uid = cdi.read_uid(file.name)
+                if uid is not None and uid not in held:
+                    found.add(uid)
+                if uid in found or cdi.is_unfinished(file.name):
+                    _remove_file(file)
         ended = self._registry.find_gone()
         with self._registry.lock(create=True):
             self._registry.reap(ended)
@@ -281,7 +283,10 @@ def _write_file(claim: ClaimName, path: Path, content: bytes) -> None:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_atomically(str(path), content, 0o644)
     except OSError as error:
-        raise CgpuError(f"{claim}: {path} cannot be written: {error.strerror}") from None
+        raise CgpuError(
+            f"{claim}: {path} cannot be written: {error.strerror}: the driver has to be able to"
+            f" write to {path.parent}, and needs a few KiB there"
+        ) from None
 
 
 def _remove_file(path: Path) -> None:

@@ -14,6 +14,7 @@ from cgpu_k8s.apiserver.tasks import run_together
 from cgpu_k8s.apiserver.watch import DELETED, Listed, Pace, Watch
 from cgpu_k8s.dra.slices import (
     SliceNode,
+    find_other_offer,
     has_dropped_sharing,
     has_dropped_taints,
     plan_slice,
@@ -23,7 +24,7 @@ from cgpu_k8s.names import DRIVER
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from typing import Any
 
     from cgpu_k8s.apiserver.client import Client, Json
@@ -68,6 +69,7 @@ class SlicePublisher:
         self._client, self._node, self._observe, self._report = client, node, observe, report
         self._nvidia_names = nvidia_names
         self._slice: Json | None = None
+        self._others: dict[str, Json] = {}  # the node's other slices, by name
         self._is_listed, self._news = False, asyncio.Event()
         self._uid = ""
         self._has_taints = self._has_sharing = True  # as far as the API server's answers show
@@ -76,32 +78,45 @@ class SlicePublisher:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await run_together(self._follow_slice(), self._run_loop())
+        await run_together(self._follow_slices(), self._run_loop())
 
-    async def _follow_slice(self) -> None:
-        """Keep track of the slice: a kubelet deletes it when its driver is away for long."""
-        fields = f"spec.nodeName={self._node},spec.driver={DRIVER}"
+    def find_conflict(self, uuids: Collection[str]) -> str:
+        """Return a sentence about another DRA driver that offers one of these GPUs, or ""."""
+        return find_other_offer(self._others.values(), uuids)
+
+    async def _follow_slices(self) -> None:
+        """Keep track of the slice: a kubelet deletes it when its driver is away for long.
+
+        Also of those that other drivers have on this node.
+        """
         watch = Watch(
             self._client,
             SLICES.path(),
             _keep_object,
-            {"fieldSelector": fields},
+            {"fieldSelector": f"spec.nodeName={self._node}"},
             Pace(length=300.0),
             lambda error: self._set_failure("watch", str(error)),
         )
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    named = [each for each in event.items if self._is_ours(each)]
-                    self._slice, self._is_listed = (named[0] if named else None), True
+                    self._others = {_name(each): each for each in event.items}
+                    self._slice = self._others.pop(slice_name(self._node), None)
+                    self._is_listed = True
                     self._has_sharing = True  # another API server may answer now
-                elif self._is_ours(event.item):
-                    self._slice = None if event.kind == DELETED else event.item
+                else:
+                    kept = None if event.kind == DELETED else event.item
+                    self._keep(_name(event.item), kept)
                 self._set_failure("watch", "")
                 self._news.set()
 
-    def _is_ours(self, item: Json) -> bool:
-        return get_member(get_member(item, "metadata", dict), "name", str) == slice_name(self._node)
+    def _keep(self, name: str, item: Json | None) -> None:
+        if name == slice_name(self._node):
+            self._slice = item
+        elif item is None:
+            self._others.pop(name, None)
+        else:
+            self._others[name] = item
 
     async def _run_loop(self) -> None:
         while True:
@@ -218,3 +233,7 @@ class SlicePublisher:
 
 def _keep_object(item: Json) -> Json:
     return item
+
+
+def _name(item: Json) -> str:
+    return get_member(get_member(item, "metadata", dict), "name", str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cgpu_env.errors import printable
 from cgpu_env.request import DEFAULT_MAX_INST
 from cgpu_k8s.names import (
     CLAIM_CORES,
@@ -17,7 +18,7 @@ from cgpu_k8s.names import (
 from cgpu_k8s.objects.fields import get_member, get_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from cgpu_k8s.objects.fields import Json
 
@@ -138,6 +139,23 @@ def plan_slice(
         "metadata": about,
         "spec": {**wanted, "pool": pool},
     }
+
+
+def find_other_offer(slices: Iterable[Json], uuids: Collection[str]) -> str:
+    """Return a sentence if another driver's slice has one of these GPUs; "": none has."""
+    for item in slices:
+        spec = get_member(item, "spec", dict)
+        driver = get_member(spec, "driver", str)
+        for device in get_objects(spec, "devices") if driver != DRIVER else ():
+            # a driver may call the attribute anything
+            values = get_member(device, "attributes", dict).values()
+            texts = {get_member(each, "string", str) for each in values}
+            for uuid in texts.intersection(uuids):
+                return (
+                    f"GPU {uuid} is also offered by the DRA driver {printable(driver)}, so it would"
+                    " be given twice: keep that driver off this node"
+                )
+    return ""
 
 
 def has_dropped_taints(sent: Json, stored: Json) -> bool:

@@ -1,7 +1,6 @@
 """Asks the kubelet which containers have whole GPUs, and which other plugins offer the GPUs.
 
-It uses the PodResources API (``v1``) with the field numbers that Kubernetes documents. Containers
-with whole GPUs are written into the state directory, for the metrics of ``cgpud``.
+It uses the PodResources API (``v1``) with the field numbers that Kubernetes documents.
 """
 
 from __future__ import annotations
@@ -36,12 +35,23 @@ _RESOURCE, _IDS = 1, 2
 
 
 class PodResources:
-    """Asks the kubelet at ``socket``, and writes answers into the state directory ``state``."""
+    """Asks the kubelet at ``socket``.
+
+    Args:
+        socket: the kubelet's.
+        report: writes a line of the log.
+        state: the state directory, where the containers with whole GPUs are written for the
+            metrics of ``cgpud``; None: they are not asked for.
+
+    Attributes:
+        has_asked: is set when the kubelet was asked once, whether or not it answered.
+    """
 
     def __init__(
-        self, socket: Path, state: str, report: Callable[[str, dict[str, object]], None]
+        self, socket: Path, report: Callable[[str, dict[str, object]], None], state: str | None
     ) -> None:
-        self._socket, self._state, self._report = socket, state, report
+        self._socket, self._report, self._state = socket, report, state
+        self.has_asked = asyncio.Event()
         self._failure = ""
         self._offered: dict[str, list[str]] = {}
 
@@ -58,16 +68,19 @@ class PodResources:
         # One channel is enough: it reconnects to a kubelet that is back.
         async with Channel(path=str(self._socket), codec=BytesCodec()) as channel:
             while True:
-                try:
-                    exclusive.write(
-                        self._state, read_exclusive(await self._call_kubelet(channel, LIST))
-                    )
-                    self._failure = ""
-                except (CgpuError, OSError) as error:
-                    self._report_failure(str(error))
+                if self._state is not None:
+                    await self._keep_exclusive(channel, self._state)
                 with suppress(CgpuError, OSError):  # an older kubelet lacks the method
                     self._offered = read_offered(await self._call_kubelet(channel, ALLOCATABLE))
+                self.has_asked.set()
                 await asyncio.sleep(exclusive.PERIOD)
+
+    async def _keep_exclusive(self, channel: Channel, state: str) -> None:
+        try:
+            exclusive.write(state, read_exclusive(await self._call_kubelet(channel, LIST)))
+            self._failure = ""
+        except (CgpuError, OSError) as error:
+            self._report_failure(str(error))
 
     async def _call_kubelet(self, channel: Channel, question: str) -> bytes:
         if not self._socket.exists():

@@ -70,6 +70,7 @@ class ClaimLab:
             "node": NODE,
             "registry": self.registry,
             "plugins": self.plugins,
+            "pod-resources": self.folder / "pod-resources.sock",  # which nobody serves
             "cdi": self.cdi,
             "hook": HOOK,
             "engine": self.engine.socket,

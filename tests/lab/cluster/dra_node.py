@@ -58,6 +58,7 @@ class DraNode(KubeletNode):
             f"--kubeconfig={self.plane.kubeconfig(DRA_DRIVER, token=self._token)}",
             f"--registry={kubelet / 'plugins_registry'}",
             f"--plugins={kubelet / 'plugins'}",
+            f"--pod-resources={kubelet / 'pod-resources/kubelet.sock'}",
             f"--engine={self._socket}",
             "--nvidia-names",
             *self._name_programs(),

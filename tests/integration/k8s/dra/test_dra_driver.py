@@ -333,7 +333,8 @@ def test_dra_5_a_claim_whose_file_cannot_be_written_waits_with_a_sentence(
     uid = item["metadata"]["uid"]
     path = served.cdi / f"gpu.cgpu-claim_{uid}.json"
     assert served.prepare(item)[uid].error == (
-        f"cgpu: claim default/train: {path} cannot be written: File exists"
+        f"cgpu: claim default/train: {path} cannot be written: File exists: the"
+        f" driver has to be able to write to {path.parent}, and needs a few KiB there"
     )
     assert served.unprepare(item) == {uid: ""}
     served.cdi.unlink()

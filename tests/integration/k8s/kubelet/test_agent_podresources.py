@@ -48,7 +48,7 @@ def test_one_channel_asks_each_kubelet_that_comes(
     async def ask() -> None:
         with fake_kubelet(tmp_path / "plugins") as kubelet:
             socket = kubelet.folder / "kubelet.sock"
-            asking = PodResources(socket, str(tmp_path), lambda _, fields: failures.append(fields))
+            asking = PodResources(socket, lambda _, fields: failures.append(fields), str(tmp_path))
             task = asyncio.create_task(asking.run())
             for pod in ("one", "two"):
                 kubelet.resources = says(pod)

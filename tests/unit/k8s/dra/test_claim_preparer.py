@@ -10,11 +10,12 @@ import pytest
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.dra import node_facts
-from cgpu_k8s.dra.cdi import HookPlace
+from cgpu_k8s.dra.cdi import HookPlace, file_name
 from cgpu_k8s.dra.prepare import ClaimPlace, ClaimPreparer
 from cgpu_k8s.kubelet.dra_plugin_api import AskedClaim
 from cgpu_node.facts.node import Node
-from lab.cluster.claims import GPUS, NODE, UUIDS, allocated, result
+from cgpu_node.shares.registry import Registry
+from lab.cluster.claims import GPUS, NODE, UID, UUIDS, allocated, result
 from lab.containers.enclosure import wait_until
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class Open:
 
     async def check_barrier(self) -> None:
         """Raise nothing."""
+
+
+class Client:
+    """Of an API server that has one claim."""
+
+    async def get(self, _path: str) -> Any:
+        return allocated(result())
 
 
 class Slow(ClaimPreparer):
@@ -179,3 +187,25 @@ def test_dra_4_a_driver_ends_when_what_it_began_is_done(tmp_path: Path) -> None:
         assert slow.done == ["held"]
 
     asyncio.run(work())
+
+
+@pytest.mark.usefixtures("refreshes")
+def test_dra_5_the_file_that_an_ending_driver_removed_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for files of nobody between the writing of this one and its record."""
+    state, folder = tmp_path / "state", tmp_path / "cdi"
+    place = ClaimPlace(NODE, folder, HookPlace("cgpu-hook", str(state)), None, 6)
+    client: Any = Client()
+    gpus: Any = Open()
+    admit = Registry.admit
+
+    def admit_late(self: Registry, *values: Any, **more: Any) -> Any:
+        (folder / file_name(UID)).unlink()
+        return admit(self, *values, **more)
+
+    monkeypatch.setattr(Registry, "admit", admit_late)
+    preparer = ClaimPreparer(place, client, gpus)
+    asyncio.run(preparer.prepare(AskedClaim(UID, "ml", "train")))
+    assert [each.name for each in folder.iterdir()] == [file_name(UID)]
+    assert [each.id for each in Registry(str(state)).list_records()] == [UID]

@@ -46,12 +46,14 @@ class Watched:
     """GPUs that are observed, and how often their attributes were read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.driver, self.barrier, self.reads = Stub(), "", 0
+        self.driver, self.barrier, self.conflict, self.reads = Stub(), "", "", 0
         self.attributes: Callable[[], Iterable[str]] = lambda: ("GPU-0", "GPU-1")
         monkeypatch.setattr(gpus_module, "read_attributes", self._read)
         monkeypatch.setattr(gpus_module, "_PATIENCE", 0.2)
         driver: Any = self.driver
-        self.facts = GpuFacts(driver, self._find_barrier, lambda: "/driver")
+        self.facts = GpuFacts(
+            driver, self._find_barrier, lambda _: self.conflict, lambda: "/driver"
+        )
 
     def _read(self, _folder: str) -> dict[str, dict[str, str]]:
         self.reads += 1
@@ -222,3 +224,13 @@ def test_a_question_is_asked_once_at_a_time_and_its_error_is_for_all_who_wait() 
         assert await slow.ask() == 2
 
     asyncio.run(work())
+
+
+def test_dra_5_while_somebody_else_offers_them_none_is_offered(watched: Watched) -> None:
+    watched.conflict = "GPU GPU-0 is also offered as nvidia.com/gpu"
+    with pytest.raises(CgpuError, match="also offered"):
+        watched.look((ONE, TWO))
+    with pytest.raises(CgpuError, match="also offered"):
+        asyncio.run(watched.facts.check_barrier())
+    watched.conflict = ""
+    assert watched.look((ONE, TWO)) == {"gpu-0": FINE, "gpu-1": FINE}

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_k8s.dra.slices import GpuProblem, SliceGpu, SliceNode, format_mib, plan_slice
+from cgpu_k8s.dra.slices import (
+    GpuProblem,
+    SliceGpu,
+    SliceNode,
+    find_other_offer,
+    format_mib,
+    plan_slice,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -175,3 +182,18 @@ def test_memory_is_written_in_the_largest_unit_as_the_api_server_does(mib: int) 
     power = ("Mi", "Gi", "Ti").index(unit)
     assert number << 10 * power == mib
     assert number % 1024 or unit == "Ti"
+
+
+def test_dra_5_what_another_driver_offers_is_known_by_the_uuid() -> None:
+    def offer(driver: str, **attributes: Any) -> Any:
+        device = {"name": "any", "attributes": attributes}
+        return {"spec": {"driver": driver, "devices": [{"name": "bare"}, device]}}
+
+    ours = offer("gpu.cgpu", uuid={"string": "GPU-a"})
+    network = offer("net.example", uuid={"string": "GPU-ab"}, numa={"int": 0})
+    assert find_other_offer([ours, network, {"spec": {"driver": "empty"}}], ["GPU-a"]) == ""
+    nvidias = offer("gpu.nvidia.com", anything={"string": "GPU-a"})
+    assert find_other_offer([ours, network, nvidias], ["GPU-b", "GPU-a"]) == (
+        "GPU GPU-a is also offered by the DRA driver gpu.nvidia.com, so it would be given twice:"
+        " keep that driver off this node"
+    )

@@ -2,13 +2,15 @@
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as with runc. stdout carries only the answers of edit (``ready`` and the
-directory of the share), give-back (``ready``) and precreate (the configuration). crun and podman do
-not show a hook's output, so refusals go to the system's log as well.
+directory of the share), give-back (``ready``) and precreate (the configuration). crun gives hooks
+no stderr, so there a refusal goes to crun's own, which CRI-O shows. podman and containerd do not
+show that, so refusals go to the system's log as well.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
 from cgpu_env.errors import CgpuError, printable
 from cgpu_hook.plan import Setting
@@ -108,9 +110,26 @@ def _report_refusal(arguments: list[str], message: str, hint: str = "") -> None:
     from cgpu_hook.systemlog import ERROR, log
 
     sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())
-    os.write(2, f"cgpu: {sentence}\n".encode("utf-8", "backslashreplace"))
+    _write_to_engine(f"cgpu: {sentence}\n".encode("utf-8", "backslashreplace"))
     fields = {"stage": arguments[0] if arguments else "none"}
     if "--id" in arguments[1:-1]:
         fields["container"] = arguments[arguments.index("--id") + 1]
     fields |= {"error": message, "do": hint or "mend what the error names, and start it again"}
     log(ERROR, "container_refused", fields)
+
+
+def _write_to_engine(line: bytes) -> None:
+    """Write to stderr; if that is /dev/null, to the pipe that is the runtime's stderr."""
+    path = f"/proc/{os.getppid()}/fd/2"
+    try:
+        if os.path.samestat(os.fstat(2), os.stat(os.devnull)) and _is_pipe(path):
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.write(fd, line)
+            return
+    except OSError:  # nobody reads it any more, or the runtime has ended
+        pass
+    os.write(2, line)
+
+
+def _is_pipe(path: str) -> bool:
+    return stat.S_ISFIFO(os.stat(path).st_mode)

@@ -129,10 +129,11 @@ def test_dra_5_gpus_that_the_claim_does_not_hold_are_refused(world: World) -> No
     assert f"cgpu: claim {UID}: the container is to have GPU-" in done.stderr
 
 
-def test_dra_5_a_container_with_two_claims_does_not_start(world: World) -> None:
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_dra_5_a_container_with_two_claims_does_not_start(world: World, runtime: str) -> None:
     hold(world)
     hold(world, 1, uid=OTHER)
-    done = start(world, [FIRST, (OTHER, (1,))], "echo started")
+    done = start(world, [FIRST, (OTHER, (1,))], "echo started", runtime)
     assert done.returncode != 0
     assert "started" not in done.stdout
     assert "cgpu: the container has several claims of cgpu's: expected one" in done.stderr

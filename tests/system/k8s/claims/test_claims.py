@@ -243,6 +243,23 @@ def test_a_container_without_a_claim_has_no_gpu_and_no_hook(kubectl: Claiming) -
     assert not specification.get("hooks")
 
 
+def test_dra_9_a_pod_that_names_anothers_cdi_device_has_no_gpu(kubectl: Claiming) -> None:
+    """By an annotation or a variable, as other drivers and runtimes are told of CDI devices."""
+    kubectl.create(claim("a", memory="1Gi"), claiming("one", "a"))
+    kubectl.running("one")
+    [name] = kubectl.node.cdi_files()
+    uid = name.removeprefix("gpu.cgpu-claim_").removesuffix(".json")
+    device = f"gpu.cgpu/claim={uid}_gpu"
+    item = claiming("two", "a")
+    item["metadata"]["annotations"] = {"cdi.k8s.io/gpu.cgpu_claim": device}
+    del item["spec"]["resourceClaims"], item["spec"]["containers"][0]["resources"]
+    item["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": device}]
+    kubectl.create(item)
+    [pod] = kubectl.running("two")
+    assert not kubectl.node.specification(pod, "main").get("hooks")
+    assert "libcuda" not in kubectl.execute(pod, "main", "cat", "/proc/self/mountinfo")
+
+
 def test_dra_7_a_claim_is_shown_where_decisions_are(kubectl: Claiming) -> None:
     """By ``kubectl inspect cgpu``, ``cgpu get``, the metrics and ``cgpu doctor``."""
     node = kubectl.node

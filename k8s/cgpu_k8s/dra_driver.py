@@ -149,14 +149,16 @@ async def serve(given: argparse.Namespace) -> None:
             item = await _insist(lambda: client.get(NODES.path(given.node)))
             engine = ContainerRuntime(
                 given.engine,
-                lambda name, config, _: cdi_support.find_problem(name, config, str(given.cdi)),
+                lambda name, config, root: cdi_support.find_problem(
+                    name, config, str(given.cdi), root
+                ),
                 cdi_support.UNKNOWN,
             )
             plugins = PodResources(given.pod_resources, report, None)
             barrier = Barrier(given.setting, lambda: engine.find_problem(item), programs, plugins)
 
-            def find_conflict(uuids: Collection[str]) -> str:
-                return plugins.find_conflict(uuids) or publisher.find_conflict(uuids)
+            async def find_conflict(uuids: Collection[str]) -> str:
+                return plugins.find_conflict(uuids) or await publisher.find_conflict(uuids)
 
             facts = GpuFacts(driver, barrier.find, find_conflict, find_folder)
             preparer = ClaimPreparer(place, client, facts)

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 
 class Barrier(NamedTuple):
-    """What could keep GPUs from claims.
+    """The places where something may keep GPUs from claims.
 
     Attributes:
         setting: the file with the mode of a node whose pods follow decisions.
         find_engine_problem: returns why the engine would not give containers just what claims
             have; "": it does.
         programs: what is installed on the node; None: it has the hook.
-        plugins: other plugins that may offer the GPUs; who they are is known when the kubelet was
-            asked once.
+        plugins: knows which GPUs pods have by other plugins.
     """
 
     setting: Path
@@ -32,13 +31,12 @@ class Barrier(NamedTuple):
 
     async def find(self) -> str:
         """Return a sentence; "": nothing keeps them."""
-        await self.plugins.has_asked.wait()
         if self.setting.exists():
             return (
                 f"{self.setting} is there, so pods of this node follow decisions: the agent removes"
                 " it once none of them has a GPU"
             )
-        problem = await self.find_engine_problem()
+        problem = await self.plugins.find_problem() or await self.find_engine_problem()
         if self.programs and not problem:
             problem = await asyncio.to_thread(self.programs.find_problem)
         return problem

@@ -5,7 +5,7 @@ Only ``status.allocation`` counts: only the scheduler writes it, while users wri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.devices import GpuLostError
 from cgpu_env.errors import CgpuError, printable
@@ -94,9 +94,8 @@ def read_grant(
     allocation = get_member(get_member(item, "status", dict), "allocation", dict)
     if not allocation:
         raise CgpuError(f"{claim}: it has no allocation any more: delete the pod")
-    found = get_member(allocation, "devices", dict)
-    ours = [each for each in get_objects(found, "results") if each.get("driver") == DRIVER]
-    configs = get_objects(found, "config")
+    ours = _list_results(item)
+    configs = get_objects(get_member(allocation, "devices", dict), "config")
     devices = tuple(_read_device(claim, each, node) for each in ours)
     if not devices:
         raise CgpuError(f"{claim}: none of its devices is of the driver {DRIVER}")
@@ -121,6 +120,22 @@ def read_grant(
     ordered = tuple(sorted(shares, key=lambda share: share.index))
     request = Request(ordered, weight, parameters[0].high_priority)
     return ClaimGrant(claim, devices, request, policy)
+
+
+def list_devices(item: Json, node: str) -> set[str]:
+    """Return the names of the devices of ours that a claim is allocated on a node."""
+    return {
+        get_member(each, "device", str)
+        for each in _list_results(item)
+        if get_member(each, "pool", str) == node
+    }
+
+
+def _list_results(item: Json) -> list[dict[str, Any]]:
+    """Return what a claim is allocated of our driver's devices, on any node."""
+    allocation = get_member(get_member(item, "status", dict), "allocation", dict)
+    results = get_objects(get_member(allocation, "devices", dict), "results")
+    return [each for each in results if each.get("driver") == DRIVER]
 
 
 def _read_device(claim: ClaimName, result: Json, node: str) -> ClaimDevice:

@@ -32,7 +32,7 @@ class GpuFacts:
     Args:
         driver: of the node's GPUs.
         find_barrier: returns why containers cannot get GPUs; "": they can.
-        find_conflict: returns who else offers one of these GPUs; "": nobody.
+        find_conflict: returns who else offers or has one of these GPUs; "": nobody.
         folder: returns the directory of the driver's libraries; it may raise CgpuError.
         devices: the kernel's folder of PCI devices.
 
@@ -44,7 +44,7 @@ class GpuFacts:
         self,
         driver: Driver,
         find_barrier: Callable[[], Awaitable[str]],
-        find_conflict: Callable[[Collection[str]], str],
+        find_conflict: Callable[[Collection[str]], Awaitable[str]],
         folder: Callable[[], str],
         devices: str = _PCI,
     ) -> None:
@@ -63,8 +63,8 @@ class GpuFacts:
         A GPU that has answered before stays in the list when it no longer answers.
 
         Raises:
-            CgpuError: containers would not get GPUs; or somebody else offers one, too; or no GPU
-                has ever answered.
+            CgpuError: containers would not get GPUs; or others offer or have one; or no GPU has
+                ever answered.
         """
         await self.check_barrier()
         try:
@@ -87,7 +87,7 @@ class GpuFacts:
         absent = [gpu for uuid, gpu in self._known.items() if uuid not in self.answering]
         if absent or any(gpu.lost for gpu in found):
             self._driver.close()  # only a new session of the driver sees a GPU that is back
-        self._check_conflict()  # last, as what others offer is learnt meanwhile
+        await self.check_conflict(self.answering)  # last, as it may change meanwhile
         return [
             *(self._known[gpu.uuid] for gpu in seen if gpu.uuid in self._known),
             *unknown,
@@ -105,18 +105,22 @@ class GpuFacts:
         }
 
     async def check_barrier(self) -> None:
-        """Refuse if containers cannot get GPUs, or somebody else offers one, too.
+        """Refuse if containers cannot get GPUs.
 
         Raises:
-            CgpuError: it is so; a sentence says why.
+            CgpuError: they cannot; a sentence says why.
         """
         barrier = await self._find_barrier()
         if barrier:
             raise CgpuError(barrier)
-        self._check_conflict()
 
-    def _check_conflict(self) -> None:
-        conflict = self._find_conflict(self.answering or ())
+    async def check_conflict(self, uuids: Collection[str]) -> None:
+        """Refuse if others offer one of these GPUs too, or their pods have it.
+
+        Raises:
+            CgpuError: it is so; a sentence says who.
+        """
+        conflict = await self._find_conflict(uuids)
         if conflict:
             raise CgpuError(conflict)
 

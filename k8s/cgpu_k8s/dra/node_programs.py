@@ -190,7 +190,7 @@ class NodePrograms:
 
     def _find_used(self, names: set[str]) -> Iterator[str]:
         """Yield which versions a claim, a process or a container's mounts need."""
-        hooks = (each.read_text(errors="replace") for each in _list_files(self._place.cdi))
+        hooks = [_read(each) for each in _list_files(self._place.cdi)]
         users = [*hooks, *_list_executables(), *_list_overlays(f"{self._place.state_dir}/")]
         for name in names:
             if any(f"{self._place.folder}/{name}/" in each for each in users):
@@ -219,12 +219,13 @@ class NodePrograms:
             process = None
         place = self._place
         if process is None:  # else cgpu is installed here in another way, too
+            is_free = _await_agent(state_dir)  # before anybody waits for the lock
             with registry.lock(create=True):
                 if registry.list_records():
                     return "a share of a GPU has just been given"
                 if place.path(self.hook).exists():
                     self._run_there("unmount")
-                if _await_agent(state_dir):
+                if is_free and _has_no_agent(state_dir):
                     shutil.rmtree(state_dir, ignore_errors=True)
             _remove_empty(Path(f"{state_dir}_km"))
         for each in _list_files(place.cdi):  # of claims that nothing is held for
@@ -251,6 +252,14 @@ def _list_files(folder: Path) -> list[Path]:
     """Return the CDI files of claims, finished or not."""
     names = ((each, each.name.removesuffix(".new")) for each in _list(folder))
     return [each for each, name in names if cdi.read_uid(name) is not None]
+
+
+def _read(path: Path) -> str:
+    """Return a file's text; "": it has just gone."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _list_processes() -> Iterator[Path]:
@@ -300,7 +309,14 @@ def _await_end(process: int) -> bool:
 
 def _await_agent(state_dir: str) -> bool:
     """Return whether before long no agent uses the state directory: the chart removes both."""
-    return _await(lambda: try_lock(f"{state_dir}/{AGENT_LOCK}") is not None)
+    return _await(lambda: _has_no_agent(state_dir))
+
+
+def _has_no_agent(state_dir: str) -> bool:
+    lock = try_lock(f"{state_dir}/{AGENT_LOCK}")
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
 
 
 def _await(condition: Callable[[], bool]) -> bool:

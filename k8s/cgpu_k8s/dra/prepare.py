@@ -19,7 +19,7 @@ from cgpu_env.request import DEFAULT_MAX_INST
 from cgpu_k8s.apiserver.errors import NotFoundError
 from cgpu_k8s.apiserver.resources import CLAIMS
 from cgpu_k8s.dra import cdi
-from cgpu_k8s.dra.claims import ClaimName, read_grant
+from cgpu_k8s.dra.claims import ClaimName, list_devices, read_grant
 from cgpu_k8s.dra.node_facts import KnownNode
 from cgpu_k8s.dra.slices import device_name
 from cgpu_k8s.kubelet.dra_plugin_api import PreparedDevice
@@ -100,6 +100,7 @@ class ClaimPreparer:
         await self._gpus.check_barrier()
         item = await self._read_claim(name)
         node, grant = await self._read_grant(name, item)
+        await self._gpus.check_conflict([share.uuid for share in grant.request.gpus])
         return await self._run_whole(lambda: self._hold(node, grant))
 
     async def unprepare(self, claim: AskedClaim) -> None:
@@ -252,7 +253,10 @@ class ClaimPreparer:
         return sorted(found)
 
     async def _is_gone(self, record: Record, *, is_idle: bool = False) -> bool:
-        """Return whether the API server has a claim no more; an idle one needs a pod there."""
+        """Return whether the API server has a claim no more.
+
+        An idle one also needs a pod there, and to be allocated as it is held.
+        """
         namespace, _, name = "".join(record.command[:1]).partition("/")
         path = CLAIMS.path(name, namespace=namespace)
         try:
@@ -262,7 +266,12 @@ class ClaimPreparer:
             return True
         if get_member(get_member(item, "metadata", dict), "uid", str) != record.id:
             return True
-        return is_idle and not get_member(get_member(item, "status", dict), "reservedFor", list)
+        status = get_member(item, "status", dict)
+        here = {device_name(gpu.index) for gpu in record.gpus}
+        return is_idle and (
+            not get_member(status, "reservedFor", list)
+            or list_devices(item, self._place.node) != here  # allocated anew, elsewhere
+        )
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -70,7 +70,7 @@ class SlicePublisher:
         self._nvidia_names = nvidia_names
         self._slice: Json | None = None
         self._others: dict[str, Json] = {}  # the node's other slices, by name
-        self._is_listed, self._news = False, asyncio.Event()
+        self._listed, self._news = asyncio.Event(), asyncio.Event()
         self._uid = ""
         self._has_taints = self._has_sharing = True  # as far as the API server's answers show
         self._failures: dict[str, str] = {}
@@ -80,8 +80,15 @@ class SlicePublisher:
         """Work until cancelled."""
         await run_together(self._follow_slices(), self._run_loop())
 
-    def find_conflict(self, uuids: Collection[str]) -> str:
+    async def find_conflict(self, uuids: Collection[str]) -> str:
         """Return a sentence about another DRA driver that offers one of these GPUs, or ""."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._listed.wait(), LOOK)
+        if not self._listed.is_set():
+            return (
+                "which GPUs other DRA drivers offer is not known: the API server has not yet"
+                " listed the node's ResourceSlices"
+            )
         return find_other_offer(self._others.values(), uuids)
 
     async def _follow_slices(self) -> None:
@@ -100,23 +107,25 @@ class SlicePublisher:
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
-                    self._others = {_name(each): each for each in event.items}
-                    self._slice = self._others.pop(slice_name(self._node), None)
-                    self._is_listed = True
+                    self._slice, self._others = None, {}
+                    for item in event.items:
+                        self._keep(item)
+                    self._listed.set()
                     self._has_sharing = True  # another API server may answer now
                 else:
-                    kept = None if event.kind == DELETED else event.item
-                    self._keep(_name(event.item), kept)
+                    self._keep(event.item, is_there=event.kind != DELETED)
                 self._set_failure("watch", "")
                 self._news.set()
 
-    def _keep(self, name: str, item: Json | None) -> None:
-        if name == slice_name(self._node):
-            self._slice = item
-        elif item is None:
+    def _keep(self, item: Json, *, is_there: bool = True) -> None:
+        """Note a slice of this node. One that has our name may be another driver's."""
+        name = get_member(get_member(item, "metadata", dict), "name", str)
+        if get_member(get_member(item, "spec", dict), "driver", str) != DRIVER:
             self._others.pop(name, None)
-        else:
-            self._others[name] = item
+            if is_there:
+                self._others[name] = item
+        elif name == slice_name(self._node):
+            self._slice = item if is_there else None
 
     async def _run_loop(self) -> None:
         while True:
@@ -146,7 +155,7 @@ class SlicePublisher:
         if gpus is None:
             return False
         self._report_problems(gpus)
-        if not self._is_listed:
+        if not self._listed.is_set():
             return False
         if not self._has_taints and not any(gpu.problem for gpu in gpus):
             self._has_taints = True  # tried again when the next GPU is lost
@@ -233,7 +242,3 @@ class SlicePublisher:
 
 def _keep_object(item: Json) -> Json:
     return item
-
-
-def _name(item: Json) -> str:
-    return get_member(get_member(item, "metadata", dict), "name", str)

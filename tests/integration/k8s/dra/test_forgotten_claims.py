@@ -32,6 +32,9 @@ class Answering:
     async def check_barrier(self) -> None:
         """Raise nothing."""
 
+    async def check_conflict(self, _: object) -> None:
+        """Raise nothing."""
+
 
 def test_dra_5_a_claim_that_a_kubelet_forgot_is_given_back_once_nobody_has_it(
     fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +56,13 @@ def test_dra_5_a_claim_that_a_kubelet_forgot_is_given_back_once_nobody_has_it(
         reserved = [{"resource": "pods", "name": pod, "uid": pod} for pod in pods]
         lab.fake.change(lambda store: store.items[key]["status"].update(reservedFor=reserved))
 
+    def allocate(**anew: str) -> None:
+        def change(store: Any) -> None:
+            [item] = [each for key, each in store.items.items() if key.name == "train"]
+            item["status"]["allocation"]["devices"]["results"][0].update(anew)
+
+        lab.fake.change(change)
+
     async def work() -> None:
         gpus: Any = Answering()
         async with open_client(fake.cluster()) as client:
@@ -70,6 +80,12 @@ def test_dra_5_a_claim_that_a_kubelet_forgot_is_given_back_once_nobody_has_it(
             assert len(lab.held()) == len(lab.files()) == 1
             assert await preparer.give_back_unused() == [uid]
             assert (lab.held(), lab.files()) == ([], [])
+            for elsewhere in ({"pool": "another"}, {"device": "gpu-1"}):
+                await preparer.prepare(asked)
+                allocate(**elsewhere)
+                reserve("of-another-node")
+                assert [await preparer.give_back_unused() for _ in range(2)] == [[], [uid]]
+                allocate(pool=NODE, device="gpu-0")
 
     asyncio.run(work())
 

@@ -195,8 +195,13 @@ def test_dra_4_a_node_on_which_the_driver_does_not_answer_is_told_so(
 
 
 def test_dra_4_versions_that_nothing_uses_are_removed(
-    node: BareMachine, programs: ProgramFiles
+    node: BareMachine, programs: ProgramFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also while the file of a claim goes that is given back."""
+    listed_files = node_programs._list_files  # noqa: SLF001
+    monkeypatch.setattr(
+        node_programs, "_list_files", lambda folder: [*listed_files(folder), folder / "gone"]
+    )
     for name in ("claimed", "running", "mounted", "unused"):
         node.make_version(name)
     for name in (".unfinished-killed", "theirs"):
@@ -223,14 +228,27 @@ def test_dra_4_versions_that_nothing_uses_are_removed(
 def test_dra_4_at_the_end_the_state_of_a_running_agent_stays(
     node: BareMachine, programs: ProgramFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And nobody waits meanwhile who wants a share."""
     monkeypatch.setattr(node_programs, "_END_SECONDS", 0.2)
     own = NodePrograms(node.place, programs)
     assert own.find_problem() == ""
+    look = node_programs.try_lock
+
+    def look_beside_another(path: str) -> int | None:
+        if path.endswith(AGENT_LOCK) and not looks:
+            looks.append(path)
+            with Registry(node.place.state_dir, patience=0.1).lock(create=True):
+                pass
+        return look(path)
+
+    looks: list[str] = []
+    monkeypatch.setattr(node_programs, "try_lock", look_beside_another)
     lock = try_lock(f"{node.place.state_dir}/{AGENT_LOCK}")
     assert lock is not None
     assert own.remove(Registry(node.place.state_dir)) == ""
     assert node.run("ls", "-A", "/opt") == ""
     assert "node.json" in node.run("ls", node.place.state_dir)
+    assert looks
     os.close(lock)
 
 

@@ -1,4 +1,4 @@
-"""The agent's questions to a kubelet about pods' devices use one channel. K8S-8."""
+"""The questions of the agent and of the driver of claims to a kubelet. K8S-8, DRA-5."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpclib.client import Channel
 
 from cgpu_k8s.kubelet.pod_resources import PodResources
 from cgpu_node import exclusive
-from lab.kubernetes.device_plugins import fake_kubelet, pod_resources
+from lab.kubernetes.device_plugins import allocatable, fake_kubelet, pod_resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,3 +62,48 @@ def test_one_channel_asks_each_kubelet_that_comes(
 
     asyncio.run(ask())
     assert len(channels) == 1
+
+
+def test_dra_5_gpus_are_anothers_while_it_offers_them_or_its_pods_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And until the kubelet has answered once, it is not known whose they are."""
+    monkeypatch.setattr(exclusive, "PERIOD", 0.05)
+
+    async def ask() -> None:
+        with fake_kubelet(tmp_path / "plugins") as kubelet:
+            asking = PodResources(kubelet.folder / "kubelet.sock", lambda *_: None, None)
+
+            async def says(words: str) -> None:
+                await until(lambda: asking.find_conflict(["GPU-a"]).startswith(words))
+
+            kubelet.resources = b"\x0a\x7f"
+            task = asyncio.create_task(asking.run())
+            assert "by other plugins is not known: the kub" in await asking.find_problem()
+            kubelet.resources = pod_resources(("ml", "train", "main", "nvidia.com/v", ("GPU-a",)))
+            kubelet.allocatable = allocatable(("nvidia.com/v", ("GPU-a", "GPU-b")))
+            await says("GPU GPU-a is also offered as nvidia.com/v")
+            assert await asking.find_problem() == ""
+            kubelet.allocatable = b""
+            await says("a pod has GPU GPU-a as nvidia.com/v: it is not offered until that pod ends")
+            kubelet.stop()
+            await asyncio.sleep(0.2)
+            assert await asking.find_problem() == ""
+            await says("a pod has GPU GPU-a")
+            kubelet.resources = b""
+            kubelet.start()
+            await until(lambda: asking.find_conflict(["GPU-a"]) == "")
+            task.cancel()
+
+    asyncio.run(ask())
+
+
+def test_dra_5_where_no_kubelet_is_nobody_has_a_gpu(tmp_path: Path) -> None:
+    async def ask() -> str:
+        asking = PodResources(tmp_path / "none.sock", lambda *_: None, None)
+        task = asyncio.create_task(asking.run())
+        problem = await asking.find_problem()
+        task.cancel()
+        return problem
+
+    assert asyncio.run(ask()) == ""

@@ -244,7 +244,7 @@ def test_a_container_without_a_claim_has_no_gpu_and_no_hook(kubectl: Claiming) -
 
 
 def test_dra_9_a_pod_that_names_anothers_cdi_device_has_no_gpu(kubectl: Claiming) -> None:
-    """By an annotation or a variable, as other drivers and runtimes are told of CDI devices."""
+    """By an annotation or a variable, as other drivers and runtimes name CDI devices."""
     kubectl.create(claim("a", memory="1Gi"), claiming("one", "a"))
     kubectl.running("one")
     [name] = kubectl.node.cdi_files()

@@ -35,6 +35,12 @@ class Open:
     async def check_barrier(self) -> None:
         """Raise nothing."""
 
+    def __init__(self) -> None:
+        self.checked: list[object] = []
+
+    async def check_conflict(self, uuids: object) -> None:
+        self.checked.append(uuids)
+
 
 class Client:
     """Of an API server that has one claim."""
@@ -207,5 +213,6 @@ def test_dra_5_the_file_that_an_ending_driver_removed_is_there_again(
     monkeypatch.setattr(Registry, "admit", admit_late)
     preparer = ClaimPreparer(place, client, gpus)
     asyncio.run(preparer.prepare(AskedClaim(UID, "ml", "train")))
+    assert gpus.checked == [UUIDS[:1]], "whose they are is asked of the claim's own GPUs"
     assert [each.name for each in folder.iterdir()] == [file_name(UID)]
     assert [each.id for each in Registry(str(state)).list_records()] == [UID]

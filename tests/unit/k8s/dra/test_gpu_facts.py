@@ -51,9 +51,7 @@ class Watched:
         monkeypatch.setattr(gpus_module, "read_attributes", self._read)
         monkeypatch.setattr(gpus_module, "_PATIENCE", 0.2)
         driver: Any = self.driver
-        self.facts = GpuFacts(
-            driver, self._find_barrier, lambda _: self.conflict, lambda: "/driver"
-        )
+        self.facts = GpuFacts(driver, self._find_barrier, self._find_conflict, lambda: "/driver")
 
     def _read(self, _folder: str) -> dict[str, dict[str, str]]:
         self.reads += 1
@@ -61,6 +59,9 @@ class Watched:
 
     async def _find_barrier(self) -> str:
         return self.barrier
+
+    async def _find_conflict(self, uuids: Iterable[str]) -> str:
+        return self.conflict if self.conflict.partition(" ")[0] in uuids else ""
 
     def look(self, answer: Any) -> dict[str, tuple[str, str]]:
         """What is wrong with each GPU, by its name: taint and sentence."""
@@ -227,10 +228,11 @@ def test_a_question_is_asked_once_at_a_time_and_its_error_is_for_all_who_wait() 
 
 
 def test_dra_5_while_somebody_else_offers_them_none_is_offered(watched: Watched) -> None:
-    watched.conflict = "GPU GPU-0 is also offered as nvidia.com/gpu"
+    watched.conflict = "GPU-0 is also offered"
     with pytest.raises(CgpuError, match="also offered"):
         watched.look((ONE, TWO))
     with pytest.raises(CgpuError, match="also offered"):
-        asyncio.run(watched.facts.check_barrier())
+        asyncio.run(watched.facts.check_conflict(["GPU-0"]))
+    asyncio.run(watched.facts.check_conflict(["GPU-1"]))
     watched.conflict = ""
     assert watched.look((ONE, TWO)) == {"gpu-0": FINE, "gpu-1": FINE}

@@ -173,18 +173,21 @@ def test_a_gpu_without_a_device_is_only_reported_and_once(fake: FakeServer) -> N
     asyncio.run(work())
 
 
-def test_a_slice_of_somebody_elses_with_our_name_is_named_once_and_stays(fake: FakeServer) -> None:
+@pytest.mark.parametrize("where", ["gpu-b", NODE])
+def test_a_slice_of_somebody_elses_with_our_name_is_named_once_and_stays(
+    fake: FakeServer, where: str
+) -> None:
     theirs = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": NAME},
-        "spec": {"driver": "gpu.example.com", "nodeName": "gpu-b", "devices": []},
+        "spec": {"driver": "gpu.example.com", "nodeName": where, "devices": []},
     }
     before = asked(fake, "POST", SLICES.path(), theirs)
     sentence = (
-        f"ResourceSlice {NAME} is of the driver gpu.example.com and the node gpu-b, and expected of"
-        f" gpu.cgpu and {NODE}: no GPU of this node is offered until somebody deletes it: kubectl"
-        f" delete resourceslice {NAME}"
+        f"ResourceSlice {NAME} is of the driver gpu.example.com and the node {where}, and expected"
+        f" of gpu.cgpu and {NODE}: no GPU of this node is offered until somebody deletes it:"
+        f" kubectl delete resourceslice {NAME}"
     )
 
     async def work() -> None:

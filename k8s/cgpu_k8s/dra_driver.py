@@ -124,7 +124,10 @@ async def serve(given: argparse.Namespace) -> None:
     from cgpu_k8s.dra.prepare import ClaimPlace, ClaimPreparer  # noqa: PLC0415
     from cgpu_k8s.dra.publisher import SlicePublisher  # noqa: PLC0415
     from cgpu_k8s.kubelet import cdi_support  # noqa: PLC0415
-    from cgpu_k8s.kubelet.container_runtime import ContainerRuntime  # noqa: PLC0415
+    from cgpu_k8s.kubelet.container_runtime import (  # noqa: PLC0415
+        ContainerRuntime,
+        find_nvidias_hook,
+    )
     from cgpu_k8s.kubelet.dra_plugin import DraPlugin  # noqa: PLC0415
     from cgpu_k8s.kubelet.pod_resources import PodResources  # noqa: PLC0415
     from cgpu_k8s.kubelet.registration import DriverSockets, Registration  # noqa: PLC0415
@@ -149,8 +152,9 @@ async def serve(given: argparse.Namespace) -> None:
             item = await _insist(lambda: client.get(NODES.path(given.node)))
             engine = ContainerRuntime(
                 given.engine,
-                lambda name, config, root: cdi_support.find_problem(
-                    name, config, str(given.cdi), root
+                lambda name, config, root: (
+                    find_nvidias_hook(name, config, root)
+                    or cdi_support.find_problem(name, config, str(given.cdi))
                 ),
                 cdi_support.UNKNOWN,
             )

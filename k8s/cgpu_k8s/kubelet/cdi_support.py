@@ -1,14 +1,13 @@
-"""Finds out from an engine's configuration whether it gives containers our CDI devices.
+"""Finds out from an engine's configuration whether it gives containers our CDI devices: pure.
 
-An engine that does not starts a container without them, and says nothing. A runtime or hook of
-NVIDIA's gives pods without a claim the GPUs that their variables name, or the CDI device of
-another's claim. A runtime of ours gives them the parts of GPUs that their variables name.
+An engine that does not starts a container without them, and says nothing. A runtime of NVIDIA's
+gives pods without a claim the GPUs that their variables name, or the CDI device of another's claim.
+One of ours gives them the parts of GPUs that their variables name.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import printable
@@ -16,23 +15,19 @@ from cgpu_k8s.kubelet.runtimes import CONTAINERD, NVIDIA, OURS, READERS
 from cgpu_k8s.objects.fields import get_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cgpu_k8s.objects.fields import Json
 
 UNKNOWN = "whether the container engine gives containers CDI devices"
-_NVIDIAS_HOOK = "nvidia-container"  # nvidia-container-runtime-hook, nvidia-container-toolkit
 _ALIAS = "/var/run/", "/run/"  # which are one folder
 
 
-def find_problem(engine: str, config: Json, folder: str, root: str) -> str:
+def find_problem(engine: str, config: Json, folder: str) -> str:
     """Return why containers would not get just the devices of files in ``folder``; "": they do.
 
     Args:
         engine: CONTAINERD or CRIO.
         config: the engine's, as it has read it: containerd's is that of its CRI plugin.
         folder: of CDI files.
-        root: the engine's root directory, where CRI-O has its hooks.
 
     Raises:
         ObjectError: ``config`` is no such configuration.
@@ -61,12 +56,6 @@ def find_problem(engine: str, config: Json, folder: str, root: str) -> str:
         folders = get_member(config, "cdiSpecDirs", list)
     else:
         about = get_member(get_member(config, "crio", dict), "runtime", dict)
-        hook = _find_nvidias_hook(root, map(str, get_member(about, "hooks_dir", list)))
-        if hook:
-            return (
-                f"the hook {printable(hook)} of {engine} is NVIDIA's, so pods without a claim could"
-                " have whole GPUs: remove it, or whoever installs it"
-            )
         folders = get_member(about, "cdi_spec_dirs", list)
     if folder.replace(*_ALIAS) in {str(each).replace(*_ALIAS) for each in folders}:
         return ""
@@ -75,16 +64,3 @@ def find_problem(engine: str, config: Json, folder: str, root: str) -> str:
         f"{engine} reads CDI files in other folders than {folder}: {listed}: add it to its"
         " cdi_spec_dirs, and restart it"
     )
-
-
-def _find_nvidias_hook(root: str, folders: Iterable[str]) -> str:
-    """Return the path of a hook of NVIDIA's, which CRI-O may start; "": there is none."""
-    for folder in folders:
-        for path in sorted(Path(f"{root}{folder}").glob("*.json")):
-            try:
-                hook = json.loads(path.read_bytes())["hook"]["path"]
-            except (OSError, ValueError, LookupError, TypeError):
-                continue  # CRI-O refuses it
-            if PurePath(str(hook)).name.startswith(_NVIDIAS_HOOK):
-                return f"{folder}/{path.name}"
-    return ""

@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -40,6 +40,7 @@ _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
 _INFO, _KEY, _VALUE = 2, 1, 2  # field numbers of the answer's map ``info``, and of its entries
 # The file that NVIDIA's runtime reads, beside its program, if NVIDIA's operator installed it.
 _OPERATORS = f".config/{runtimes.NVIDIA}/config.toml"
+_HOOKS, _NVIDIAS_HOOK = "*.json", "nvidia-container"  # -runtime-hook, -toolkit
 _UCRED = struct.Struct("iII")
 
 
@@ -102,9 +103,32 @@ def _read_engine_name(node: Json) -> str:
     return name
 
 
+def find_nvidias_hook(name: str, config: Json, root: str) -> str:
+    """Return a sentence about a hook of NVIDIA's that CRI-O starts for all pods, or "".
+
+    Raises:
+        ObjectError: ``config`` is no such configuration.
+    """
+    about = get_member(get_member(config, "crio", dict), "runtime", dict)
+    folders = get_member(about, "hooks_dir", list) if name == CRIO else []
+    for path in (
+        path for folder in folders for path in sorted(Path(f"{root}{folder}").glob(_HOOKS))
+    ):
+        try:
+            program = json.loads(path.read_bytes())["hook"]["path"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # CRI-O does not start it
+        if PurePath(str(program)).name.startswith(_NVIDIAS_HOOK):
+            return (
+                f"the hook {printable(str(path).removeprefix(root))} of {name} is NVIDIA's, so any"
+                " pod could have whole GPUs: remove it, or what installs it"
+            )
+    return ""
+
+
 def _judge_runtimes(name: str, config: Json, root: str) -> str:
     """Return why pods may not pass through cgpu's runtime, or ""."""
-    return runtimes.find_problem(
+    return find_nvidias_hook(name, config, root) or runtimes.find_problem(
         name,
         runtimes.READERS[name](config),
         lambda program: _read_nvidia_config(root, program),

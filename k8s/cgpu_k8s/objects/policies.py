@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import CgpuError, format_suggestion, printable
+from cgpu_k8s.names import DELETION_COST, OWN_PREFIX, RESERVED
 from cgpu_k8s.objects.fields import ObjectError, get_member, get_objects, get_strings
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 _AMOUNT = re.compile(
     r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?"
 )
+# Names of annotations are as those of labels, in either case.
+_WORD = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LABEL = re.compile(f"((?=[^/]{{1,253}}/){_DOMAIN}/)?{_WORD}")
+_ANNOTATION = re.compile(_LABEL.pattern, re.IGNORECASE | re.ASCII)
+_VALUE = re.compile(f"({_WORD})?")
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -230,9 +237,39 @@ def _read_unit(found: Json, where: str) -> NodeUnit:
             name: _require_amount(value, f"{where}.maxResources.{printable(name)}")
             for name, value in limits.items()
         },
-        labels=get_strings(found, "podLabels"),
-        annotations=get_strings(found, "podAnnotations"),
+        labels=_read_labels(found, where),
+        annotations=_read_annotations(found, where),
     )
+
+
+def _read_labels(found: Json, where: str) -> dict[str, str]:
+    labels = get_strings(found, "podLabels")
+    for name, value in labels.items():
+        here = f"{where}.podLabels.{printable(name)}"
+        _check_name(name, _LABEL, here)
+        if not _VALUE.fullmatch(value):
+            raise PolicyError(f"{here}={printable(value)}: expected the value of a label")
+    return labels
+
+
+def _read_annotations(found: Json, where: str) -> dict[str, str]:
+    annotations = get_strings(found, "podAnnotations")
+    for name in annotations:
+        here = f"{where}.podAnnotations.{printable(name)}"
+        _check_name(name, _ANNOTATION, here)
+        if name in RESERVED:
+            raise PolicyError(f"{here}: only cgpu's scheduler may set it")
+        if name == DELETION_COST:
+            raise PolicyError(f"{here}: it follows from the order of the units")
+    return annotations
+
+
+def _check_name(name: str, pattern: re.Pattern[str], here: str) -> None:
+    """Check the name of a label or annotation that pods get."""
+    if not pattern.fullmatch(name):
+        raise PolicyError(f"{here}: expected a name such as example.com/name")
+    if name.startswith(OWN_PREFIX):
+        raise PolicyError(f"{here}: only cgpu may set what begins with {OWN_PREFIX}")
 
 
 def _require_amount(value: object, where: str) -> Decimal:

@@ -101,6 +101,7 @@ GOOD = [
     *(rule(preemptPolicy=each) for each in ("AfterAllUnits", "BeforeNextUnit")),
     *(of_unit(resource=each) for each in ("ecs", *policies.VIRTUAL)),
     of_unit(nodeSelector={"pool": "a"}, max=1, podLabels={"a": "b"}, podAnnotations={"a": "b"}),
+    *(of_unit(podLabels={"a": each}) for each in ("", "a", "A-_.9", "a" * 63)),
     *(of_unit(maxResources={"cpu": each}) for each in (1, "1", "500m", "0.5", "4Gi", "1e3", ".5k")),
 ]
 BAD = [
@@ -126,9 +127,27 @@ BAD = [
     of_unit(resource="gpu"),
     *(of_unit(max=each) for each in (0, -1, "1", 1.5)),
     *(of_unit(**{each: {"a": 1}}) for each in ("nodeSelector", "podLabels", "podAnnotations")),
+    *(of_unit(podLabels={"a": each}) for each in (" ", "a b", "-a", "a.", "a" * 64, "a/b")),
     *(of_unit(maxResources={"cpu": each}) for each in (True, 1.5, [], None)),
     *(of_unit(maxResources={"cpu": each}) for each in (0, -1, "0", "0m", "0.0Gi", "-1", "x", "1g")),
 ]
+
+
+# The schema can forbid no name in an object of labels. The policy's status does.
+NAMES = [
+    of_unit(podAnnotations={"cgpu/allocation": "{}"}),
+    of_unit(podAnnotations={"controller.kubernetes.io/pod-deletion-cost": "5"}),
+    of_unit(podAnnotations={"a b": "x"}),
+    of_unit(podLabels={"cgpu/x": "x"}),
+]
+
+
+@pytest.mark.parametrize("given", NAMES, ids=str)
+def test_what_the_schema_cannot_refuse_is_ignored_with_a_sentence(given: Json) -> None:
+    """COS-9."""
+    assert accepts(SCHEMA, given)
+    known = read_known_policy(given)
+    assert make_status(PolicyCache(), known)["message"].startswith("the policy is ignored: spec.")
 
 
 @pytest.mark.parametrize("given", GOOD, ids=str)

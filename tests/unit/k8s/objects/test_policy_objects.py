@@ -124,6 +124,7 @@ def test_a_selector_has_labels_or_expressions(
     ("spec", "sentence"),
     [
         ({"units": []}, "spec.units: expected at least one unit"),
+        ({"units": [{}] * 65}, "spec.units: expected at most 64, got 65"),
         ({"units": [{"max": 0}]}, "spec.units[0].max=0: expected a whole number from 1, or no max"),
         (
             {"units": [{"max": -1}]},

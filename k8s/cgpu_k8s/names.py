@@ -42,6 +42,25 @@ MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 GPU_VISIBLE = "topology.kubernetes.io/gpu-visible"  # the indices of whole GPUs
 GPU_GROUP = "topology.kubernetes.io/gpu-group"  # the pod's group
 
+# Pod annotations that assign GPUs, for cgpu or for the published tools. Only the scheduler may set
+# them.
+RESERVED = (
+    ALLOCATION,
+    FRAMEWORK_ALLOCATION,
+    FRAMEWORK_ASSIGNED,
+    FRAMEWORK_ASSUME_TIME,
+    CORE_PERCENTAGE,
+    MEM_IDX,
+    MEM_DEV,
+    MEM_POD,
+    MEM_ASSIGNED,
+    MEM_ASSUME_TIME,
+    GPU_VISIBLE,
+    GPU_GROUP,
+    RESERVATION,
+)
+OWN_PREFIX = "cgpu/"  # of the names that cgpu gives to annotations
+
 # Annotations of a pod that a ResourcePolicy counts.
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 OWN_COST = "cgpu/deletion-cost"  # the deletion cost that cgpu wrote last

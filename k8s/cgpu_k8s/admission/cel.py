@@ -14,22 +14,6 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.admission.settings import Settings
 
-# Pod annotations that assign GPUs, for cgpu or for the published tools.
-RESERVED = (
-    names.ALLOCATION,
-    names.FRAMEWORK_ALLOCATION,
-    names.FRAMEWORK_ASSIGNED,
-    names.FRAMEWORK_ASSUME_TIME,
-    names.CORE_PERCENTAGE,
-    names.MEM_IDX,
-    names.MEM_DEV,
-    names.MEM_POD,
-    names.MEM_ASSIGNED,
-    names.MEM_ASSUME_TIME,
-    names.GPU_VISIBLE,
-    names.GPU_GROUP,
-    names.RESERVATION,
-)
 # CEL for the object in a request, and for the pod template of an object that makes pods.
 OBJECT, POD = "object", "variables.pod"
 
@@ -151,7 +135,7 @@ def is_broken(checks: tuple[Check, ...]) -> str:
 def check_annotations(_: Settings, item: str) -> tuple[Check, ...]:
     """Check that no reserved annotation is set."""
     notes = select_members(item, "annotations")
-    found = f"{write_list(RESERVED)}.filter(name, name in {notes})"
+    found = f"{write_list(names.RESERVED)}.filter(name, name in {notes})"
     return (
         Check(
             f"{found}.size() == 0",
@@ -165,7 +149,7 @@ def check_annotation_changes(_: Settings, item: str) -> tuple[Check, ...]:
     before = select_members("oldObject", "annotations")
     after = select_members(item, "annotations")
     found = (
-        f"{write_list(RESERVED)}.filter(name, (name in {before}) != (name in {after})"
+        f"{write_list(names.RESERVED)}.filter(name, (name in {before}) != (name in {after})"
         f" || (name in {before} && {before}[name] != {after}[name]))"
     )
     return (

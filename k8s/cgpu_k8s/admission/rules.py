@@ -149,13 +149,13 @@ def _read_annotations(item: Json | None) -> dict[str, str]:
 
 def _refuse_annotations(review: Review, _: Settings) -> str:
     """Refuse annotations that only the scheduler writes."""
-    found = next((name for name in cel.RESERVED if name in _read_annotations(review.item)), "")
+    found = next((name for name in names.RESERVED if name in _read_annotations(review.item)), "")
     return f"annotation {found}: only cgpu's scheduler may set it" if found else ""
 
 
 def _refuse_annotation_changes(review: Review, _: Settings) -> str:
     before, after = _read_annotations(review.before), _read_annotations(review.item)
-    found = next((name for name in cel.RESERVED if before.get(name) != after.get(name)), "")
+    found = next((name for name in names.RESERVED if before.get(name) != after.get(name)), "")
     return f"annotation {found}: only cgpu's scheduler may change it" if found else ""
 
 

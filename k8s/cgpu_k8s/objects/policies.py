@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError, format_suggestion, printable
+from cgpu_k8s.names import DELETION_COST, OWN_PREFIX, RESERVED
 from cgpu_k8s.objects.fields import ObjectError, get_member, get_objects, get_strings
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.objects.fields import Json
 
+Members = TypeVar("Members", list[Any], dict[str, Any], dict[str, str])
 GROUP, KIND = "scheduling.alibabacloud.com/v1alpha1", "ResourcePolicy"
 PREFER, REQUIRED = "prefer", "required"
 ECS, VIRTUAL = "ecs", ("eci", "acs", "elastic")
@@ -22,6 +24,7 @@ TIMEOUT_OR_MAX, LACK_AND_NO_TERMINATING = "TimeoutOrExceedMax", "LackResourceAnd
 NEXT_POLICIES = (LACK_OR_MAX, MAX_ONLY, TIMEOUT_OR_MAX, LACK_AND_NO_TERMINATING)
 AFTER_ALL, BEFORE_NEXT = "AfterAllUnits", "BeforeNextUnit"
 DEFAULT_TIMEOUT = 900.0  # seconds
+MOST = 64  # members of each list and of each object with free names, so that calls stay cheap
 _SPELLINGS = {"LackResourceAndNoterminating": LACK_AND_NO_TERMINATING}
 _FIELDS = (
     "ignorePreviousPod",
@@ -39,6 +42,12 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 _AMOUNT = re.compile(
     r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?"
 )
+# Names of annotations are as those of labels, in either case.
+_WORD = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_DOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_LABEL = re.compile(f"((?=[^/]{{1,253}}/){_DOMAIN}/)?{_WORD}")
+_ANNOTATION = re.compile(_LABEL.pattern, re.IGNORECASE | re.ASCII)
+_VALUE = re.compile(f"({_WORD})?")
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -139,7 +148,7 @@ def read_policy(item: Json) -> ResourcePolicy:
 def _read_policy(item: Json) -> ResourcePolicy:
     meta, spec = get_member(item, "metadata", dict), get_member(item, "spec", dict)
     _check_fields(spec, _FIELDS, "spec")
-    units = get_objects(spec, "units")
+    units = _limit(get_objects(spec, "units"), "spec.units")
     if not units:
         raise PolicyError("spec.units: expected at least one unit")
     following = get_member(spec, "whenTryNextUnits", dict)
@@ -156,11 +165,18 @@ def _read_policy(item: Json) -> ResourcePolicy:
         next_policy=_SPELLINGS.get(asked)
         or _read_choice(following, "policy", NEXT_POLICIES, "spec.whenTryNextUnits"),
         timeout=_read_duration(get_member(following, "timeout", str)),
-        keys=_read_keys(get_member(spec, "matchLabelKeys", list)),
+        keys=_read_keys(_limit(get_member(spec, "matchLabelKeys", list), "spec.matchLabelKeys")),
         ignores_previous=get_member(spec, "ignorePreviousPod", bool),
         ignores_terminating=terminating is None or get_member(spec, "ignoreTerminatingPod", bool),
         preempt=_read_choice(spec, "preemptPolicy", (AFTER_ALL, BEFORE_NEXT), "spec"),
     )
+
+
+def _limit(found: Members, where: str) -> Members:
+    """Return a list or an object if it has at most MOST members."""
+    if len(found) > MOST:
+        raise PolicyError(f"{where}: expected at most {MOST}, got {len(found)}")
+    return found
 
 
 def _check_fields(found: Json, known: tuple[str, ...], where: str) -> None:
@@ -184,10 +200,12 @@ def _read_selector(found: Json) -> tuple[Requirement, ...]:
     """Return the conditions of a selector: labels, or ``matchLabels`` and ``matchExpressions``."""
     if not isinstance(found.get("matchExpressions", found.get("matchLabels", "")), str):
         _check_fields(found, ("matchLabels", "matchExpressions"), "spec.selector")
-        expressions = get_objects(found, "matchExpressions")
-        labels = get_strings(found, "matchLabels")
+        where = "spec.selector.matchExpressions"
+        expressions = _limit(get_objects(found, "matchExpressions"), where)
+        labels = _limit(get_strings(found, "matchLabels"), "spec.selector.matchLabels")
     else:
-        expressions, labels = [], get_strings({"selector": found}, "selector")
+        labels = _limit(get_strings({"selector": found}, "selector"), "spec.selector")
+        expressions = []
     return (
         *(Requirement(key, "In", (value,)) for key, value in sorted(labels.items())),
         *map(_read_expression, expressions),
@@ -205,6 +223,7 @@ def _read_expression(found: Json) -> Requirement:
     if bool(values) != (operator in {"In", "NotIn"}):
         given = "no values" if operator in {"Exists", "DoesNotExist"} else "values"
         raise PolicyError(f"spec.selector.matchExpressions: expected {given} with {operator}")
+    _limit(values, "spec.selector.matchExpressions: values")
     return Requirement(key, operator, tuple(values))
 
 
@@ -221,18 +240,48 @@ def _read_unit(found: Json, where: str) -> NodeUnit:
     if most is not None and (type(most) is not int or most < 1):
         value = printable(str(most))
         raise PolicyError(f"{where}.max={value}: expected a whole number from 1, or no max")
-    limits = get_member(found, "maxResources", dict)
+    limits = _limit(get_member(found, "maxResources", dict), f"{where}.maxResources")
     return NodeUnit(
-        nodes=get_strings(found, "nodeSelector"),
+        nodes=_limit(get_strings(found, "nodeSelector"), f"{where}.nodeSelector"),
         resource=_read_choice(found, "resource", (ECS, *VIRTUAL), where),
         most=most,
         most_resources={
             name: _require_amount(value, f"{where}.maxResources.{printable(name)}")
             for name, value in limits.items()
         },
-        labels=get_strings(found, "podLabels"),
-        annotations=get_strings(found, "podAnnotations"),
+        labels=_read_labels(found, where),
+        annotations=_read_annotations(found, where),
     )
+
+
+def _read_labels(found: Json, where: str) -> dict[str, str]:
+    labels = _limit(get_strings(found, "podLabels"), f"{where}.podLabels")
+    for name, value in labels.items():
+        here = f"{where}.podLabels.{printable(name)}"
+        _check_name(name, _LABEL, here)
+        if not _VALUE.fullmatch(value):
+            raise PolicyError(f"{here}={printable(value)}: expected the value of a label")
+    return labels
+
+
+def _read_annotations(found: Json, where: str) -> dict[str, str]:
+    annotations = _limit(get_strings(found, "podAnnotations"), f"{where}.podAnnotations")
+    for name in annotations:
+        here = f"{where}.podAnnotations.{printable(name)}"
+        _check_name(name, _ANNOTATION, here)
+        if name in RESERVED:
+            raise PolicyError(f"{here}: only cgpu's scheduler may set it")
+        if name == DELETION_COST:
+            raise PolicyError(f"{here}: it follows from the order of the units")
+    return annotations
+
+
+def _check_name(name: str, pattern: re.Pattern[str], here: str) -> None:
+    """Check the name of a label or annotation that pods get."""
+    if not pattern.fullmatch(name):
+        raise PolicyError(f"{here}: expected a name such as example.com/name")
+    if name.startswith(OWN_PREFIX):
+        raise PolicyError(f"{here}: only cgpu may set what begins with {OWN_PREFIX}")
 
 
 def _require_amount(value: object, where: str) -> Decimal:

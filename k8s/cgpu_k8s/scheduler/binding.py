@@ -7,7 +7,6 @@ once: a second Binding gets a conflict and changes nothing.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env.errors import CgpuError
@@ -85,11 +84,8 @@ class Binder:
         if self._is_done(asked):
             return REPEATED
         pod = await self._find_pod(asked)
-        try:
-            if pod.group:
-                await self.reservations.write_all()
-        except CgpuError as error:
-            raise BindError(FAILED, f"what its group has cannot be written: {error}") from None
+        if pod.group and (problem := await self.reservations.write_group(pod.group)):
+            raise BindError(FAILED, f"what its group has cannot be written: {problem}")
         if problem := check_binding(self._cache.policies, pod, asked.node):
             raise BindError(REFUSED, problem)
         if not pod.asks_for_gpu:
@@ -201,8 +197,7 @@ class Binder:
         Forget the share of a pod that is not bound ON_ITS_WAY seconds after the last attempt. Also
         write the reservations of groups that are not written yet.
         """
-        with suppress(CgpuError):
-            await self.reservations.write_all()
+        await self.reservations.write_all()
         now, cache = self._clock(), self._cache
         for each in cache.list_unconfirmed(now - older):
             known = await self._try_refresh(each.pod) and cache.assumed.get(each.pod.uid)

@@ -69,6 +69,7 @@ class _Group:
         self.since = 0.0
         self.refusal: tuple[int, str] | None = None  # of the last search: count_freed(), why
         self.queued: _Place | None = None
+        self.barred: dict[str, tuple[float, str]] = {}  # until when a pod asks in vain, and why
 
     def list_bound(self) -> list[GroupPod]:
         return [pod for pod in self.pods.values() if pod.node]
@@ -103,9 +104,10 @@ class _Group:
             return f"group {name.name}: its pods name {given} as its size: expected one number"
         ready = len(self.list_bound()) + len(self.asked)
         if ready < name.size:
+            why = "".join(f"; {each}" for _, each in self.barred.values())
             return (
                 f"group {name.name}: {len(self.pods)} of its {name.size} pods are there,"
-                f" {ready} of them ask for a node: all or none are placed"
+                f" {ready} of them ask for a node: all or none are placed{why}"
             )
         return ""
 
@@ -163,7 +165,7 @@ class Groups:
         if key is None:
             return
         group = self._groups[key]
-        for kept in (group.pods, group.asked):
+        for kept in (group.pods, group.asked, group.barred):
             kept.pop(uid, None)
         if group.spots.pop(uid, None):
             self.unwritten.discard(uid)
@@ -187,6 +189,10 @@ class Groups:
             self._early[uid] = (frozenset(nodes), now)
             return "the pod is not known yet"
         group = self._groups[self._keys[uid]]
+        until, why = group.barred.get(uid, (now, ""))
+        if now < until:
+            return why
+        group.barred.pop(uid, None)
         allowed = frozenset(nodes)
         if group.asked.get(uid) != allowed:
             group.asked[uid] = allowed
@@ -202,6 +208,23 @@ class Groups:
             return missing
         self._place_in_turn(group, now)
         return group.spots.get(uid) or (group.refusal[1] if group.refusal else "")
+
+    def bar_pod(self, uid: str, why: str, now: float) -> None:
+        """Let a pod ask in vain for HOLD_SECONDS, because what is reserved cannot be written to it.
+
+        If no pod of its group is bound, the group loses its reservations.
+        """
+        if uid not in self._keys:
+            return
+        group = self._groups[self._keys[uid]]
+        group.barred[uid] = now + HOLD_SECONDS, why
+        group.asked.pop(uid, None)
+        if not group.list_bound():
+            self._release_group(group)
+        elif group.spots.pop(uid, None):
+            self.unwritten.discard(uid)
+            self._release(uid)
+        self._queue_group(group)
 
     def get_since(self, uid: str) -> float:
         """Return when the room of a pod's group was reserved, in monotonic seconds."""

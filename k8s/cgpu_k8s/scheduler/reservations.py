@@ -9,12 +9,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.apiserver.errors import NotFoundError
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.errors import ForbiddenError, InvalidError, NotFoundError
 from cgpu_k8s.apiserver.resources import PODS
 from cgpu_k8s.names import RESERVATION
 from cgpu_k8s.objects.groups import Reservation, write_reservation
 
 if TYPE_CHECKING:
+    from cgpu_k8s.objects.groups import GroupName
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.leader_client import LeaderClient
 
@@ -33,16 +35,47 @@ class ReservationWriter:
         self._cache, self._api = cache, api
         self._lock = asyncio.Lock()
 
-    async def write_all(self) -> None:
-        """Write all reservations that are not written yet, for as long as our scheduler leads.
+    async def write_group(self, group: GroupName) -> str:
+        """Write what is reserved for a group; return why some of it is not, "" if all of it is."""
+        if not self._list_unwritten(group):
+            return ""
+        failed = await self.write_all()
+        left = self._list_unwritten(group)
+        errors = [str(failed[uid]) for uid in left if uid in failed]
+        return (errors[0] if errors else self._api.find_problem()) if left else ""
 
-        Raises:
-            CgpuError: a write failed. The next call tries again.
+    def _list_unwritten(self, group: GroupName) -> list[str]:
+        pods, unwritten = self._cache.pods, self._cache.groups.unwritten
+        named = ((uid, pods[uid].group) for uid in sorted(unwritten) if uid in pods)
+        return [uid for uid, name in named if name and name[:2] == group[:2]]
+
+    async def write_all(self) -> dict[str, CgpuError]:
+        """Try to write all reservations that are not written, for as long as our scheduler leads.
+
+        A failed write stops no other one, and the next call tries it again. A write that the API
+        server would refuse again is not repeated: the pod's group loses what was reserved for it.
+
+        Returns:
+            The errors, by UID of the pod.
         """
+        failed: dict[str, CgpuError] = {}
         async with self._lock:
-            while not self._api.find_problem() and self._cache.groups.unwritten:
-                ahead = sorted(self._cache.groups.unwritten)[:_AT_ONCE]
-                await asyncio.gather(*map(self._write, ahead))
+            while left := self._cache.groups.unwritten - failed.keys():
+                if self._api.find_problem():
+                    break
+                await asyncio.gather(
+                    *(self._try_write(uid, failed) for uid in sorted(left)[:_AT_ONCE])
+                )
+        return failed
+
+    async def _try_write(self, uid: str, failed: dict[str, CgpuError]) -> None:
+        try:
+            await self._write(uid)
+        except CgpuError as error:
+            failed[uid] = error
+            if isinstance(error, (InvalidError, ForbiddenError)):
+                why = f"{RESERVATION} cannot be written: {error}"
+                self._cache.groups.bar_pod(uid, why, time.monotonic())
 
     async def _write(self, uid: str) -> None:
         assumed, unwritten = self._cache.assumed.get(uid), self._cache.groups.unwritten

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -82,7 +81,9 @@ class Extender:
         self._answer = make_middleware(
             report, extender_api.make_length_error(), {UnreadyError: UNREADY}
         )
-        self._task: asyncio.Future[None] | None = None  # the loop has only weak references
+        self._task: asyncio.Future[dict[str, CgpuError]] | None = (
+            None  # the loop has only weak references
+        )
         self._next_wait = 0.0  # no refusal waits before this time.monotonic()
         self._scheduling = Scheduling(cache)
 
@@ -141,13 +142,8 @@ class Extender:
         for code, nodes in refused.items():
             self._metrics.refusals.labels(code).inc(nodes)
         if self._cache.groups.unwritten and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._write_reservations())
+            self._task = asyncio.ensure_future(self.binder.reservations.write_all())
         return answer
-
-    async def _write_reservations(self) -> None:
-        """Write reservations, which wakes the pods of a group. A binding retries what fails."""
-        with suppress(CgpuError):
-            await self.binder.reservations.write_all()
 
     async def _hear_of_room(self, uid: str) -> bool:
         """Return whether a refused pod may have room after all; wait for an event if necessary.

@@ -109,19 +109,10 @@ def has_node(unit: NodeUnit, labels: Labels) -> bool:
     return virtual == (unit.resource != ECS) and unit.nodes.items() <= labels.items()
 
 
-def find_policy(
-    policies: Iterable[ResourcePolicy], pod: PolicyPod
-) -> tuple[ResourcePolicy | None, str]:
-    """Return the oldest policy that selects a pod or None, and a sentence if others do too."""
-    found = [
-        each
-        for each in sorted(policies, key=lambda policy: (policy.created, policy.name))
-        if each.namespace == pod.namespace and match_labels(each.selector, pod.labels)
-    ]
-    if len(found) < 2:  # noqa: PLR2004 (one, or none)
-        return (found[0] if found else None), ""
-    others = ", ".join(each.name for each in found[1:])
-    return found[0], f"ResourcePolicy {found[0].name} counts, and {others} select the same pod"
+def describe_overlap(names: Sequence[str]) -> str:
+    """Return a sentence about the policies with these names, which select the same pod."""
+    first, *others = names
+    return f"ResourcePolicy {first} counts, and {', '.join(others)} select the same pod"
 
 
 def read_key(policy: ResourcePolicy, labels: Labels) -> tuple[Key | None, str]:

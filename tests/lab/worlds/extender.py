@@ -58,6 +58,7 @@ class Server:
         self.pods = {each["metadata"]["name"]: each for each in pods}
         self.faults: list[tuple[str, ApiError | ConfigurationError]] = []
         self.patch_faults: list[ApiError] = []
+        self.unpatchable: dict[str, ApiError] = {}  # by name of the pod
         self.calls: list[str] = []
         self.bindings: list[Json] = []
         self.stop: Callable[[], None] = lambda: None  # what happens while a binding is on its way
@@ -100,7 +101,10 @@ class Server:
         self.calls.append(f"PATCH {path}")
         if self.patch_faults:
             raise self.patch_faults.pop(0)
-        found = self.pods[path.rpartition("/")[2]]
+        name = path.rpartition("/")[2]
+        if name in self.unpatchable:
+            raise self.unpatchable[name]
+        found = self.pods[name]
         for part in ("labels", "annotations"):
             merged = {**found["metadata"].get(part, {}), **body["metadata"].get(part, {})}
             found["metadata"][part] = {key: value for key, value in merged.items() if value}

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from cgpu_k8s.apiserver.client import MERGE
-from cgpu_k8s.apiserver.errors import ApiError, NotFoundError
+from cgpu_k8s.apiserver.errors import ApiError, InvalidError, NotFoundError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.extender_api import ExtenderArgs
@@ -45,6 +45,7 @@ class World:
         self.writes: list[tuple[str, Json]] = []
         self.reads = 0
         self.fault: ApiError | None = None
+        self.unpatchable: set[str] = set()  # names of pods and policies
         self.meanwhile: Callable[[], None] = lambda: None
         self.problem, self.now = "", 0.0
         self.log: list[str] = []
@@ -96,6 +97,8 @@ class World:
         self.meanwhile()
         if self.fault:
             raise self.fault
+        if path.removesuffix("/status").rpartition("/")[2] in self.unpatchable:
+            raise InvalidError("Too long", status=422)
         item = await self.get(path.removesuffix("/status"))
         assert body["metadata"]["uid"] == item["metadata"]["uid"]
         self.writes.append((path, body))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from cgpu_k8s.admission.cel import RESERVED
 from cgpu_k8s.admission.rules import Review, find_refusal
 from cgpu_k8s.admission.settings import Settings
 from cgpu_k8s.admission.webhooks import CONDITIONS, make_objects
 from cgpu_k8s.apiserver.resources import NODES
+from cgpu_k8s.names import RESERVED
 from cgpu_k8s.objects.misspelt import find_miscounted, find_misspelt
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane

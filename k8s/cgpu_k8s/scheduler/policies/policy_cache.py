@@ -8,11 +8,13 @@ docs/design/coscheduling.md.
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING
 
+from cgpu_k8s.objects.policies import match_labels
 from cgpu_k8s.scheduler.policies.policy_records import Promise, make_policy_pod
 from cgpu_k8s.scheduler.policies.unit_counts import UnitCounts
-from cgpu_k8s.scheduler.units import PolicyPod, find_open_unit, find_policy, read_key
+from cgpu_k8s.scheduler.units import find_open_unit, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -51,8 +53,10 @@ class PolicyCache:
         self.changed: set[str] = set()
         self.leads_all = True
         self.report_room = report_room
-        self._matched: dict[str, ResourcePolicy | None] = {}  # the policy that counts a pod, by UID
-        self._overlaps: dict[str, str] = {}  # a sentence if several policies select a pod, by UID
+        # The valid policies of a namespace, and those of them that select a pod, by UID. The oldest
+        # is the first, and is the one that counts the pod.
+        self._ordered: dict[str, list[ResourcePolicy]] = {}
+        self._selecting: dict[str, list[ResourcePolicy]] = {}
         self._namespaces: dict[str, str] = {}  # of pods, by UID
         self._counts: dict[tuple[str, str], UnitCounts] = {}  # created on demand
         # Namespaces whose pods are yet to be listed, and the UIDs of pods removed meanwhile.
@@ -74,18 +78,19 @@ class PolicyCache:
             self.known[namespace][policy.name] = policy._replace(policy=before.policy)
             return
         self.known[namespace][policy.name] = policy
-        self._match_pods(namespace)
+        self._exchange_policies(namespace, before and before.policy, policy.policy)
 
     def remove_policy(self, namespace: str, name: str) -> None:
         """Remove a policy, and forget the pods of its namespace if it was the last one there."""
-        if self.known.get(namespace, {}).pop(name, None) is None:
+        removed = self.known.get(namespace, {}).pop(name, None)
+        if removed is None:
             return
-        self._match_pods(namespace)
+        self._exchange_policies(namespace, removed.policy, None)
         if not self.known[namespace]:
             for uid in [*self.pods[namespace], *self._list_promised(namespace)]:
-                for kept in (self._matched, self._overlaps, self._namespaces, self.promised):
+                for kept in (self._selecting, self._namespaces, self.promised):
                     kept.pop(uid, None)
-            del self.known[namespace], self.pods[namespace]
+            del self.known[namespace], self.pods[namespace], self._ordered[namespace]
             self._unlisted.pop(namespace, None)
             self.changed.discard(namespace)
 
@@ -99,50 +104,52 @@ class PolicyCache:
             self.update_policy(each)
         self.changed |= self.known.keys()
 
-    def _match_pods(self, namespace: str) -> None:
-        """Find the policy of each pod of a namespace again, and retry the pods that wait."""
+    def _exchange_policies(
+        self, namespace: str, before: ResourcePolicy | None, after: ResourcePolicy | None
+    ) -> None:
+        """Replace a policy by another one, and retry the pods that wait.
+
+        Only this policy is matched anew: a namespace may have many policies and many pods.
+        """
         self._counts = {key: each for key, each in self._counts.items() if key[0] != namespace}
-        for pod in self.pods[namespace].values():
-            self._match_pod(pod)
-        for uid in self._list_promised(namespace):
-            self._matched[uid] = self.find_policy(self.promised[uid].pod)
+        valid = (each.policy for each in self.known[namespace].values() if each.policy)
+        self._ordered[namespace] = sorted(valid, key=_order_policy)
+        promised = {uid: self.promised[uid].pod for uid in self._list_promised(namespace)}
+        for uid, pod in {**promised, **self.pods[namespace]}.items():
+            found = [each for each in self._selecting.get(uid, ()) if each is not before]
+            if after and match_labels(after.selector, pod.labels):
+                insort(found, after, key=_order_policy)
+            self._selecting[uid] = found
         for uid, wait in self.waits.items():
             if wait.pod.namespace == namespace:
                 self.waits[uid] = wait._replace(again=0.0)
         self.changed.add(namespace)
         self.report_room()
 
-    def _match_pod(self, pod: Pod) -> None:
-        self._matched[pod.uid], overlap = self.find_policies(pod)
-        self._overlaps.pop(pod.uid, None)
-        if overlap:
-            self._overlaps[pod.uid] = overlap
-
-    def find_overlaps(self, namespace: str) -> dict[str, Pod]:
-        """Return a sentence for each set of policies that select the same pod, with such a pod."""
-        pods = self.pods.get(namespace, {})
-        found = ((text, pods.get(uid)) for uid, text in self._overlaps.items())
-        return {text: pod for text, pod in found if pod}
+    def find_overlaps(self, namespace: str) -> set[tuple[str, ...]]:
+        """Return the names of the policies that select the same pod, for each such set of them."""
+        selecting = (self._selecting.get(uid, ()) for uid in self.pods.get(namespace, {}))
+        return {tuple(each.name for each in found) for found in selecting if len(found) > 1}
 
     def _list_promised(self, namespace: str) -> list[str]:
         return [uid for uid, each in self.promised.items() if each.pod.namespace == namespace]
 
     def find_policy(self, pod: Pod) -> ResourcePolicy | None:
         """Return the policy that counts a pod, or None if no policy selects it."""
-        return self.find_policies(pod)[0]
+        ordered = self._ordered.get(pod.namespace, ())
+        return next((each for each in ordered if match_labels(each.selector, pod.labels)), None)
 
-    def find_policies(self, pod: Pod) -> tuple[ResourcePolicy | None, str]:
-        """Return the policy that counts a pod or None, and a sentence if others select it too."""
-        known = self.known.get(pod.namespace)
-        if not known:
-            return None, ""
-        given = PolicyPod(pod.uid, pod.namespace, pod.labels)
-        return find_policy([each.policy for each in known.values() if each.policy], given)
+    def _list_selecting(self, pod: Pod) -> list[ResourcePolicy]:
+        ordered = self._ordered.get(pod.namespace, ())
+        return [each for each in ordered if match_labels(each.selector, pod.labels)]
 
     def find_counted(self, uid: str) -> tuple[Pod | None, ResourcePolicy | None]:
         """Return a pod that was seen and the policy that counts it; each may be None."""
         pod = self.pods.get(self._namespaces.get(uid, ""), {}).get(uid)
-        return pod, self._matched.get(uid)
+        return pod, self._find_first(uid)
+
+    def _find_first(self, uid: str) -> ResourcePolicy | None:
+        return next(iter(self._selecting.get(uid, ())), None)
 
     def list_policies(self) -> list[ResourcePolicy]:
         """Return the valid policies."""
@@ -172,7 +179,7 @@ class PolicyCache:
     def _count_in(self, counts: UnitCounts, uid: str) -> None:
         policy, promise = counts.policy, self.promised.get(uid)
         pod = self.pods.get(policy.namespace, {}).get(uid)
-        if policy is not self._matched.get(uid):
+        if policy is not self._find_first(uid):
             counts.remove_pod(uid)
         elif pod and pod.node:
             counts.update_pod(make_policy_pod(pod, policy), self.nodes.get(pod.node, {}))
@@ -239,7 +246,7 @@ class PolicyCache:
             self.waits.pop(uid, None)
         if before and _list_counted(before) == _list_counted(pod):
             return
-        self._match_pod(pod)
+        self._selecting[uid] = self._list_selecting(pod)
         self._count_pod(uid)
         self.changed.add(pod.namespace)
         if before and before.node:  # it may have left room in its unit
@@ -255,8 +262,7 @@ class PolicyCache:
             return
         self.pods.get(namespace, {}).pop(uid, None)
         self.promised.pop(uid, None)
-        self._matched.pop(uid, None)
-        self._overlaps.pop(uid, None)
+        self._selecting.pop(uid, None)
         for counts in self._list_counts(namespace):
             counts.remove_pod(uid)
         self.changed.add(namespace)
@@ -297,14 +303,15 @@ class PolicyCache:
         if promise is None:
             self._forget_promise(uid)
             return
-        pod, policy = self.get_pod(promise.pod), self.find_policy(promise.pod)
-        if policy is None:
+        pod, selecting = self.get_pod(promise.pod), self._list_selecting(promise.pod)
+        if not selecting:
             return
+        policy = selecting[0]
         number = self.find_open_unit(policy, pod, promise.node)
         inside = isinstance(number, int) and number < len(policy.units)
         unit = policy.units[number] if inside and isinstance(number, int) else None
         self.promised[uid] = promise._replace(pod=pod, unit=unit)
-        self._matched[uid], self._namespaces[uid] = policy, pod.namespace
+        self._selecting[uid], self._namespaces[uid] = selecting, pod.namespace
         self._count_pod(uid)
         self.changed.add(pod.namespace)
 
@@ -315,9 +322,13 @@ class PolicyCache:
         self._count_pod(uid)
         if uid not in self.pods.get(promise.pod.namespace, {}):
             self._namespaces.pop(uid, None)
-            self._matched.pop(uid, None)
+            self._selecting.pop(uid, None)
         self.changed.add(promise.pod.namespace)
         self.report_room()
+
+
+def _order_policy(policy: ResourcePolicy) -> tuple[str, str]:
+    return policy.created, policy.name
 
 
 def _list_counted(pod: Pod) -> tuple[object, ...]:

@@ -23,15 +23,16 @@ from cgpu_k8s.scheduler.policies.policy_status import make_event, make_status, m
 from cgpu_k8s.scheduler.units import ENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.leader_client import WritingClient
     from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
-    from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy
+    from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy, UnitWait
 
     Json = dict[str, Any]
     Report = Callable[[str, dict[str, object]], None]
+    Writes = Iterator[Coroutine[None, None, None]]  # each write is made before the next is found
 
 LOOK = 1.0  # seconds between two looks at what has changed
 AGAIN = 10.0  # seconds after which failed writes are tried again
@@ -81,16 +82,21 @@ class PolicyController:
                     policies.changed.add(namespace)
                     self._delayed[namespace] = now + AGAIN
 
-    async def _try_all(self, writes: Coroutine[None, None, None]) -> bool:
-        """Return whether all writes succeeded; log the error of one that failed."""
-        try:
-            await writes
-        except NotLeadingError:
-            return False
-        except CgpuError as error:
+    async def _try_all(self, writes: Iterable[Coroutine[None, None, None]]) -> bool:
+        """Return whether all writes succeeded; log one error of each kind.
+
+        A write that fails stops no other one, because others may own its pod.
+        """
+        errors: dict[type[CgpuError], CgpuError] = {}
+        for write in writes:
+            error = await _find_error(write)
+            if isinstance(error, NotLeadingError):
+                return False
+            if error:
+                errors.setdefault(type(error), error)
+        for error in errors.values():
             self._report("policy_not_written", {"error": error})
-            return False
-        return True
+        return not errors
 
     async def _change_pod(self, pod: Pod, metadata: Json, **members: Json) -> None:
         """Patch a pod, unless it is gone or another pod has its name."""
@@ -101,25 +107,29 @@ class PolicyController:
         except NotFoundError:
             return
 
-    async def _wake_pods(self) -> None:
+    def _wake_pods(self) -> Writes:
         """Make schedulers try the pods again whose wait for a unit is over."""
         now, waits = self._clock(), self._policies.waits
-        for uid, wait in [*waits.items()]:
-            if wait.again is None or wait.again > now:
+        for uid in [*waits]:
+            wait = waits.get(uid)
+            if wait is None or wait.again is None or wait.again > now:
                 continue
             pod = self._policies.get_pod(wait.pod)
             evicting = pod.nominated and wait.policy.preempt == BEFORE_NEXT
-            if pod.node or uid in self._policies.promised or evicting:
-                continue
-            self._policies.report_room()  # so that room for the pod's group is searched for again
-            due = waits[uid] = wait._replace(again=now + AGAIN)  # in case the next write fails
-            await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
-            if waits.get(uid) is due:
-                waits[uid] = due._replace(again=None, units=_end_endings(due.units, now))
-            if self._policies.find_policy(pod) is None:
-                waits.pop(uid, None)
+            if not pod.node and uid not in self._policies.promised and not evicting:
+                yield self._wake_pod(pod, wait, now)
 
-    async def _write_costs(self, namespace: str) -> None:
+    async def _wake_pod(self, pod: Pod, wait: UnitWait, now: float) -> None:
+        uid, waits = pod.uid, self._policies.waits
+        self._policies.report_room()  # so that room for the pod's group is searched for again
+        due = waits[uid] = wait._replace(again=now + AGAIN)  # in case the write fails
+        await self._change_pod(pod, {"annotations": {RETRY: f"{time.time():.0f}"}})
+        if waits.get(uid) is due:
+            waits[uid] = due._replace(again=None, units=_end_endings(due.units, now))
+        if self._policies.find_policy(pod) is None:
+            waits.pop(uid, None)
+
+    def _write_costs(self, namespace: str) -> Writes:
         policies = self._policies
         for known in self._list_known(namespace):
             if known.policy is None:
@@ -129,8 +139,8 @@ class PolicyController:
                 if pod and pod.node and not pod.terminating:
                     notes = write_cost(pod, cost)
                     if not notes.items() <= pod.annotations.items():
-                        await self._change_pod(pod, {"annotations": notes})
-            await asyncio.sleep(0)  # let calls of the scheduler be answered
+                        yield self._change_pod(pod, {"annotations": notes})
+            yield asyncio.sleep(0)  # let calls of the scheduler be answered
 
     def _list_known(self, namespace: str) -> Iterator[KnownPolicy]:
         """Yield each policy in its latest state, because policies change between our writes."""
@@ -139,7 +149,7 @@ class PolicyController:
             if known:
                 yield known
 
-    async def _write_tolerations(self, namespace: str) -> None:
+    def _write_tolerations(self, namespace: str) -> Writes:
         """Add a toleration of virtual nodes to unschedulable pods whose policies have such nodes.
 
         kube-scheduler does not ask the extender about a node whose taint a pod does not tolerate.
@@ -152,30 +162,25 @@ class PolicyController:
             if policy is None or pod.uid in self._tolerant or not policies.is_led(pod):
                 continue
             if any(unit.resource != ECS for unit in policy.units):
-                await self._tolerate(pod)
-            self._tolerant.add(pod.uid)
+                yield self._tolerate(pod)
+            else:
+                self._tolerant.add(pod.uid)
 
     async def _tolerate(self, pod: Pod) -> None:
-        try:
+        with suppress(NotFoundError):
             item = await self._api.get(PODS.path(pod.name, namespace=pod.namespace))
-        except NotFoundError:
-            return
-        spec = get_member(item, "spec", dict)
-        if get_member(spec, "schedulerName", str) not in SCHEDULERS:
-            return  # its own scheduler would bind it there, whatever the units' limits
-        have = get_objects(spec, "tolerations")
-        if any(each.get("key", "") in {"", VIRTUAL_TAINT} for each in have):
-            return
-        version = get_member(get_member(item, "metadata", dict), "resourceVersion", str)
-        tolerations = [*have, {"key": VIRTUAL_TAINT, "operator": "Exists"}]
-        await self._change_pod(pod, {"resourceVersion": version}, spec={"tolerations": tolerations})
+            if tolerations := _list_tolerations(get_member(item, "spec", dict)):
+                version = get_member(get_member(item, "metadata", dict), "resourceVersion", str)
+                spec = {"tolerations": tolerations}
+                await self._change_pod(pod, {"resourceVersion": version}, spec=spec)
+        self._tolerant.add(pod.uid)
 
-    async def _write_statuses(self, namespace: str) -> None:
+    def _write_statuses(self, namespace: str) -> Writes:
         for known in self._list_known(namespace):
             status = make_status(self._policies, known)
             if status != known.status:
-                await self._write_status(known, status)
-            await asyncio.sleep(0)
+                yield self._write_status(known, status)
+            yield asyncio.sleep(0)
 
     async def _write_status(self, known: KnownPolicy, status: Json) -> None:
         path = RESOURCE_POLICIES.path(known.name, namespace=known.namespace, part="status")
@@ -191,6 +196,25 @@ class PolicyController:
         self._warned = {uid: each for uid, each in self._warned.items() if uid != known.uid}
         if message:
             self._warned[known.uid] = message
+
+
+async def _find_error(write: Coroutine[None, None, None]) -> CgpuError | None:
+    """Await a write, and return its error; None if it succeeds."""
+    try:
+        await write
+    except CgpuError as error:
+        return error
+    return None
+
+
+def _list_tolerations(spec: Json) -> list[Json]:
+    """Return the tolerations that a pod needs for virtual nodes; [] if it is to keep its own."""
+    if get_member(spec, "schedulerName", str) not in SCHEDULERS:
+        return []  # its own scheduler would bind it there, whatever the units' limits
+    have = get_objects(spec, "tolerations")
+    if any(each.get("key", "") in {"", VIRTUAL_TAINT} for each in have):
+        return []
+    return [*have, {"key": VIRTUAL_TAINT, "operator": "Exists"}]
 
 
 def _end_endings(waits: Mapping[int, float], now: float) -> dict[int, float]:

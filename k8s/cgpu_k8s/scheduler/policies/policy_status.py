@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cgpu_k8s.objects.policies import GROUP, KIND, match_labels
-from cgpu_k8s.scheduler.units import describe_unused
+from cgpu_k8s.objects.policies import GROUP, KIND
+from cgpu_k8s.scheduler.units import describe_overlap, describe_unused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +31,9 @@ def make_status(policies: PolicyCache, known: KnownPolicy) -> Json:
     pods = policies.pods[known.namespace].values()
     message = [
         *(
-            text
-            for text, pod in sorted(policies.find_overlaps(known.namespace).items())
-            if match_labels(policy.selector, pod.labels)
+            describe_overlap(names)
+            for names in sorted(policies.find_overlaps(known.namespace))
+            if known.name in names
         ),
         *([_NOT_LED] if _has_unled(policies, known) else []),
         *describe_unused(policy, policies.nodes.values(), (pod.labels for pod in pods)),

@@ -1,12 +1,14 @@
-"""ResourcePolicies as their objects have them; what cannot be followed gets a sentence."""
+"""ResourcePolicies as their objects have them; what cannot be followed gets a sentence. COS-9."""
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from cgpu_k8s.names import DELETION_COST, OWN_COST, RESERVED, RETRY
 from cgpu_k8s.objects.policies import (
     BEFORE_NEXT,
     LACK_AND_NO_TERMINATING,
@@ -122,6 +124,7 @@ def test_a_selector_has_labels_or_expressions(
     ("spec", "sentence"),
     [
         ({"units": []}, "spec.units: expected at least one unit"),
+        ({"units": [{}] * 65}, "spec.units: expected at most 64, got 65"),
         ({"units": [{"max": 0}]}, "spec.units[0].max=0: expected a whole number from 1, or no max"),
         (
             {"units": [{"max": -1}]},
@@ -182,6 +185,53 @@ def test_a_policy_that_cannot_be_followed_gets_a_sentence(
     with pytest.raises(PolicyError) as error:
         read_policy(item(**spec))
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("name", [*RESERVED, OWN_COST, RETRY, "cgpu/new"])
+def test_a_unit_gives_its_pods_nothing_that_only_the_scheduler_may_write(name: str) -> None:
+    """The scheduler's account, which writes it, may set what the guard forbids others."""
+    with pytest.raises(PolicyError, match=re.escape(f"podAnnotations.{name}: only cgpu")):
+        read_policy(item(units=[{"podAnnotations": {name: "x"}}]))
+
+
+def test_a_unit_has_the_deletion_cost_of_its_place() -> None:
+    """A cost of its own would be replaced, and its pods would no longer count."""
+    where = f"spec.units[0].podAnnotations.{DELETION_COST}"
+    with pytest.raises(PolicyError) as error:
+        read_policy(item(units=[{"podAnnotations": {DELETION_COST: "5"}}]))
+    assert str(error.value) == f"{where}: it follows from the order of the units"
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "A_b.c-9", "example.com/a", "a" * 63, f"{'a' * 249}.com/a", "9/9"]
+)
+def test_names_of_labels_and_annotations_are_kubernetes_own(name: str) -> None:
+    [unit] = read_policy(
+        item(units=[{"podLabels": {name: ""}, "podAnnotations": {name: ""}}])
+    ).units
+    assert unit.labels == unit.annotations == {name: ""}
+    [unit] = read_policy(item(units=[{"podAnnotations": {"Example.COM/a": "any value\n"}}])).units
+    assert unit.annotations == {"Example.COM/a": "any value\n"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/", "a/", "/a", "a/b/c", "-a", "a-", "a b", "a\n", "ä", "a" * 64, "a..b/c", "-a.b/c",
+     f"{'a' * 250}.com/a", "a_b/c"],
+)  # fmt: skip
+@pytest.mark.parametrize("member", ["podLabels", "podAnnotations"])
+def test_a_name_that_kubernetes_refuses_is_refused(member: str, name: str) -> None:
+    with pytest.raises(PolicyError, match=f"{member}.*: expected a name such as example.com/name"):
+        read_policy(item(units=[{member: {name: "x"}}]))
+
+
+def test_labels_are_no_less_checked() -> None:
+    for name, sentence in {
+        "Example.COM/a": "expected a name such as example.com/name",
+        "cgpu/a": "only cgpu may set what begins with cgpu/",
+    }.items():
+        with pytest.raises(PolicyError, match=sentence):
+            read_policy(item(units=[{"podLabels": {name: "x"}}]))
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "1e", "1Zi", None, 1.5, True])

@@ -285,6 +285,48 @@ def test_a_pod_that_cannot_be_woken_is_tried_later() -> None:
     assert f"{PODS}/p" in [path for path, _ in world.work()]
 
 
+def test_pods_that_cannot_be_patched_keep_no_other_one_waiting() -> None:
+    """COS-3: nor do those of other namespaces, which are woken in the same look."""
+    following = {"policy": "TimeoutOrExceedMax", "timeout": "10s"}
+    world = World(policy(unit("a"), strategy="required", whenTryNextUnits=following))
+    bad = [f"bad{number:02}" for number in range(12)]
+    for name in (*bad, "good"):
+        world.add(name)
+    world.work()
+    world.unpatchable = {*bad}
+    for name in (*bad, "good"):
+        assert world.ask(name, "b") == []
+    world.now = 10.0
+    assert [path for path, _ in world.work()] == [f"{PODS}/good"]
+    assert world.log == ["policy_not_written"]  # once for all of one kind
+    world.work()
+    assert world.log == ["policy_not_written"]
+    world.now += AGAIN
+    world.work()
+    assert world.log == ["policy_not_written"] * 2
+
+
+def test_a_pod_or_policy_that_cannot_be_patched_stops_no_other_write() -> None:
+    """COS-2, COS-5, COS-9."""
+    rules = [policy(unit("a"), {"resource": "eci"}, name=name) for name in ("bad", "good")]
+    world = World(*rules)
+    for name in ("bad", "p"):
+        world.add(name, "a")
+    for name in ("bad-waiting", "waiting"):
+        world.add(name)
+        item = world.items[f"{PODS}/{name}"]
+        item["status"]["conditions"], item["spec"]["schedulerName"] = (
+            UNSCHEDULABLE,
+            "cgpu-scheduler",
+        )
+        world.cache.update_pod(read_pod(item))
+    world.unpatchable = {"bad", "bad-waiting"}
+    writes = [path for path, _ in world.work()]
+    assert f"{RULE}/good/status" in writes
+    assert f"{PODS}/waiting" in writes
+    assert world.costs() == {"p": "200"}
+
+
 def test_a_pod_that_is_gone_stops_no_other_write() -> None:
     """COS-5."""
     world = World(policy(unit("a")))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_k8s.objects import policies
 from cgpu_k8s.objects.pods import Pod, read_pod
 from cgpu_k8s.scheduler import units
 from cgpu_k8s.scheduler.cache import SchedulerCache
@@ -36,11 +37,11 @@ def make_pod(number: int, **labels: str) -> Pod:
     return read_pod(given_pod)
 
 
-def make_cache(*policies: Json, nodes: dict[str, str]) -> SchedulerCache:
+def make_cache(*rules: Json, nodes: dict[str, str]) -> SchedulerCache:
     cache = SchedulerCache()
     for name, pool in nodes.items():
         cache.policies.update_node(name, {"pool": pool})
-    cache.policies.replace_policies(map(read_known_policy, policies))
+    cache.policies.replace_policies(map(read_known_policy, rules))
     cache.replace_pods([])
     return cache
 
@@ -204,7 +205,9 @@ def test_an_answer_looks_at_each_node_for_one_policy_alone(
 
     for module in (units, unit_choices):
         monkeypatch.setattr(module, "has_node", counted("has_node", units.has_node))
-    monkeypatch.setattr(units, "match_labels", counted("match_labels", units.match_labels))
+    for module in (units, policy_cache):
+        match = counted("match_labels", policies.match_labels)
+        monkeypatch.setattr(module, "match_labels", match)
     nodes = {f"{n}": POOLS[n % 3] for n in range(1000)}
     rules = [
         policy(*map(unit, POOLS), name=f"rule-{n}", selector={"app": "x" if n == 0 else f"{n}"})
@@ -234,10 +237,73 @@ def test_a_pod_of_a_namespace_without_policy_is_not_looked_at(
         pytest.fail("asked")
 
     for module in (units, policy_cache, unit_choices):
-        for name in ("match_labels", "find_policy", "make_policy_pod"):
+        for name in ("match_labels", "make_policy_pod"):
             monkeypatch.setattr(module, name, refuse, raising=False)
     asked = ExtenderArgs(other, ["a", "b"], None)
     assert Scheduling(cache).filter(asked)["NodeNames"] == ["a", "b"]
     cache.update_pod(other)
     assert other.uid not in cache.policies.pods.get("ns", {})
     assert "other" not in cache.policies.pods
+
+
+def test_an_event_of_a_policy_looks_at_each_pod_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COS-1: many policies beside many pods hold up no call."""
+    rules = [policy(unit("a"), name=f"rule-{n}", selector={"app": f"{n}"}) for n in range(50)]
+    cache = make_cache(*rules, nodes={})
+    for number in range(50):
+        cache.update_pod(make_pod(number))
+    calls = []
+    match = policies._match_label  # noqa: SLF001
+    monkeypatch.setattr(policies, "_match_label", lambda *each: calls.append(each) or match(*each))
+    cache.policies.update_policy(read_known_policy(policy(unit("a"), selector={"app": "x"})))
+    assert len(calls) == 50
+    assert all(cache.policies.find_counted(f"uid-p{n}")[1] for n in range(50))
+    cache.policies.remove_policy("ns", "rule")
+    assert len(calls) == 50
+    assert not any(cache.policies.find_counted(f"uid-p{n}")[1] for n in range(50))
+
+
+@given(st.randoms(use_true_random=False))
+def test_whatever_changed_before_the_oldest_policy_counts(chance: random.Random) -> None:
+    """COS-1, COS-9 for the others."""
+    cache = make_cache(policy(unit("a"), name="first", selector={"app": "y"}), nodes={"a": "a"})
+    rules = dict[str, Json]()
+    there = dict[int, Pod]()
+    for _ in range(30):
+        name, number = f"rule-{chance.randrange(4)}", chance.randrange(4)
+        if chance.random() < 0.3:
+            cache.policies.remove_policy("ns", name)
+            rules.pop(name, None)
+        elif chance.random() < 0.6:
+            rules[name] = policy(
+                unit("a", max=chance.choice((0, 1, 2))),
+                name=name,
+                created=f"2026-01-0{chance.randrange(3) + 1}T00:00:00Z",
+                selector=chance.choice(({}, {"app": "x"}, {"app": "x", "tier": "1"})),
+            )
+            cache.policies.update_policy(read_known_policy(rules[name]))
+        else:
+            there[number] = make_pod(number, tier=chance.choice("12"))
+            cache.update_pod(there[number])
+            if chance.random() < 0.5:
+                answer = Scheduling(cache).filter(ExtenderArgs(there[number], ["a"], None))
+                assert answer["NodeNames"] in ([], ["a"])
+        sets = set[tuple[str, ...]]()
+        for each in there.values():
+            selecting = find_selecting(rules, each)
+            counted = cache.policies.find_counted(each.uid)[1]
+            assert [counted.name if counted else None] == (selecting[:1] or [None])
+            sets |= {(*selecting,)} if len(selecting) > 1 else set()
+        assert cache.policies.find_overlaps("ns") == sets
+
+
+def find_selecting(rules: dict[str, Json], given_pod: Pod) -> list[str]:
+    """Which valid policies select a pod, the oldest first."""
+    valid = [rule for rule in rules.values() if rule["spec"]["units"][0]["max"]]
+    found = [
+        rule["metadata"]
+        for rule in valid
+        if rule["spec"]["selector"].items() <= given_pod.labels.items()
+    ]
+    order = sorted(found, key=lambda meta: (meta["creationTimestamp"], meta["name"]))
+    return [meta["name"] for meta in order]

@@ -6,6 +6,7 @@ COS-1, COS-9.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def accepts(schema: Json, value: Any) -> bool:
         more = schema.get("additionalProperties")
         return (
             value.keys() >= {*schema.get("required", ())}
+            and len(value) <= schema.get("maxProperties", 999)
             and all(accepts(of[name], each) for name, each in value.items() if name in of)
             and (more is None or all(accepts(more, each) for each in value.values()))
             and _accepts_any(schema, value)
@@ -76,6 +78,10 @@ def rule(**spec: Any) -> Json:
     return {"metadata": {"name": "rule"}, "spec": {"units": [{}], **spec}}
 
 
+def name_case(given: Json) -> str:
+    return str(given)[:120]
+
+
 def of_unit(**unit: Any) -> Json:
     return rule(units=[unit])
 
@@ -101,8 +107,29 @@ GOOD = [
     *(rule(preemptPolicy=each) for each in ("AfterAllUnits", "BeforeNextUnit")),
     *(of_unit(resource=each) for each in ("ecs", *policies.VIRTUAL)),
     of_unit(nodeSelector={"pool": "a"}, max=1, podLabels={"a": "b"}, podAnnotations={"a": "b"}),
+    *(of_unit(podLabels={"a": each}) for each in ("", "a", "A-_.9", "a" * 63)),
     *(of_unit(maxResources={"cpu": each}) for each in (1, "1", "500m", "0.5", "4Gi", "1e3", ".5k")),
 ]
+NAMES = [f"name-{n}" for n in range(policies.MOST)]
+LABELS = dict.fromkeys(NAMES, "1")
+
+
+def long(*more: str) -> list[Json]:
+    """Policies in which one list, or one object with free names, has MOST members and more."""
+    names, labels = [*NAMES, *more], {**LABELS, **dict.fromkeys(more, "1")}
+    expressions = [{"key": each, "operator": "Exists"} for each in names]
+    free = ("nodeSelector", "maxResources", "podLabels", "podAnnotations")
+    return [
+        rule(units=[{} for _ in names]),
+        rule(selector=labels),
+        rule(selector={"matchLabels": labels}),
+        rule(selector={"matchExpressions": expressions}),
+        selecting(key="a", operator="In", values=names),
+        rule(matchLabelKeys=names),
+        *(of_unit(**{each: labels}) for each in free),
+    ]
+
+
 BAD = [
     {"metadata": {}},
     {"metadata": {}, "spec": {}},
@@ -126,22 +153,56 @@ BAD = [
     of_unit(resource="gpu"),
     *(of_unit(max=each) for each in (0, -1, "1", 1.5)),
     *(of_unit(**{each: {"a": 1}}) for each in ("nodeSelector", "podLabels", "podAnnotations")),
+    *(of_unit(podLabels={"a": each}) for each in (" ", "a b", "-a", "a.", "a" * 64, "a/b")),
     *(of_unit(maxResources={"cpu": each}) for each in (True, 1.5, [], None)),
     *(of_unit(maxResources={"cpu": each}) for each in (0, -1, "0", "0m", "0.0Gi", "-1", "x", "1g")),
 ]
 
 
-@pytest.mark.parametrize("given", GOOD, ids=str)
+# The schema can forbid no name in an object of labels. The policy's status does.
+UNSEEN = [
+    of_unit(podAnnotations={"cgpu/allocation": "{}"}),
+    of_unit(podAnnotations={"controller.kubernetes.io/pod-deletion-cost": "5"}),
+    of_unit(podAnnotations={"a b": "x"}),
+    of_unit(podLabels={"cgpu/x": "x"}),
+]
+
+
+@pytest.mark.parametrize("given", UNSEEN, ids=name_case)
+def test_what_the_schema_cannot_refuse_is_ignored_with_a_sentence(given: Json) -> None:
+    """COS-9."""
+    assert accepts(SCHEMA, given)
+    known = read_known_policy(given)
+    assert make_status(PolicyCache(), known)["message"].startswith("the policy is ignored: spec.")
+
+
+@pytest.mark.parametrize("given", [*GOOD, *long()], ids=name_case)
 def test_what_can_be_followed_is_accepted(given: Json) -> None:
     assert follows(given)
     assert accepts(SCHEMA, given)
 
 
-@pytest.mark.parametrize("given", BAD, ids=str)
+@pytest.mark.parametrize("given", [*BAD, *long("more")], ids=name_case)
 def test_what_cannot_be_followed_is_refused_when_it_is_applied(given: Json) -> None:
     """COS-9."""
     assert not follows(given)
     assert not accepts(SCHEMA, given)
+
+
+def test_nothing_in_it_has_more_members_than_the_extender_follows() -> None:
+    """COS-9: no policy makes the calls of a scheduler slow."""
+
+    def walk(schema: Json, where: str) -> Iterator[tuple[str, Json]]:
+        yield where, schema
+        items = {"[]": schema["items"]} if "items" in schema else {}
+        for name, each in {**schema.get("properties", {}), **items}.items():
+            yield from walk(each, f"{where}.{name}")
+
+    for where, each in walk(SCHEMA["properties"]["spec"], "spec"):
+        if each.get("type") == "array":
+            assert each["maxItems"] == policies.MOST, where
+        if "additionalProperties" in each or FREE in each:
+            assert each["maxProperties"] == policies.MOST, where
 
 
 def test_it_has_the_members_that_the_extender_reads() -> None:

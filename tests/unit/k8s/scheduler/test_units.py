@@ -33,7 +33,6 @@ from cgpu_k8s.scheduler.units import (
     UnitCount,
     choose_unit,
     describe_unused,
-    find_policy,
     has_node,
     read_key,
 )
@@ -227,21 +226,6 @@ def test_the_last_unit_costs_least_to_scale_in() -> None:
         counts.update_pod(pod(uid), NODES[node])
     costs = counts.list_costs()
     assert costs["one"] > costs["two"] > costs["three"] == 0
-
-
-def test_the_oldest_policy_counts_where_two_select_a_pod() -> None:
-    one, two = (
-        ResourcePolicy("ml", name, created, (Requirement("app", "In", ("x",)),), (unit("a"),))
-        for name, created in (("b", "2026-01-01"), ("a", "2026-01-02"))
-    )
-    selected = pod(labels={"app": "x"})
-    assert find_policy([two, one], selected) == (
-        one,
-        "ResourcePolicy b counts, and a select the same pod",
-    )
-    assert find_policy([two], selected) == (two, "")
-    assert find_policy([one, two], pod()) == (None, "")
-    assert find_policy([one._replace(namespace="other")], selected) == (None, "")
 
 
 def test_what_leads_to_nothing_is_described() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GPUS = 8
 PODS = 100  # at once
-KILLS = 15  # of the kubelet, and as many of the driver
+KILLS = 50  # of the kubelet, and as many of the driver
 STAYING, COMING = 8, 4  # pods that run all the time, and others at a time
 MIB = 512  # of each of these
 PATIENCE = 300.0

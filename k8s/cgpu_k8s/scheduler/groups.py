@@ -84,7 +84,8 @@ class _Group:
         unplaced = self.list_unplaced()
         if not unplaced or self.explain_missing():
             return None
-        nodes = frozenset[str]().union(*(self.asked[pod.uid] for pod in unplaced))
+        nodes, *others = {self.asked[pod.uid] for pod in unplaced}
+        nodes = nodes.union(*others) if others else nodes  # one set is not copied
         first = min((pod.created, pod.uid) for pod in self.pods.values())
         return _Place(nodes, (*first, unplaced[0].group[:2]))
 
@@ -142,6 +143,7 @@ class Groups:
         self._queues: dict[frozenset[str], list[tuple[str, str, tuple[str, str]]]] = {}
         self.unwritten: set[str] = set()
         self._early: dict[str, tuple[frozenset[str], float]] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}  # equal sets of nodes are kept once
 
     def update_pod(self, pod: GroupPod) -> None:
         """Add or update a pod of a group."""
@@ -185,15 +187,16 @@ class Groups:
         Returns:
             The spot that is reserved for the pod, or a sentence on why there is none.
         """
+        allowed = frozenset(nodes)
+        allowed = self._sets.setdefault(allowed, allowed)
         if uid not in self._keys:
-            self._early[uid] = (frozenset(nodes), now)
+            self._early[uid] = (allowed, now)
             return "the pod is not known yet"
         group = self._groups[self._keys[uid]]
         until, why = group.barred.get(uid, (now, ""))
         if now < until:
             return why
         group.barred.pop(uid, None)
-        allowed = frozenset(nodes)
         if group.asked.get(uid) != allowed:
             group.asked[uid] = allowed
             group.refusal = None
@@ -245,6 +248,10 @@ class Groups:
         """Release reservations older than HOLD_SECONDS of groups without a bound pod."""
         early = self._early.items()
         self._early = {uid: each for uid, each in early if now - each[1] <= HOLD_SECONDS}
+        self._sets = {nodes: nodes for nodes, _ in self._early.values()}
+        self._sets |= {
+            each: each for group in self._groups.values() for each in group.asked.values()
+        }
         for group in self._groups.values():
             if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
                 self._release_group(group)

@@ -1,4 +1,6 @@
-"""Chooses GPUs of one node by the links between them: pure functions of links and free GPUs.
+"""Chooses GPUs of one node: whole ones by the links between them, and those of equal shares.
+
+All functions are pure: they depend on links and on what is free of each GPU.
 
 GPUs are numbers here: the rows of a matrix of scores. The scores are those of published tools for
 whole GPUs: from 10 across CPUs to 60 on one board, and 100 for each NVLink.
@@ -7,6 +9,8 @@ whole GPUs: from 10 across CPUs to 60 on one board, and 100 for each NVLink.
 from __future__ import annotations
 
 from functools import lru_cache
+from heapq import heappop, heappush
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s.objects.links import (
@@ -20,7 +24,7 @@ from cgpu_k8s.objects.links import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cgpu_k8s.objects.links import GpuLink
 
@@ -96,6 +100,55 @@ def choose_set(
 def sum_within(scores: Scores, gpus: Sequence[int]) -> int:
     """Return the sum of the scores of all links between some GPUs."""
     return sum(scores[one][other] for one in gpus for other in gpus if one < other)
+
+
+def count_shares(free: Iterable[Sequence[int]], part: Sequence[int], gpus: int) -> int:
+    """Return how many equal pods have room on a node, each with ``part`` of ``gpus`` GPUs.
+
+    Args:
+        free: the free units, cores and slots of each GPU; () for a GPU that takes no pod.
+        part: units, cores and slots of each GPU of a pod.
+        gpus: the number of GPUs of a pod, all different.
+    """
+    fits = [_count_parts(part, each) for each in free if each]
+    pods = sum(fits) // gpus
+    while (fewer := sum(min(each, pods) for each in fits) // gpus) < pods:
+        pods = fewer
+    return pods
+
+
+def take_shares(
+    left: dict[int, tuple[int, ...]], part: Sequence[int], gpus: int, limit: int
+) -> list[tuple[int, ...]]:
+    """Take GPUs for up to ``limit`` equal shares from ``left``, and return those of each.
+
+    A share of one GPU gets the fullest GPU with room. A share of several gets the emptiest ones.
+    """
+    found: list[tuple[int, ...]] = []
+    if gpus == 1:
+        for _, gpu in sorted((each[0], gpu) for gpu, each in left.items()):
+            count = min(_count_parts(part, left[gpu]), limit - len(found))
+            if count:
+                left[gpu] = tuple(map(sub, left[gpu], [each * count for each in part]))
+                found += [(gpu,)] * count
+            if len(found) == limit:
+                break
+        return found
+    ahead = sorted((-each[0], gpu) for gpu, each in left.items() if _count_parts(part, each))
+    while len(found) < limit and len(ahead) >= gpus:
+        taken = [heappop(ahead)[1] for _ in range(gpus)]
+        found.append(tuple(sorted(taken)))
+        for gpu in taken:
+            left[gpu] = tuple(map(sub, left[gpu], part))
+            if _count_parts(part, left[gpu]):
+                heappush(ahead, (-left[gpu][0], gpu))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _count_parts(part: Sequence[int], free: Sequence[int]) -> int:
+    """Return how often a part has room on one GPU."""
+    return max(0, min(have // want for want, have in zip(part, free, strict=True) if want))
 
 
 def _rate_set(scores: Scores, free: tuple[int, ...], gpus: tuple[int, ...]) -> GpuSet:

@@ -37,7 +37,9 @@ class _Together(NamedTuple):
 
     def narrow(self, nodes: Sequence[str]) -> list[Member]:
         """Return the members, restricted to those of their nodes that are in ``nodes``."""
-        return [each._replace(nodes=each.nodes.intersection(nodes)) for each in self.members]
+        sets = {each.nodes for each in self.members}
+        narrowed = {every: every.intersection(nodes) for every in sets}
+        return [each._replace(nodes=narrowed[each.nodes]) for each in self.members]
 
 
 def place_in_units(
@@ -92,7 +94,7 @@ def _choose_unit(
         sums[name] = sums.get(name, Decimal(0)) + amount
     waits = get_waits(policies, first, policy)
     attempt = Attempt(given[0]._replace(requests=sums), now, waits, len(given), fits)
-    allowed = frozenset[str]().union(*(each.nodes for each in together.members))
+    allowed = frozenset[str]().union(*{each.nodes for each in together.members})
     fitting = {name: policies.nodes.get(name, {}) for name in allowed}
     counts = policies.get_counts(together.policy).count_units(together.key)
     choice = choose_unit(policy, counts, attempt, fitting)

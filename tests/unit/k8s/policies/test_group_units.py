@@ -10,6 +10,7 @@ import random
 import time
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from cgpu_k8s.scheduler.cache import SchedulerCache
 from cgpu_k8s.scheduler.extender_api import ExtenderArgs
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS
 from cgpu_k8s.scheduler.placing import allocate_for_binding
+from cgpu_k8s.scheduler.policies import group_units
 from cgpu_k8s.scheduler.policies.policy_controller import PolicyController
 from cgpu_k8s.scheduler.policies.policy_informer import read_known_policy
 from cgpu_k8s.scheduler.policies.unit_choices import check_binding
@@ -113,6 +115,34 @@ class Cluster:
     def sums(self, name: str = "rule") -> list[int]:
         [found] = [each for each in self.policies.list_policies() if each.name == name]
         return self.policies.get_counts(found).sum_units()
+
+
+@pytest.mark.parametrize("policies", [(), (policy(unit("a", max=9)),)])
+def test_equal_sets_of_nodes_are_kept_once_and_no_longer_than_pods_have_them(
+    policies: tuple[Json, ...],
+) -> None:
+    """Also the sets that a policy narrows; and those of pods that are not known yet."""
+    cluster, groups = Cluster(*policies), []
+    for group in ("g1", "g2"):
+        pods = [member(group, n, 9) for n in range(9)]
+        names = [each["metadata"]["name"] for each in pods]
+        cluster.add(*pods[1:])
+        cluster.pods[names[0]] = read_pod(pods[0])
+        cluster.ask_all(names)
+        groups.append(pods)
+    with mock.patch.object(group_units, "place_members", return_value="none") as search:
+        for pods in groups:
+            cluster.add(pods[0])
+    sets = [{id(each.nodes) for each in call.args[0]} for call in search.call_args_list]
+    assert sets
+    assert all(len(each) == 1 for each in sets)
+    assert policies or len(set().union(*sets)) == 1
+    kept = cluster.cache.groups._sets  # noqa: SLF001
+    cluster.ask("g1-0", NODES[:1])
+    assert len(kept) == 2
+    cluster.ask("g1-0")
+    cluster.cache.groups.expire(0.0)
+    assert len(cluster.cache.groups._sets) == 1  # noqa: SLF001
 
 
 def test_a_group_goes_whole_to_the_first_unit_that_takes_all_of_it() -> None:

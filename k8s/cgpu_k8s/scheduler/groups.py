@@ -207,6 +207,10 @@ class Groups:
         """Return when the room of a pod's group was reserved, in monotonic seconds."""
         return self._groups[self._keys[uid]].since
 
+    def has_pod(self, uid: str) -> bool:
+        """Return whether a pod is in a group."""
+        return uid in self._keys
+
     def has_bound(self, uid: str) -> bool:
         """Return whether any pod of this pod's group is bound, or its binding was sent."""
         return bool(self._groups[self._keys[uid]].list_bound())

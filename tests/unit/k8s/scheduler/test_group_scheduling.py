@@ -64,6 +64,13 @@ async def bound(world: World, given: Json) -> str:
     return to
 
 
+def terminate(world: World, *pods: Json) -> None:
+    """Delete pods, whose containers still run or which have finalizers."""
+    for each in pods:
+        each["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+        world.cache.update_pod(read_pod(each))
+
+
 def reservations(world: World) -> list[str]:
     """The nodes that pods show as reserved for them."""
     notes = (each["metadata"].get("annotations", {}) for each in world.server.pods.values())
@@ -314,3 +321,44 @@ def test_a_pod_whose_group_has_no_room_for_it_any_more_is_not_bound() -> None:
         assert await world.bind(given, to) == ""
 
     world.run(work)
+
+
+def test_the_pods_of_a_group_that_is_deleted_do_not_count_in_the_one_that_replaces_it() -> None:
+    """They keep their GPUs until they have ended."""
+    old, new = ([pod(f"{kind}{n}", gpus=1) for n in range(3)] for kind in ("old", "new"))
+    world = cluster(*old)
+
+    async def work() -> None:
+        for each in old:
+            await asked(world, each)
+        for each in old:
+            await bound(world, each)
+        terminate(world, *old)
+        for number, each in enumerate(new, 1):
+            world.server.pods[each["metadata"]["name"]] = each
+            world.cache.update_pod(read_pod(each))
+            answer = await asked(world, each)
+            if number < 3:
+                assert f"{number} of its 3 pods are there, {number} of them ask" in answer
+        for each in new:
+            await bound(world, each)
+
+    world.run(work)
+    assert sum(map(len, world.taken().values())) == 6
+
+
+def test_a_pod_that_waits_for_its_finalizers_has_not_asked_for_its_group() -> None:
+    pods = [pod(f"p{n}") for n in range(3)]
+    world = cluster(*pods)
+
+    async def work() -> None:
+        for each in pods[:2]:
+            await asked(world, each)
+        terminate(world, pods[0])
+        assert "2 of its 3 pods are there, 2 of them ask" in await asked(world, pods[2])
+
+    world.run(work)
+    assert world.taken() == {}
+    note = {"v": 1, "node": "a", "gpus": ["GPU-a-0", "GPU-a-1"], "at": 1000}
+    pods[0]["metadata"]["annotations"] = {RESERVATION: json.dumps(note)}
+    assert restarted(world, wall=1010.0).taken() == {}

@@ -3,11 +3,12 @@
 A group is complete once as many of its pods have asked for a node as its size says. Then room is
 reserved for all of them at once, or for none. Complete groups get room in the order of their oldest
 pods. A group that does not fit reserves nothing, and so does not block other groups. Reservations
-end after ``HOLD_SECONDS``, unless a pod of the group is bound by then.
+end after ``HOLD_SECONDS``. Bindings wait until those of all pods that the group needs have come.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, insort
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,6 +44,28 @@ class GroupPod(NamedTuple):
     node: str = ""
 
 
+class Rendezvous:
+    """The bindings of a group's pods that wait for each other.
+
+    Attributes:
+        came: the UIDs of the pods whose bindings wait.
+        answer: None while they wait; "" once those of all pods that the group needs have come; else
+            a sentence on why none of them may be sent.
+        over: is set once there is an answer.
+    """
+
+    def __init__(self) -> None:
+        self.came: set[str] = set()
+        self.answer: str | None = None
+        self.over = asyncio.Event()
+
+    def end(self, answer: str) -> None:
+        """Give the answer, unless there is one already."""
+        if self.answer is None:
+            self.answer = answer
+            self.over.set()
+
+
 INCOMPLETE, WAITING, RESERVED, PLACED = "incomplete", "waiting", "reserved", "placed"
 
 
@@ -65,6 +88,8 @@ class _Group:
     def __init__(self) -> None:
         self.pods: dict[str, GroupPod] = {}
         self.asked: dict[str, frozenset[str]] = {}
+        self.heard: dict[str, float] = {}  # when each pod has last asked
+        self.rendezvous = Rendezvous()
         self.spots: dict[str, Spot] = {}
         self.since = 0.0
         self.refusal: tuple[int, str] | None = None  # of the last search: count_freed(), why
@@ -72,6 +97,16 @@ class _Group:
 
     def list_bound(self) -> list[GroupPod]:
         return [pod for pod in self.pods.values() if pod.node]
+
+    def end_if_complete(self) -> None:
+        """Let the bindings go on that wait, if those of all pods that the group needs have come."""
+        if self.rendezvous.came and self.count_absent() <= 0:
+            self.rendezvous.end("")
+
+    def count_absent(self) -> int:
+        """Return how many pods the group needs beside those bound and those whose bindings wait."""
+        size = next(iter(self.pods.values())).group.size
+        return size - len(self.list_bound()) - len(self.rendezvous.came)
 
     def list_unplaced(self) -> list[GroupPod]:
         """Return the pods that ask for a node and have no reservation, the oldest first."""
@@ -153,21 +188,26 @@ class Groups:
             group.asked.pop(pod.uid, None)
             group.spots.pop(pod.uid, None)
             self.unwritten.discard(pod.uid)
+            group.rendezvous.came.discard(pod.uid)
+            group.end_if_complete()
         self._queue_group(group)
         if not pod.node and pod.uid in self._early:
             self.find_spot(pod.uid, *self._early.pop(pod.uid))
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod. If no pod of its group is bound, the group loses its reservations."""
+        """Remove a pod. If no pod of its group is bound, the group loses its reservations.
+
+        If its binding waits, nor are those sent that wait with it.
+        """
         key = self._keys.pop(uid, None)
         if key is None:
             return
         group = self._groups[key]
-        for kept in (group.pods, group.asked):
+        if uid in group.rendezvous.came:
+            group.rendezvous.end(f"group {key[1]}: a pod that was to be bound with it is gone")
+        for kept in (group.pods, group.asked, group.heard):
             kept.pop(uid, None)
-        if group.spots.pop(uid, None):
-            self.unwritten.discard(uid)
-            self._release(uid)
+        self._release_spot(group, uid)
         if not group.list_bound():
             self._release_group(group)
         self._queue_group(group)
@@ -188,6 +228,7 @@ class Groups:
             return "the pod is not known yet"
         group = self._groups[self._keys[uid]]
         allowed = frozenset(nodes)
+        group.heard[uid] = now
         if group.asked.get(uid) != allowed:
             group.asked[uid] = allowed
             group.refusal = None
@@ -202,6 +243,27 @@ class Groups:
             return missing
         self._place_in_turn(group, now)
         return group.spots.get(uid) or (group.refusal[1] if group.refusal else "")
+
+    def arrive(self, uid: str) -> Rendezvous:
+        """Let a pod's binding wait for those of the other pods that its group needs."""
+        group = self._groups[self._keys[uid]]
+        if group.rendezvous.answer is not None:
+            group.rendezvous = Rendezvous()
+        group.rendezvous.came.add(uid)
+        group.end_if_complete()
+        return group.rendezvous
+
+    def give_up(self, uid: str) -> None:
+        """Let no binding wait any longer in a pod's group, and release its reservations."""
+        group = self._groups[self._keys[uid]]
+        name, absent = group.pods[uid].group, group.count_absent()
+        group.rendezvous.end(
+            f"group {name.name}: {absent} of its {name.size} pods did not come in time to the nodes"
+            " that are reserved for them: all or none are placed"
+        )
+        self._release_group(group)
+        group.asked.clear()
+        self._queue_group(group)
 
     def get_since(self, uid: str) -> float:
         """Return when the room of a pod's group was reserved, in monotonic seconds."""
@@ -223,14 +285,23 @@ class Groups:
         return found
 
     def expire(self, now: float) -> None:
-        """Release reservations older than HOLD_SECONDS of groups without a bound pod."""
+        """Release reservations older than HOLD_SECONDS.
+
+        If a pod of the group is bound, each other pod keeps its own while it asks in that time.
+        """
         early = self._early.items()
         self._early = {uid: each for uid, each in early if now - each[1] <= HOLD_SECONDS}
         for group in self._groups.values():
-            if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
+            if not group.spots or now - group.since <= HOLD_SECONDS:
+                continue
+            if not group.list_bound():
                 self._release_group(group)
                 group.asked.clear()
-                self._queue_group(group)
+            for uid in list(group.spots):
+                if now - group.heard.setdefault(uid, now) > HOLD_SECONDS:
+                    self._release_spot(group, uid)
+                    group.asked.pop(uid, None)
+            self._queue_group(group)
 
     def restore(self, spots: Mapping[str, tuple[Spot, float]]) -> None:
         """Restore reservations: the spot of each pod and when it was reserved, by UID.
@@ -312,7 +383,12 @@ class Groups:
         self._queue_group(group)
 
     def _release_group(self, group: _Group) -> None:
-        self.unwritten -= group.spots.keys()
-        for uid in group.spots:
+        if group.rendezvous.came:
+            group.rendezvous.end("what was reserved for the pod's group is free again")
+        for uid in list(group.spots):
+            self._release_spot(group, uid)
+
+    def _release_spot(self, group: _Group, uid: str) -> None:
+        if group.spots.pop(uid, None):
+            self.unwritten.discard(uid)
             self._release(uid)
-        group.spots = {}

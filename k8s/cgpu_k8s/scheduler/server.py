@@ -200,11 +200,12 @@ class Extender:
 
     async def _try_bind(self, asked: extender_api.ExtenderBindingArgs) -> tuple[str, str]:
         """Return the outcome, and a problem or an empty string."""
+        began = time.monotonic()
         if problem := await _wait_past_beginning(self.find_problem, self._is_beginning):
             return REFUSED, problem
         try:
             # If the scheduler closes the connection, the binding goes on, so its outcome is known.
-            return await asyncio.shield(self.binder.bind(asked)), ""
+            return await asyncio.shield(self.binder.bind(asked, began)), ""
         except BindError as error:
             return error.outcome, str(error)
 

@@ -11,6 +11,7 @@ import pytest
 
 from cgpu_k8s.apiserver.errors import ApiError
 from cgpu_k8s.names import ALLOCATION, GPU_GROUP, RESERVATION
+from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS
@@ -56,12 +57,24 @@ async def asked(world: World, given: Json) -> str:
     return str(found)
 
 
-async def bound(world: World, given: Json) -> str:
-    """The node that a pod is bound to after it is filtered."""
-    to = await asked(world, given)
-    assert await world.bind(given, to) == ""
+async def bound(world: World, *pods: Json) -> list[str]:
+    """The nodes that the pods of a group are bound to after they are filtered."""
+    nodes = [await asked(world, each) for each in pods]
+    assert await asyncio.gather(*map(world.bind, pods, nodes)) == [""] * len(pods)
+    for each in pods:
+        world.cache.update_pod(read_pod(each))
+    return nodes
+
+
+def sent(world: World, given: Json) -> str:
+    """The node that a pod is bound to alone, by an extender that is killed after that."""
+    read = read_pod(given)
+    to = world.cache.assumed[read.uid].allocation
+    notes = write_annotations(to, read, world.cache.offers[to.node].gpus, 1)
+    world.server.land({"metadata": {"name": read.name, "annotations": notes},
+                       "target": {"name": to.node}})  # fmt: skip
     world.cache.update_pod(read_pod(given))
-    return to
+    return to.node
 
 
 def terminate(world: World, *pods: Json) -> None:
@@ -91,7 +104,7 @@ def test_no_pod_of_a_group_has_anything_before_all_have_asked_and_then_all_are_b
         assert await asked(world, pods[2]) in NODES
         await asyncio.sleep(0.05)
         assert sorted(reservations(world)) == [*NODES]  # which wakes their schedulers
-        assert sorted([await bound(world, each) for each in pods]) == [*NODES]
+        assert sorted(await bound(world, *pods)) == [*NODES]
 
     world.run(work)
     for each in pods:
@@ -109,8 +122,7 @@ def test_a_group_of_shares_is_whole_as_well() -> None:
             assert "group job" in await asked(world, each)
         assert world.taken() == {}
         world.cache.update_node(read_node(node("c", "cgpu", 3)))
-        for each in pods:
-            await bound(world, each)
+        await bound(world, *pods)
 
     world.run(work)
     assert sorted(len(each) for each in world.taken().values()) == [2, 2, 3]
@@ -127,7 +139,7 @@ def test_nothing_is_bound_before_what_the_others_have_is_written() -> None:
         assert "what its group has cannot be written: away" in await world.bind(pods[2], to)
         assert world.server.bindings == []
         world.server.patch_faults.clear()
-        assert await world.bind(pods[2], to) == ""
+        await bound(world, *pods)
         assert len(reservations(world)) == 3
 
     world.run(work)
@@ -145,7 +157,7 @@ def test_a_leader_that_comes_between_the_bindings_binds_the_rest(binds: int) -> 
             await asked(first, each)
         await asyncio.sleep(0.05)
         for each in pods[:binds]:
-            await bound(first, each)
+            sent(first, each)
 
     first.run(begin)
     second = restarted(first)
@@ -156,7 +168,7 @@ def test_a_leader_that_comes_between_the_bindings_binds_the_rest(binds: int) -> 
         woken = [call for call in second.server.calls if "PATCH" in call]
         assert len(woken) == 3 - binds
         assert "no GPU is free as a whole" in await asked(second, single)
-        nodes = [await bound(second, each) for each in pods[binds:]]
+        nodes = await bound(second, *pods[binds:])
         assert len(set(nodes)) == 3 - binds
 
     second.run(go_on)
@@ -269,8 +281,7 @@ def test_a_pod_that_its_scheduler_knows_before_us_has_asked_once_we_know_it() ->
         assert world.taken() == {}
         world.cache.update_pod(read_pod(pods[2]))
         assert len(world.taken()) == 3
-        for each in pods:
-            await bound(world, each)
+        await bound(world, *pods)
 
     world.run(work)
 
@@ -282,14 +293,13 @@ def test_a_node_that_is_lost_under_half_a_group_is_replaced_for_the_rest() -> No
     async def work() -> None:
         for each in pods:
             await asked(world, each)
-        first = await bound(world, pods[0])
+        first = sent(world, pods[0])
         lost = next(each for each in world.taken() if each != first)
         left = tuple(name for name in NODES if name != lost)
         world.cache.remove_node(lost)
-        for each in pods[1:]:
-            answer = await world.filter(each, left)
-            assert answer["NodeNames"], answer
-            assert await world.bind(each, answer["NodeNames"][0]) == ""
+        answers = [await world.filter(each, left) for each in pods[1:] * 2][3:]
+        nodes = [name for each in answers for name in each["NodeNames"]]
+        assert await asyncio.gather(*map(world.bind, pods[1:], nodes)) == [""] * 3
 
     world.run(work)
     assert all(each["spec"]["nodeName"] for each in pods)
@@ -331,8 +341,7 @@ def test_the_pods_of_a_group_that_is_deleted_do_not_count_in_the_one_that_replac
     async def work() -> None:
         for each in old:
             await asked(world, each)
-        for each in old:
-            await bound(world, each)
+        await bound(world, *old)
         terminate(world, *old)
         for number, each in enumerate(new, 1):
             world.server.pods[each["metadata"]["name"]] = each
@@ -340,8 +349,7 @@ def test_the_pods_of_a_group_that_is_deleted_do_not_count_in_the_one_that_replac
             answer = await asked(world, each)
             if number < 3:
                 assert f"{number} of its 3 pods are there, {number} of them ask" in answer
-        for each in new:
-            await bound(world, each)
+        await bound(world, *new)
 
     world.run(work)
     assert sum(map(len, world.taken().values())) == 6

@@ -75,7 +75,7 @@ class PolicyView(NamedTuple):
 
 
 def make_group_views(gpu_pods: Iterable[GpuPod], wall: float) -> list[GroupView]:
-    """Return the groups of all pods that have not ended, by namespace and name.
+    """Return the groups of all pods that have not ended and do not end, by namespace and name.
 
     Args:
         gpu_pods: all pods that ask for GPUs.
@@ -83,7 +83,7 @@ def make_group_views(gpu_pods: Iterable[GpuPod], wall: float) -> list[GroupView]
     """
     groups: dict[tuple[str, str], list[GpuPod]] = {}
     for each in gpu_pods:
-        if each.pod.group and not each.pod.final:
+        if each.pod.group and not each.pod.final and not each.pod.terminating:
             groups.setdefault(each.pod.group[:2], []).append(each)
     return [_make_group_view(*key, members, wall) for key, members in sorted(groups.items())]
 

@@ -16,11 +16,11 @@ from cgpu_k8s.objects.allocations import write_annotations
 from cgpu_k8s.objects.pod_request import PodRequestError
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_k8s.scheduler.allocation import Refusal
-from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
+from cgpu_k8s.scheduler.leader_lease import LeaderClient, NotLeadingError
 from cgpu_k8s.scheduler.placing import allocate_for_binding, make_plain_allocation
 from cgpu_k8s.scheduler.policies.pod_writes import list_unit_writes
 from cgpu_k8s.scheduler.policies.unit_choices import check_binding
-from cgpu_k8s.scheduler.reservations import ReservationWriter
+from cgpu_k8s.scheduler.reservations import ReservationWriter, await_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.pods import Pod
     from cgpu_k8s.scheduler.cache import SchedulerCache
     from cgpu_k8s.scheduler.extender_api import ExtenderBindingArgs
-    from cgpu_k8s.scheduler.leader_client import WritingClient
+    from cgpu_k8s.scheduler.leader_lease import WritingClient
 
     Json = dict[str, Any]
 
@@ -72,8 +72,12 @@ class Binder:
         self._cache, self._api, self._clock = cache, LeaderClient(api, problem), clock
         self.reservations = ReservationWriter(cache, self._api)
 
-    async def bind(self, asked: ExtenderBindingArgs) -> str:
-        """Bind a pod to the node that its scheduler chose.
+    async def bind(self, asked: ExtenderBindingArgs, began: float) -> str:
+        """Bind a pod to the node that its scheduler chose, a pod of a group with the others.
+
+        Args:
+            asked: the pod and the node.
+            began: when the scheduler's call began, in monotonic seconds.
 
         Returns:
             DONE, or REPEATED if the pod is found to be bound there already.
@@ -86,7 +90,8 @@ class Binder:
         pod = await self._find_pod(asked)
         if pod.group and (problem := await self.reservations.write_group(pod.group)):
             raise BindError(FAILED, f"what its group has cannot be written: {problem}")
-        if problem := check_binding(self._cache.policies, pod, asked.node):
+        problem = await self._wait_for_group(pod, asked.node, began)
+        if problem := problem or check_binding(self._cache.policies, pod, asked.node):
             raise BindError(REFUSED, problem)
         if not pod.asks_for_gpu:
             if self._cache.policies.find_policy(pod):
@@ -100,6 +105,18 @@ class Binder:
         if isinstance(allocation, Refusal):
             raise BindError(REFUSED, allocation.sentence)
         return await self._send_binding(asked, self._make_annotations(pod, allocation))
+
+    async def _wait_for_group(self, pod: Pod, node: str, began: float) -> str:
+        """Wait for a group's other pods if a pod is to get what is reserved for it on this node.
+
+        Return why it must not be bound; "" if nothing is known against it.
+        """
+        assumed = self._cache.assumed.get(pod.uid)
+        if not assumed or not assumed.in_group or assumed.allocation.node != node:
+            return ""
+        if problem := check_binding(self._cache.policies, pod, node):
+            return problem
+        return await await_group(self._cache, self._api, pod.uid, began)
 
     def _make_annotations(self, pod: Pod, allocation: Allocation) -> dict[str, str]:
         gpus = self._cache.offers[allocation.node].gpus

@@ -18,7 +18,8 @@ from cgpu_k8s.objects.nodes import BINPACK
 from cgpu_k8s.objects.pod_request import WHOLE, compute_pod_part
 from cgpu_k8s.scheduler.allocation import NodeInfo, make_allocation
 from cgpu_k8s.scheduler.gangs import Ask, Spot
-from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
+from cgpu_k8s.scheduler.group import GroupPod
+from cgpu_k8s.scheduler.groups import HOLD_SECONDS, Groups
 from cgpu_k8s.scheduler.policies.group_units import place_in_units
 from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
 from cgpu_k8s.scheduler.policies.policy_records import Promise
@@ -151,8 +152,11 @@ class SchedulerCache:
         self._update_group(pod)
 
     def _update_group(self, pod: Pod) -> None:
-        """Update a pod in its group, with the node that it is bound to or its binding names."""
-        if pod.group is None or pod.request is None:
+        """Update a pod in its group, with the node that it is bound to or its binding names.
+
+        A pod that is being deleted is in no group: a recreated group needs new pods only.
+        """
+        if pod.group is None or pod.request is None or pod.terminating:
             self.groups.remove_pod(pod.uid)  # its labels may have named a group before
             return
         assumed = self.assumed.get(pod.uid)
@@ -192,14 +196,14 @@ class SchedulerCache:
         spots: dict[str, tuple[Spot, float]] = {}
         for found, pod in sorted(shown, key=lambda each: -each[0].at if each[0] else 0):
             node = self.nodes.get(found.node) if found else None
-            if not found or not node or not pod.group or not pod.request or pod.node:
+            if not found or not node or not self.groups.has_pod(pod.uid) or pod.node:
                 continue
             if len({*found.gpus}) != pod.gpus or len(found.gpus) != pod.gpus:
                 continue
             age = max(0.0, wall - found.at)
             if age > HOLD_SECONDS and not self.groups.has_bound(pod.uid):
                 continue
-            if node.has_room(found.gpus, compute_pod_part(pod.request)):
+            if pod.request and node.has_room(found.gpus, compute_pod_part(pod.request)):
                 spot = Spot(found.node, node.get_numbers(found.gpus))
                 self._reserve_spot(pod.uid, spot)
                 spots[pod.uid] = spot, now - age

@@ -3,114 +3,33 @@
 A group is complete once as many of its pods have asked for a node as its size says. Then room is
 reserved for all of them at once, or for none. Complete groups get room in the order of their oldest
 pods. A group that does not fit reserves nothing, and so does not block other groups. Reservations
-end after ``HOLD_SECONDS``, unless a pod of the group is bound by then.
+end after ``HOLD_SECONDS``. Bindings wait until those of all pods that the group needs have come.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from heapq import merge
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cgpu_k8s.scheduler.gangs import Member, Spot
+from cgpu_k8s.scheduler.group import (
+    INCOMPLETE,
+    PLACED,
+    RESERVED,
+    WAITING,
+    GroupPod,
+    PodGroup,
+    QueuePlace,
+    Rendezvous,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cgpu_k8s.objects.groups import GroupName
-    from cgpu_k8s.scheduler.gangs import Ask
-
     FindSpots = Callable[[Sequence[Member], set[str], float], dict[str, Spot] | str]
 
 HOLD_SECONDS = 120.0
-
-
-class GroupPod(NamedTuple):
-    """A pod of a group.
-
-    Attributes:
-        uid: its UID.
-        group: its group.
-        created: its creation time, as text that sorts by time.
-        ask: the GPUs that it asks for.
-        node: the node that it is bound to, or that its binding was sent for; "" if none.
-    """
-
-    uid: str
-    group: GroupName
-    created: str
-    ask: Ask
-    node: str = ""
-
-
-INCOMPLETE, WAITING, RESERVED, PLACED = "incomplete", "waiting", "reserved", "placed"
-
-
-class _Place(NamedTuple):
-    """The place of a group in the queues for room.
-
-    Attributes:
-        nodes: the nodes that its waiting pods allow. Each set of nodes has its own queue.
-        order: the creation time and UID of its oldest pod, by which queues are sorted, and the
-            group's key.
-    """
-
-    nodes: frozenset[str]
-    order: tuple[str, str, tuple[str, str]]
-
-
-class _Group:
-    """The pods of a group, the nodes that their scheduler allows, and their reservations."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, GroupPod] = {}
-        self.asked: dict[str, frozenset[str]] = {}
-        self.spots: dict[str, Spot] = {}
-        self.since = 0.0
-        self.refusal: tuple[int, str] | None = None  # of the last search: count_freed(), why
-        self.queued: _Place | None = None
-        self.barred: dict[str, tuple[float, str]] = {}  # until when a pod asks in vain, and why
-
-    def list_bound(self) -> list[GroupPod]:
-        return [pod for pod in self.pods.values() if pod.node]
-
-    def list_unplaced(self) -> list[GroupPod]:
-        """Return the pods that ask for a node and have no reservation, the oldest first."""
-        found = [self.pods[uid] for uid in self.asked if uid not in self.spots]
-        return sorted(found, key=lambda pod: (pod.created, pod.uid))
-
-    def find_place(self) -> _Place | None:
-        """Return the group's place in the queues for room, or None if it does not wait."""
-        unplaced = self.list_unplaced()
-        if not unplaced or self.explain_missing():
-            return None
-        nodes, *others = {self.asked[pod.uid] for pod in unplaced}
-        nodes = nodes.union(*others) if others else nodes  # one set is not copied
-        first = min((pod.created, pod.uid) for pod in self.pods.values())
-        return _Place(nodes, (*first, unplaced[0].group[:2]))
-
-    def find_state(self) -> str:
-        """Return INCOMPLETE, WAITING, RESERVED or PLACED."""
-        size = next(iter(self.pods.values())).group.size
-        if len(self.list_bound()) >= size:
-            return PLACED
-        return INCOMPLETE if self.explain_missing() else RESERVED if self.spots else WAITING
-
-    def explain_missing(self) -> str:
-        """Return why the group is incomplete; "" if enough of its pods have asked."""
-        sizes = sorted({pod.group.size for pod in self.pods.values()})
-        name = next(iter(self.pods.values())).group
-        if len(sizes) > 1:
-            given = " and ".join(map(str, sizes))
-            return f"group {name.name}: its pods name {given} as its size: expected one number"
-        ready = len(self.list_bound()) + len(self.asked)
-        if ready < name.size:
-            why = "".join(f"; {each}" for _, each in self.barred.values())
-            return (
-                f"group {name.name}: {len(self.pods)} of its {name.size} pods are there,"
-                f" {ready} of them ask for a node: all or none are placed{why}"
-            )
-        return ""
 
 
 class Groups:
@@ -138,7 +57,7 @@ class Groups:
         self._reserve = reserve
         self._release = release
         self._count_freed = count_freed
-        self._groups: dict[tuple[str, str], _Group] = {}
+        self._groups: dict[tuple[str, str], PodGroup] = {}
         self._keys: dict[str, tuple[str, str]] = {}
         self._queues: dict[frozenset[str], list[tuple[str, str, tuple[str, str]]]] = {}
         self.unwritten: set[str] = set()
@@ -150,28 +69,33 @@ class Groups:
         if self._keys.get(pod.uid, pod.group[:2]) != pod.group[:2]:
             self.remove_pod(pod.uid)  # its labels have changed
         key = self._keys[pod.uid] = pod.group[:2]
-        group = self._groups.setdefault(key, _Group())
+        group = self._groups.setdefault(key, PodGroup())
         group.pods[pod.uid] = pod
         group.refusal = None
         if pod.node:
             group.asked.pop(pod.uid, None)
             group.spots.pop(pod.uid, None)
             self.unwritten.discard(pod.uid)
+            group.rendezvous.came.discard(pod.uid)
+            group.end_if_complete()
         self._queue_group(group)
         if not pod.node and pod.uid in self._early:
             self.find_spot(pod.uid, *self._early.pop(pod.uid))
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod. If no pod of its group is bound, the group loses its reservations."""
+        """Remove a pod. If no pod of its group is bound, the group loses its reservations.
+
+        If its binding waits, nor are those sent that wait with it.
+        """
         key = self._keys.pop(uid, None)
         if key is None:
             return
         group = self._groups[key]
-        for kept in (group.pods, group.asked, group.barred):
+        if uid in group.rendezvous.came:
+            group.rendezvous.end(f"group {key[1]}: a pod that was to be bound with it is gone")
+        for kept in (group.pods, group.asked, group.heard, group.barred):
             kept.pop(uid, None)
-        if group.spots.pop(uid, None):
-            self.unwritten.discard(uid)
-            self._release(uid)
+        self._release_spot(group, uid)
         if not group.list_bound():
             self._release_group(group)
         self._queue_group(group)
@@ -197,6 +121,7 @@ class Groups:
         if now < until:
             return why
         group.barred.pop(uid, None)
+        group.heard[uid] = now
         if group.asked.get(uid) != allowed:
             group.asked[uid] = allowed
             group.refusal = None
@@ -224,14 +149,38 @@ class Groups:
         group.asked.pop(uid, None)
         if not group.list_bound():
             self._release_group(group)
-        elif group.spots.pop(uid, None):
-            self.unwritten.discard(uid)
-            self._release(uid)
+        else:
+            self._release_spot(group, uid)
+        self._queue_group(group)
+
+    def arrive(self, uid: str) -> Rendezvous:
+        """Let a pod's binding wait for those of the other pods that its group needs."""
+        group = self._groups[self._keys[uid]]
+        if group.rendezvous.answer is not None:
+            group.rendezvous = Rendezvous()
+        group.rendezvous.came.add(uid)
+        group.end_if_complete()
+        return group.rendezvous
+
+    def give_up(self, uid: str) -> None:
+        """Let no binding wait any longer in a pod's group, and release its reservations."""
+        group = self._groups[self._keys[uid]]
+        name, absent = group.pods[uid].group, group.count_absent()
+        group.rendezvous.end(
+            f"group {name.name}: {absent} of its {name.size} pods did not come in time to the nodes"
+            " that are reserved for them: all or none are placed"
+        )
+        self._release_group(group)
+        group.asked.clear()
         self._queue_group(group)
 
     def get_since(self, uid: str) -> float:
         """Return when the room of a pod's group was reserved, in monotonic seconds."""
         return self._groups[self._keys[uid]].since
+
+    def has_pod(self, uid: str) -> bool:
+        """Return whether a pod is in a group."""
+        return uid in self._keys
 
     def has_bound(self, uid: str) -> bool:
         """Return whether any pod of this pod's group is bound, or its binding was sent."""
@@ -245,7 +194,10 @@ class Groups:
         return found
 
     def expire(self, now: float) -> None:
-        """Release reservations older than HOLD_SECONDS of groups without a bound pod."""
+        """Release reservations older than HOLD_SECONDS.
+
+        If a pod of the group is bound, each other pod keeps its own while it asks in that time.
+        """
         early = self._early.items()
         self._early = {uid: each for uid, each in early if now - each[1] <= HOLD_SECONDS}
         self._sets = {nodes: nodes for nodes, _ in self._early.values()}
@@ -253,10 +205,16 @@ class Groups:
             each: each for group in self._groups.values() for each in group.asked.values()
         }
         for group in self._groups.values():
-            if group.spots and now - group.since > HOLD_SECONDS and not group.list_bound():
+            if not group.spots or now - group.since <= HOLD_SECONDS:
+                continue
+            if not group.list_bound():
                 self._release_group(group)
                 group.asked.clear()
-                self._queue_group(group)
+            for uid in list(group.spots):
+                if now - group.heard.setdefault(uid, now) > HOLD_SECONDS:
+                    self._release_spot(group, uid)
+                    group.asked.pop(uid, None)
+            self._queue_group(group)
 
     def restore(self, spots: Mapping[str, tuple[Spot, float]]) -> None:
         """Restore reservations: the spot of each pod and when it was reserved, by UID.
@@ -273,7 +231,7 @@ class Groups:
                 self._release_group(group)
             self._queue_group(group)
 
-    def _queue_group(self, group: _Group) -> None:
+    def _queue_group(self, group: PodGroup) -> None:
         """Move a group that has changed to its place in the queues, or remove it from them."""
         place, before = group.find_place(), group.queued
         if place == before:
@@ -287,7 +245,7 @@ class Groups:
             insort(self._queues.setdefault(place.nodes, []), place.order)
         group.queued = place
 
-    def _list_older(self, place: _Place) -> list[_Group]:
+    def _list_older(self, place: QueuePlace) -> list[PodGroup]:
         """Return the groups before this place that wait for some of its nodes, in order."""
         older = [
             queue[: bisect_left(queue, place.order)]
@@ -296,7 +254,7 @@ class Groups:
         ]
         return [self._groups[key] for _, _, key in merge(*older)]
 
-    def _place_in_turn(self, group: _Group, now: float) -> None:
+    def _place_in_turn(self, group: PodGroup, now: float) -> None:
         """Reserve room for a waiting group, but first for older groups that want the same room."""
         found = self._find_room(group, now)
         if not found or not group.queued:
@@ -309,7 +267,7 @@ class Groups:
         if found:
             self._reserve_room(group, found, now)
 
-    def _find_room(self, group: _Group, now: float) -> dict[str, Spot] | None:
+    def _find_room(self, group: PodGroup, now: float) -> dict[str, Spot] | None:
         """Return room for a group, or None if there is none.
 
         There is no new search if the last one failed and no room was freed since.
@@ -329,7 +287,7 @@ class Groups:
             return None
         return found
 
-    def _reserve_room(self, group: _Group, found: Mapping[str, Spot], now: float) -> None:
+    def _reserve_room(self, group: PodGroup, found: Mapping[str, Spot], now: float) -> None:
         group.spots |= found
         group.since = now
         self.unwritten |= found.keys()
@@ -337,8 +295,13 @@ class Groups:
             self._reserve(uid, spot)
         self._queue_group(group)
 
-    def _release_group(self, group: _Group) -> None:
-        self.unwritten -= group.spots.keys()
-        for uid in group.spots:
+    def _release_group(self, group: PodGroup) -> None:
+        if group.rendezvous.came:
+            group.rendezvous.end("what was reserved for the pod's group is free again")
+        for uid in list(group.spots):
+            self._release_spot(group, uid)
+
+    def _release_spot(self, group: PodGroup, uid: str) -> None:
+        if group.spots.pop(uid, None):
+            self.unwritten.discard(uid)
             self._release(uid)
-        group.spots = {}

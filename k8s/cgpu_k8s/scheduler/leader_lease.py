@@ -1,4 +1,4 @@
-"""Checks that our scheduler leads: no binding is sent if another one may have replaced it.
+"""Checks that our scheduler leads: nothing is written if another one may have replaced it.
 
 Renewals are timed by our own clock, because the clocks of two machines may differ. The age of a
 renewal includes the delay with which it is seen: an extender that was stopped for a while first
@@ -11,12 +11,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.objects.fields import ObjectError, get_member
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cgpu_k8s.objects.fields import Json
+
+    Item = dict[str, Any]
 
 PATIENCE = 10.0  # seconds; less than the leaseDuration, after which others may take the lease
 # Renewals whose delays are compared. If the holder's clock is set back, nothing is bound until so
@@ -98,3 +104,55 @@ class LeaderLease:
         if now - self._seen > PATIENCE:
             return f"{self.holder} has not renewed its lease for {now - self._seen:.0f} s"
         return ""
+
+
+class NotLeadingError(CgpuError):
+    """Nothing may be written now. The message is one sentence."""
+
+
+class WritingClient(Protocol):
+    """The requests that a LeaderClient makes; ``cgpu_k8s.apiserver.client.Client`` has them."""
+
+    async def get(self, path: str) -> Item:
+        """Return the object at ``path``. Raises ApiError."""
+        ...
+
+    async def post(self, path: str, body: Item, before: Callable[[], None]) -> Item:
+        """Call ``before``, then POST ``body``. Raises ApiError, or what ``before`` raises."""
+        ...
+
+    async def patch(self, path: str, body: Item, kind: str, before: Callable[[], None]) -> Item:
+        """Call ``before``, then PATCH ``body``. Raises as ``post`` does."""
+        ...
+
+
+class LeaderClient:
+    """A client that checks just before each write whether writes are allowed.
+
+    Args:
+        api: a client of the API server.
+        find_problem: returns why nothing may be written now; "" if writes are allowed.
+
+    Attributes:
+        find_problem: as above.
+    """
+
+    def __init__(self, api: WritingClient, find_problem: Callable[[], str]) -> None:
+        self._api, self.find_problem = api, find_problem
+
+    async def get(self, path: str) -> Item:
+        """Return the object at ``path``. Raises ApiError."""
+        return await self._api.get(path)
+
+    async def post(self, path: str, body: Item) -> Item:
+        """POST ``body``. Raises ApiError or NotLeadingError."""
+        return await self._api.post(path, body, self._expect_leading)
+
+    async def patch(self, path: str, body: Item) -> Item:
+        """Merge ``body`` into the object at ``path``. Raises as ``post`` does."""
+        return await self._api.patch(path, body, MERGE, self._expect_leading)
+
+    def _expect_leading(self) -> None:
+        """Raise NotLeadingError if the lease may have been lost since the write was decided."""
+        if problem := self.find_problem():
+            raise NotLeadingError(problem)

@@ -158,7 +158,7 @@ def allocate_for_binding(
 def _get_reserved(cache: SchedulerCache, pod: Pod, node: str) -> Allocation | Refusal:
     """Return what is reserved for a pod of a group on the node that its scheduler chose."""
     assumed = cache.assumed.get(pod.uid)
-    if assumed and assumed.allocation.node == node:
+    if assumed and assumed.in_group and assumed.allocation.node == node:
         return assumed.allocation
     return Refusal(GROUP, f"the pod's group has no room for it on {node} any more")
 

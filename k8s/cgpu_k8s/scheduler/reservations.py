@@ -1,12 +1,15 @@
-"""Writes the reservations of groups to their pods, before the first pod of a group is bound.
+"""Writes the reservations of groups, and lets the bindings of a group wait for each other.
 
-The write makes the pods' schedulers ask again, and lets the next leader restore the reservations.
+Reservations are written to the pods before the first pod of a group is bound. The write makes the
+pods' schedulers ask again, and lets the next leader restore the reservations. Then each binding
+waits for those of the other pods that its group needs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
@@ -18,9 +21,41 @@ from cgpu_k8s.objects.groups import Reservation, write_reservation
 if TYPE_CHECKING:
     from cgpu_k8s.objects.groups import GroupName
     from cgpu_k8s.scheduler.cache import SchedulerCache
-    from cgpu_k8s.scheduler.leader_client import LeaderClient
+    from cgpu_k8s.scheduler.leader_lease import LeaderClient
 
 _AT_ONCE = 16  # concurrent patches
+# Seconds from the beginning of a call for which a binding waits. A pod that its scheduler has just
+# refused is back after up to 10 s, the longest back-off. The chart's httpTimeout is 30 s.
+WAIT = 20.0
+LOOK = 0.5  # seconds between two looks at whether our scheduler still leads
+
+
+async def await_group(cache: SchedulerCache, api: LeaderClient, uid: str, began: float) -> str:
+    """Wait until the bindings of all pods that a pod's group needs have come.
+
+    If they do not come in time, the group's reservations are released.
+
+    Args:
+        cache: the scheduler's cache.
+        api: a client of the API server.
+        uid: the UID of a pod with a reservation.
+        began: when the call began, in monotonic seconds.
+
+    Returns:
+        Why the pod must not be bound; "" if it may.
+    """
+    rendezvous = cache.groups.arrive(uid)
+    # A pod that another scheduler has bound is not among those that came any more.
+    while rendezvous.answer is None and uid in rendezvous.came:
+        left = began + WAIT - time.monotonic()
+        if problem := api.find_problem():
+            rendezvous.end(problem)
+        elif left <= 0:
+            cache.groups.give_up(uid)
+        else:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(rendezvous.over.wait(), min(left, LOOK))
+    return rendezvous.answer or ""
 
 
 class ReservationWriter:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.scheduler.cache import SchedulerCache
-    from cgpu_k8s.scheduler.leader_client import WritingClient
-    from cgpu_k8s.scheduler.leader_lease import LeaderLease
+    from cgpu_k8s.scheduler.leader_lease import LeaderLease, WritingClient
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Report = Callable[[str, dict[str, object]], None]
@@ -196,11 +195,12 @@ class Extender:
 
     async def _try_bind(self, asked: extender_api.ExtenderBindingArgs) -> tuple[str, str]:
         """Return the outcome, and a problem or an empty string."""
+        began = time.monotonic()
         if problem := await _wait_past_beginning(self.find_problem, self._is_beginning):
             return REFUSED, problem
         try:
             # If the scheduler closes the connection, the binding goes on, so its outcome is known.
-            return await asyncio.shield(self.binder.bind(asked)), ""
+            return await asyncio.shield(self.binder.bind(asked, began)), ""
         except BindError as error:
             return error.outcome, str(error)
 

@@ -17,7 +17,7 @@ from cgpu_k8s.apiserver.resources import EVENTS, PODS, RESOURCE_POLICIES
 from cgpu_k8s.names import RETRY, SCHEDULERS, VIRTUAL_TAINT
 from cgpu_k8s.objects.fields import get_member, get_objects
 from cgpu_k8s.objects.policies import BEFORE_NEXT, ECS
-from cgpu_k8s.scheduler.leader_client import LeaderClient, NotLeadingError
+from cgpu_k8s.scheduler.leader_lease import LeaderClient, NotLeadingError
 from cgpu_k8s.scheduler.policies.pod_writes import write_cost
 from cgpu_k8s.scheduler.policies.policy_status import make_event, make_status, make_status_change
 from cgpu_k8s.scheduler.units import ENDING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from cgpu_k8s.objects.pods import Pod
-    from cgpu_k8s.scheduler.leader_client import WritingClient
+    from cgpu_k8s.scheduler.leader_lease import WritingClient
     from cgpu_k8s.scheduler.policies.policy_cache import PolicyCache
     from cgpu_k8s.scheduler.policies.policy_records import KnownPolicy, UnitWait
 

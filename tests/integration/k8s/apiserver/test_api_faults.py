@@ -29,11 +29,11 @@ from cgpu_k8s.apiserver.errors import (
     UnreachableError,
 )
 from cgpu_k8s.apiserver.resources import NODES
+from lab.cluster.api import PODS, create, done, tried
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import binding, node, pod, pod_path
 from lab.kubernetes.store import KINDS, Store
-from lab.worlds.api import PODS, create, done, tried
 
 pytestmark = pytest.mark.integration
 

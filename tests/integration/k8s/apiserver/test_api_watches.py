@@ -13,11 +13,11 @@ import pytest
 from cgpu_k8s.apiserver.client import Client
 from cgpu_k8s.apiserver.errors import ApiError, ConfigurationError, GoneError, NoAnswerError
 from cgpu_k8s.apiserver.watch import Changed, Listed, Pace, Watch
+from lab.cluster.api import PODS, create, done, tried
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.fake_server import FakeServer
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import pod, pod_path
-from lab.worlds.api import PODS, create, done, tried
 
 pytestmark = pytest.mark.integration
 

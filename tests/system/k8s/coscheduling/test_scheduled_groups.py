@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter, defaultdict
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from cgpu_k8s import names
+from cgpu_k8s.apiserver.client import MERGE
 from cgpu_k8s.apiserver.resources import NODES
 from cgpu_k8s.objects.gpus import TOPOLOGY
 from cgpu_k8s.objects.links import GpuLink
@@ -49,6 +51,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iter
         install(plane)
         for name in NODES_OF_8:
             made = node(name, gpus(name, *[V100] * 8), TOPOLOGY, links=links)
+            made["metadata"]["labels"]["kubernetes.io/hostname"] = name
             made["status"]["allocatable"] |= {"cpu": "64", "memory": "256Gi", "pods": "110"}
             item = {"apiVersion": "v1", "kind": "Node", **made}
             crowd.asked(plane, lambda client, sent=item: client.post(NODES.path(), sent))
@@ -82,6 +85,22 @@ def given(plane: ControlPlane) -> dict[str, list[str]]:
             decided = allocation_annotation.parse_annotation(text)
             found[each["metadata"]["name"]] = sorted(decided.containers["main"])
     return found
+
+
+def reserved(plane: ControlPlane) -> list[str]:
+    """The pods for which room is, or was, reserved."""
+    pods = plane.read(pods_path())["items"]
+    return [
+        each["metadata"]["name"]
+        for each in pods
+        if names.RESERVATION in each["metadata"].get("annotations", {})
+    ]
+
+
+def touch(plane: ControlPlane) -> None:
+    """Change the cluster: else kube-scheduler 1.20 tries what waits only after a minute."""
+    label = {"metadata": {"labels": {"touched": str(time.monotonic_ns())}}}
+    crowd.asked(plane, lambda client: client.patch(NODES.path(NODES_OF_8[0]), label, MERGE))
 
 
 def by_group(found: dict[str, list[str]]) -> Counter[str]:
@@ -126,3 +145,23 @@ def test_cos_7_an_extender_that_is_killed_between_the_bindings_leaves_no_half_gr
     replica.start(EXTENDER)
     wait_until(lambda: by_group(given(plane))["killed"] == 8, "all are bound", PATIENCE)
     assert by_group(given(plane)) == {"killed": 8}
+
+
+def test_cos_7_a_group_whose_pods_may_not_be_beside_each_other_holds_nothing_for_long(
+    plane: ControlPlane,
+) -> None:
+    """Only kube-scheduler knows of their anti-affinity: it calls no extender about the last two."""
+    apart: Json = {"topologyKey": "kubernetes.io/hostname"}
+    apart["labelSelector"] = {"matchLabels": {"gpu-topology": "apart"}}
+    pods = [member("apart", number, 4, count=4) for number in range(4)]
+    for each in pods:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+        each["spec"]["affinity"] = {"podAntiAffinity": required}
+    create(plane, *pods)
+    wait_until(lambda: len(reserved(plane)) == 4, "room is reserved for all", PATIENCE)
+    create(plane, pod("single-0", {names.WHOLE_GPU: "8"}, schedulerName="cgpu-scheduler"))
+    sentence = "2 of its 4 pods did not come in time"
+    wait_until(lambda: sentence in str(plane.read(pods_path())), "it is refused", PATIENCE)
+    touch(plane)
+    wait_until(lambda: given(plane), "a pod is bound", PATIENCE)
+    assert [*given(plane)] == ["single-0"]

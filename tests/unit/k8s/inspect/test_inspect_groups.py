@@ -72,10 +72,11 @@ def test_a_reservation_that_has_ended_is_none_unless_a_pod_is_bound() -> None:
     assert (found.reserved, found.missing, found.placed) == ({"gpu-0": 1}, "", 1)
 
 
-def test_pods_that_have_ended_are_in_no_group() -> None:
-    ended = member("a", 0, 2, to="gpu-0")
+def test_pods_that_have_ended_or_are_being_deleted_are_in_no_group() -> None:
+    ended, deleted = (member("a", n, 2, to="gpu-0") for n in (0, 2))
     ended["status"]["phase"] = "Succeeded"
-    [found] = groups(ended, member("a", 1, 2))
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    [found] = groups(ended, deleted, member("a", 1, 2))
     assert (found.pods, found.placed) == (1, 0)
 
 

@@ -1,7 +1,4 @@
-"""Groups of pods in the units of ResourcePolicies: whole in one unit, within its max.
-
-COS-2, COS-3, COS-7.
-"""
+"""Groups of pods in the units of ResourcePolicies: whole in one unit. COS-2, COS-3, COS-7."""
 
 from __future__ import annotations
 
@@ -97,6 +94,18 @@ class Cluster:
         self.pods[name] = bound(pod, allocation)
         self.cache.update_pod(self.pods[name])
         return ""
+
+    def come(self, name: str, to: str) -> None:
+        """Let a binding wait for those of the pod's group, and bind all once they have come."""
+        pod, came = self.pods[name], {name: to}
+        if pod.group:
+            rendezvous = self.cache.groups.arrive(pod.uid)
+            assert not rendezvous.answer
+            of = {each.uid: each.name for each in self.pods.values()}
+            spots = {of[uid]: self.cache.assumed[uid].allocation.node for uid in rendezvous.came}
+            came = {} if rendezvous.answer is None else spots
+        for each, node_name in came.items():
+            assert self.bind(each, node_name) == ""
 
     async def patch(self, path: str, *_: Any) -> Json:
         self.woken.append(path.rpartition("/")[2])
@@ -326,9 +335,9 @@ def test_the_next_leader_counts_what_was_reserved() -> None:
     assert second.cache.policies.get_counts(rule).sum_units() == [3, 3, 0, 0]
 
     async def go_on() -> None:
-        for each in pods:
-            answer = await second.filter(each, NODES)
-            assert await second.bind(each, answer["NodeNames"][0]) == ""
+        answers = [await second.filter(each, NODES) for each in pods]
+        nodes = [each["NodeNames"][0] for each in answers]
+        assert await asyncio.gather(*map(second.bind, pods, nodes)) == [""] * 6
 
     second.run(go_on)
     tiers = Counter(each["metadata"]["labels"].get("tier", "") for each in pods)
@@ -376,7 +385,7 @@ def test_groups_are_whole_in_one_unit_and_no_unit_has_more_than_its_max(
             continue
         answer = cluster.ask(name)
         if answer in NODES and chance.random() < 0.7:
-            assert cluster.bind(name, answer) == ""
+            cluster.come(name, answer)
         elif answer in NODES and chance.random() < 0.1 and not pod.group:
             cluster.cache.forget_pod(pod.uid)
         if chance.random() < 0.05:

@@ -149,7 +149,7 @@ def test_what_was_sent_and_is_never_seen_is_read_until_its_outcome_is_certain() 
             meta = each["metadata"]
             with pytest.raises(binding.BindError):
                 await binder.bind(
-                    extender_api.ExtenderBindingArgs("ns", meta["name"], meta["uid"], "a")
+                    extender_api.ExtenderBindingArgs("ns", meta["name"], meta["uid"], "a"), 0.0
                 )
         world.server.land(world.server.bindings[1])
         world.server.pods["gone"] = pod("gone", uid="another")
@@ -183,7 +183,7 @@ def test_what_was_read_as_bound_is_kept_until_the_watch_shows_it() -> None:
         nonlocal now
         binder = binding.Binder(world.cache, world.server, str, lambda: now)
         with pytest.raises(binding.BindError):
-            await binder.bind(extender_api.ExtenderBindingArgs("ns", "late", "uid-late", "a"))
+            await binder.bind(extender_api.ExtenderBindingArgs("ns", "late", "uid-late", "a"), 0.0)
         world.server.land(world.server.bindings[0])
         for _ in range(9):
             now += 16

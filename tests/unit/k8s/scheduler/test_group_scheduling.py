@@ -9,66 +9,25 @@ from typing import Any
 
 import pytest
 
-from cgpu_k8s.apiserver.errors import ApiError, ForbiddenError, InvalidError
+from cgpu_k8s.apiserver.errors import ApiError
 from cgpu_k8s.names import ALLOCATION, GPU_GROUP, RESERVATION
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
-from cgpu_k8s.scheduler.gangs import Spot
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS
-from lab.worlds.extender import Json, World, node
-from lab.worlds.extender import pod as sharing
+from lab.worlds.extender import node
+from lab.worlds.grouped import (
+    NODES,
+    asked,
+    bound,
+    cluster,
+    pod,
+    reservations,
+    restarted,
+    sent,
+    terminate,
+)
 
 pytestmark = pytest.mark.unit
-
-NODES = ("a", "b", "c")
-
-
-def pod(name: str, gpus: int = 2, group: str = "job", size: int = 3, mem: int = 0) -> Json:
-    """A pod of a group: with whole GPUs, or with a share."""
-    made = sharing(name, mem)
-    if not mem:
-        made["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu": str(gpus)}}
-    labels = {"gpu-topology": group, "gpu-topology-replica": str(size)} if group else {}
-    made["metadata"] |= {"labels": labels, "creationTimestamp": f"2026-01-01T00:00:{name[-1]}"}
-    return made
-
-
-def cluster(*pods: Json, mode: str = "topology", gpus: int = 2) -> World:
-    """An extender that knows these pods, and three nodes."""
-    world = World(*pods)
-    world.cache.replace_nodes(read_node(node(name, mode, gpus)) for name in NODES)
-    world.cache.replace_pods(map(read_pod, pods))
-    return world
-
-
-def restarted(world: World, wall: float | None = None) -> World:
-    """The next leader of the same cluster, which has listed everything."""
-    pods = world.server.pods.values()
-    found = cluster(*pods)
-    found.server = world.server
-    found.cache.restore_reservations(1000.0, time.time() if wall is None else wall)
-    return found
-
-
-async def asked(world: World, given: Json) -> str:
-    """The node that a pod's scheduler may take, or why it may take none."""
-    answer = await world.filter(given, NODES)
-    [found] = answer["NodeNames"] or [next(iter(answer["FailedNodes"].values()))]
-    return str(found)
-
-
-async def bound(world: World, given: Json) -> str:
-    """The node that a pod is bound to after it is filtered."""
-    to = await asked(world, given)
-    assert await world.bind(given, to) == ""
-    world.cache.update_pod(read_pod(given))
-    return to
-
-
-def reservations(world: World) -> list[str]:
-    """The nodes that pods show as reserved for them."""
-    notes = (each["metadata"].get("annotations", {}) for each in world.server.pods.values())
-    return [json.loads(note[RESERVATION])["node"] for note in notes if RESERVATION in note]
 
 
 def test_no_pod_of_a_group_has_anything_before_all_have_asked_and_then_all_are_bound() -> None:
@@ -85,7 +44,7 @@ def test_no_pod_of_a_group_has_anything_before_all_have_asked_and_then_all_are_b
         assert await asked(world, pods[2]) in NODES
         await asyncio.sleep(0.05)
         assert sorted(reservations(world)) == [*NODES]  # which wakes their schedulers
-        assert sorted([await bound(world, each) for each in pods]) == [*NODES]
+        assert sorted(await bound(world, *pods)) == [*NODES]
 
     world.run(work)
     for each in pods:
@@ -103,8 +62,7 @@ def test_a_group_of_shares_is_whole_as_well() -> None:
             assert "group job" in await asked(world, each)
         assert world.taken() == {}
         world.cache.update_node(read_node(node("c", "cgpu", 3)))
-        for each in pods:
-            await bound(world, each)
+        await bound(world, *pods)
 
     world.run(work)
     assert sorted(len(each) for each in world.taken().values()) == [2, 2, 3]
@@ -121,75 +79,8 @@ def test_nothing_is_bound_before_what_the_others_have_is_written() -> None:
         assert "what its group has cannot be written: away" in await world.bind(pods[2], to)
         assert world.server.bindings == []
         world.server.patch_faults.clear()
-        assert await world.bind(pods[2], to) == ""
+        await bound(world, *pods)
         assert len(reservations(world)) == 3
-
-    world.run(work)
-
-
-@pytest.mark.parametrize("kind", [InvalidError, ForbiddenError])
-def test_a_pod_that_cannot_be_written_costs_its_group_its_room_and_stops_no_other_group(
-    kind: type[ApiError],
-) -> None:
-    bad = [pod(f"bad{n}", gpus=1, group="bad", size=2) for n in range(2)]
-    good = [pod(f"p{n}", size=2) for n in range(2)]
-    world = cluster(*bad, *good)
-    world.server.unpatchable["bad0"] = kind("Too long", status=422)
-
-    async def work() -> None:
-        for each in bad:
-            await asked(world, each)
-        await asyncio.sleep(0.05)
-        assert world.taken() == {}
-        why = "cgpu/reservation cannot be written: Too long"
-        assert await asked(world, bad[0]) == why
-        assert (await asked(world, bad[1])).endswith(
-            f"1 of them ask for a node: all or none are placed; {why}"
-        )
-        for each in good:
-            await asked(world, each)
-        for each in good:
-            await bound(world, each)
-        assert len(world.taken()) == 2
-
-    world.run(work)
-
-
-def test_a_later_pod_that_cannot_be_written_takes_nothing_from_a_group_that_is_there() -> None:
-    pods = [pod(f"p{n}", size=2) for n in range(3)]
-    world = cluster(*pods)
-    groups = world.cache.groups
-
-    async def work() -> None:
-        for each in pods[:2]:
-            await asked(world, each)
-        await bound(world, pods[0])
-        world.server.unpatchable["p2"] = InvalidError("Too long", status=422)
-        assert await asked(world, pods[2]) in NODES
-        await asyncio.sleep(0.05)
-        assert "cannot be written: Too long" in await asked(world, pods[2])
-        await bound(world, pods[1])
-        assert len(world.taken()) == 2
-        late = time.monotonic() + HOLD_SECONDS
-        assert isinstance(groups.find_spot("uid-p2", NODES, late), Spot)  # it is tried again
-
-    world.run(work)
-
-
-def test_a_failed_write_stops_no_other_one_and_no_other_group() -> None:
-    away = [pod(f"away{n:02}", gpus=0, mem=1, group="away", size=17) for n in range(17)]
-    good = pod("p0", mem=1, group="good", size=1)
-    world = cluster(*away, good, mode="cgpu")
-    refusal = ApiError("away", status=500)
-    world.server.unpatchable = {each["metadata"]["name"]: refusal for each in away}
-
-    async def work() -> None:
-        to = [await asked(world, each) for each in away][-1]
-        await bound(world, good)
-        assert "what its group has cannot be written: away" in await world.bind(away[-1], to)
-        assert world.cache.groups.unwritten == {f"uid-away{n:02}" for n in range(17)}
-        world.server.unpatchable.clear()
-        assert await world.bind(away[-1], to) == ""
 
     world.run(work)
 
@@ -206,7 +97,7 @@ def test_a_leader_that_comes_between_the_bindings_binds_the_rest(binds: int) -> 
             await asked(first, each)
         await asyncio.sleep(0.05)
         for each in pods[:binds]:
-            await bound(first, each)
+            sent(first, each)
 
     first.run(begin)
     second = restarted(first)
@@ -217,7 +108,7 @@ def test_a_leader_that_comes_between_the_bindings_binds_the_rest(binds: int) -> 
         woken = [call for call in second.server.calls if "PATCH" in call]
         assert len(woken) == 3 - binds
         assert "no GPU is free as a whole" in await asked(second, single)
-        nodes = [await bound(second, each) for each in pods[binds:]]
+        nodes = await bound(second, *pods[binds:])
         assert len(set(nodes)) == 3 - binds
 
     second.run(go_on)
@@ -330,8 +221,7 @@ def test_a_pod_that_its_scheduler_knows_before_us_has_asked_once_we_know_it() ->
         assert world.taken() == {}
         world.cache.update_pod(read_pod(pods[2]))
         assert len(world.taken()) == 3
-        for each in pods:
-            await bound(world, each)
+        await bound(world, *pods)
 
     world.run(work)
 
@@ -343,14 +233,13 @@ def test_a_node_that_is_lost_under_half_a_group_is_replaced_for_the_rest() -> No
     async def work() -> None:
         for each in pods:
             await asked(world, each)
-        first = await bound(world, pods[0])
+        first = sent(world, pods[0])
         lost = next(each for each in world.taken() if each != first)
         left = tuple(name for name in NODES if name != lost)
         world.cache.remove_node(lost)
-        for each in pods[1:]:
-            answer = await world.filter(each, left)
-            assert answer["NodeNames"], answer
-            assert await world.bind(each, answer["NodeNames"][0]) == ""
+        answers = [await world.filter(each, left) for each in pods[1:] * 2][3:]
+        nodes = [name for each in answers for name in each["NodeNames"]]
+        assert await asyncio.gather(*map(world.bind, pods[1:], nodes)) == [""] * 3
 
     world.run(work)
     assert all(each["spec"]["nodeName"] for each in pods)
@@ -382,3 +271,42 @@ def test_a_pod_whose_group_has_no_room_for_it_any_more_is_not_bound() -> None:
         assert await world.bind(given, to) == ""
 
     world.run(work)
+
+
+def test_the_pods_of_a_group_that_is_deleted_do_not_count_in_the_one_that_replaces_it() -> None:
+    """They keep their GPUs until they have ended."""
+    old, new = ([pod(f"{kind}{n}", gpus=1) for n in range(3)] for kind in ("old", "new"))
+    world = cluster(*old)
+
+    async def work() -> None:
+        for each in old:
+            await asked(world, each)
+        await bound(world, *old)
+        terminate(world, *old)
+        for number, each in enumerate(new, 1):
+            world.server.pods[each["metadata"]["name"]] = each
+            world.cache.update_pod(read_pod(each))
+            answer = await asked(world, each)
+            if number < 3:
+                assert f"{number} of its 3 pods are there, {number} of them ask" in answer
+        await bound(world, *new)
+
+    world.run(work)
+    assert sum(map(len, world.taken().values())) == 6
+
+
+def test_a_pod_that_waits_for_its_finalizers_has_not_asked_for_its_group() -> None:
+    pods = [pod(f"p{n}") for n in range(3)]
+    world = cluster(*pods)
+
+    async def work() -> None:
+        for each in pods[:2]:
+            await asked(world, each)
+        terminate(world, pods[0])
+        assert "2 of its 3 pods are there, 2 of them ask" in await asked(world, pods[2])
+
+    world.run(work)
+    assert world.taken() == {}
+    note = {"v": 1, "node": "a", "gpus": ["GPU-a-0", "GPU-a-1"], "at": 1000}
+    pods[0]["metadata"]["annotations"] = {RESERVATION: json.dumps(note)}
+    assert restarted(world, wall=1010.0).taken() == {}

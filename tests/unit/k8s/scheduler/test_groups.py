@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
@@ -12,72 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.objects.groups import GroupError, GroupName, read_group
-from cgpu_k8s.objects.links import GpuLink
-from cgpu_k8s.scheduler.gangs import Ask, Member, Room, Spot, place_members
-from cgpu_k8s.scheduler.groups import HOLD_SECONDS, GroupPod, Groups
-from cgpu_k8s.scheduler.topology import score_links
+from cgpu_k8s.scheduler.gangs import Spot
+from cgpu_k8s.scheduler.group import GroupPod
+from cgpu_k8s.scheduler.groups import HOLD_SECONDS, Groups
+from lab.cluster.gpu_nodes import Nodes, group, known
 
 pytestmark = pytest.mark.unit
-
-GPUS = 8
-SCORES = score_links(GPUS, [GpuLink("s", 4)] * 28)
-
-
-class Nodes:
-    """Nodes of eight GPUs, and who has which of them: bound or reserved."""
-
-    def __init__(self, *names: str) -> None:
-        self.taken: dict[str, dict[int, str]] = {name: {} for name in names}
-        self.freed = self.searched = 0
-        self.groups = Groups(self.find, self.reserve, self.release, lambda: self.freed)
-        self.bound: dict[str, Spot] = {}
-
-    def find(self, members: Sequence[Member], here: set[str], _now: float) -> dict[str, Spot] | str:
-        self.searched += 1
-        rooms = [room._replace(joined=room.node in here) for room in self.rooms()]
-        return place_members(members, rooms)
-
-    def rooms(self) -> list[Room]:
-        found = []
-        for name, taken in self.taken.items():
-            whole = tuple(gpu for gpu in range(GPUS) if gpu not in taken)
-            found.append(Room(name, ((8, 100, 20),) * GPUS, whole, SCORES))
-        return found
-
-    def reserve(self, uid: str, spot: Spot) -> None:
-        for gpu in spot.gpus:
-            assert self.taken[spot.node].setdefault(gpu, uid) == uid, "two pods on one GPU"
-
-    def release(self, uid: str) -> None:
-        self.freed += 1
-        for taken in self.taken.values():
-            for gpu in [gpu for gpu, owner in taken.items() if owner == uid]:
-                del taken[gpu]
-
-    def ask(self, pod: GroupPod, now: float = 0.0, nodes: str = "") -> Spot | str:
-        return self.groups.find_spot(pod.uid, nodes or [*self.taken], now)
-
-    def bind(self, pod: GroupPod, spot: Spot) -> None:
-        self.bound[pod.uid] = spot
-        self.groups.update_pod(pod._replace(node=spot.node))
-
-    def delete(self, pod: GroupPod) -> None:
-        self.groups.remove_pod(pod.uid)
-        self.release(pod.uid)
-        self.bound.pop(pod.uid, None)
-
-    def count(self) -> int:
-        return sum(map(len, self.taken.values()))
-
-
-def group(name: str, size: int, gpus: int = 2, first: int = 0) -> list[GroupPod]:
-    made = GroupName("ml", name, size)
-    return [GroupPod(f"{name}-{n}", made, f"{first + n:06}", Ask(gpus)) for n in range(size)]
-
-
-def known(nodes: Nodes, *pods: GroupPod) -> None:
-    for pod in pods:
-        nodes.groups.update_pod(pod)
 
 
 def test_no_pod_has_anything_until_the_last_has_asked_and_then_all_have() -> None:
@@ -208,7 +148,7 @@ def test_an_answer_costs_the_same_whatever_other_groups_there_are() -> None:
     assert count_work(834) == count_work(8)
 
 
-def test_what_is_reserved_for_too_long_is_free_again_unless_a_pod_is_bound() -> None:
+def test_what_is_reserved_for_too_long_is_free_again() -> None:
     nodes, pods = Nodes("a"), group("job", 2)
     known(nodes, *pods)
     nodes.ask(pods[0])
@@ -218,12 +158,50 @@ def test_what_is_reserved_for_too_long_is_free_again_unless_a_pod_is_bound() -> 
     nodes.groups.expire(HOLD_SECONDS + 1)
     assert nodes.count() == 0
     assert isinstance(nodes.ask(pods[0]), str)
-    spot = nodes.ask(pods[1])
-    assert isinstance(spot, Spot)
-    nodes.bind(pods[1], spot)
-    nodes.groups.expire(10 * HOLD_SECONDS)
+    assert isinstance(nodes.ask(pods[1]), Spot)
+
+
+def test_beside_a_bound_pod_the_others_keep_their_room_while_they_ask_for_it() -> None:
+    """As after an extender that was killed between the bindings."""
+    nodes, pods = Nodes("a"), group("job", 3)
+    known(nodes, *pods)
+    spots = [nodes.ask(pod) for pod in (*pods, pods[0])][2:]
+    assert isinstance(spots[1], Spot)
+    nodes.bind(pods[0], spots[1])
+    nodes.ask(pods[1], now=HOLD_SECONDS)
+    nodes.groups.expire(HOLD_SECONDS + 1)
     assert nodes.count() == 4
-    assert isinstance(nodes.ask(pods[0]), Spot)
+    assert isinstance(nodes.ask(pods[1], now=HOLD_SECONDS + 1), Spot)
+    nodes.groups.expire(2 * HOLD_SECONDS + 2)
+    assert nodes.count() == 2
+    answers = [nodes.ask(pod, now=2 * HOLD_SECONDS) for pod in pods[1:]]
+    assert [type(each) for each in answers] == [str, Spot]
+    check_queues(nodes.groups)
+
+
+def test_a_new_leader_gives_the_rest_of_a_group_the_usual_time_to_ask() -> None:
+    nodes, pods = Nodes("a"), group("job", 3)
+    known(nodes, pods[0]._replace(node="a"), *pods[1:])
+    spots = {pod.uid: (Spot("a", (2 * n, 2 * n + 1)), 0.0) for n, pod in enumerate(pods) if n}
+    for uid, (spot, _) in spots.items():
+        nodes.reserve(uid, spot)
+    nodes.groups.restore(spots)
+    for now in (5 * HOLD_SECONDS, 6 * HOLD_SECONDS):
+        nodes.groups.expire(now)
+        assert nodes.count() == 4
+    nodes.groups.expire(6 * HOLD_SECONDS + 1)
+    assert nodes.count() == 0
+
+
+def test_only_those_bindings_wait_for_each_other_that_the_group_still_needs() -> None:
+    nodes = Nodes("a")
+    pods = [pod._replace(group=pod.group._replace(size=3)) for pod in group("job", 4)]
+    known(nodes, *pods)
+    for pod in pods:
+        nodes.ask(pod)
+    assert [nodes.come(pod) for pod in (pods[3], pods[3], pods[1])] == [set()] * 3
+    assert len(nodes.come(pods[0])) == 3
+    assert nodes.come(pods[2]) == {pods[2].uid}
 
 
 def test_a_pod_whose_scheduler_no_longer_allows_its_node_moves_with_its_group() -> None:
@@ -279,21 +257,22 @@ def test_groups_whose_pods_ask_in_any_order_are_whole_or_nothing_and_lose_no_gpu
     chance.shuffle(ahead)
     waiting: list[GroupPod] = []
     for now in range(4 * len(ahead)):
-        if ahead:
-            pod = ahead.pop()
-            known(nodes, pod)
-            waiting.append(pod)
+        known(nodes, *ahead[-1:])
+        waiting += ahead[-1:]
+        del ahead[-1:]
         for pod in chance.sample(waiting, len(waiting)):
-            spot = nodes.ask(pod, float(now))
-            if isinstance(spot, Spot) and chance.random() < 0.7:
-                nodes.bind(pod, spot)
-                waiting.remove(pod)
+            if pod.uid not in nodes.bound:
+                try_pod(nodes, pod, float(now), chance)
+        waiting = [each for each in waiting if each.uid not in nodes.bound]
         if chance.random() < 0.1:
             nodes.groups.expire(1e6)
         if chance.random() < 0.05:
             restore(nodes, chance)
         check_queues(nodes.groups)
         assert all(_held(nodes, job) in (0, len(job)) for job in jobs)
+    for pod in (*waiting, *waiting):
+        if pod.uid not in nodes.bound and isinstance(nodes.ask(pod, 1e6), Spot):
+            nodes.come(pod)
     unplaced = [job for job in jobs if job[0].uid not in nodes.bound]
     assert all(_parted(nodes, job) for job in unplaced)
     for job in jobs:
@@ -302,6 +281,15 @@ def test_groups_whose_pods_ask_in_any_order_are_whole_or_nothing_and_lose_no_gpu
             check_queues(nodes.groups)
     assert nodes.count() == 0
     assert nodes.groups._queues == {}  # noqa: SLF001
+
+
+def try_pod(nodes: Nodes, pod: GroupPod, now: float, chance: random.Random) -> None:
+    """Ask for a pod's node, and perhaps let its binding wait for the others, in vain or not."""
+    spot = nodes.ask(pod, now)
+    if isinstance(spot, Spot) and chance.random() < 0.7:
+        nodes.come(pod)
+    elif isinstance(spot, Spot) and chance.random() < 0.1:
+        nodes.groups.give_up(pod.uid)
 
 
 def restore(nodes: Nodes, chance: random.Random) -> None:

@@ -75,7 +75,7 @@ class PolicyView(NamedTuple):
 
 
 def make_group_views(gpu_pods: Iterable[GpuPod], wall: float) -> list[GroupView]:
-    """Return the groups of all pods that have not ended and do not end, by namespace and name.
+    """Return the groups of all pods that neither have ended nor are being deleted, by their names.
 
     Args:
         gpu_pods: all pods that ask for GPUs.

@@ -104,7 +104,7 @@ def _read_engine_name(node: Json) -> str:
 
 
 def find_nvidias_hook(name: str, config: Json, root: str) -> str:
-    """Return a sentence about a hook of NVIDIA's that CRI-O starts for all pods, or "".
+    """Return a sentence about a hook of NVIDIA's in CRI-O, or "".
 
     Raises:
         ObjectError: ``config`` is no such configuration.
@@ -128,7 +128,7 @@ def find_nvidias_hook(name: str, config: Json, root: str) -> str:
 
 def _judge_runtimes(name: str, config: Json, root: str) -> str:
     """Return why pods may not pass through cgpu's runtime, or ""."""
-    return find_nvidias_hook(name, config, root) or runtimes.find_problem(
+    return runtimes.find_problem(
         name,
         runtimes.READERS[name](config),
         lambda program: _read_nvidia_config(root, program),

@@ -6,6 +6,7 @@ It uses the PodResources API (``v1``) with the field numbers that Kubernetes doc
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
 from grpclib.client import Channel
@@ -18,7 +19,7 @@ from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
 T = TypeVar("T")
@@ -51,25 +52,27 @@ class PodResources:
     ) -> None:
         self._socket, self._report, self._state = socket, report, state
         self._failure = ""
-        self._offered: dict[str, list[str]] = {}  # IDs of devices by resource
-        self._given: dict[str, list[str]] = {}
+        # IDs of devices by resource, at the last two looks: a kubelet that has just started may not
+        # know yet what pods have, and what plugins offer.
+        self._offered: deque[dict[str, list[str]]] = deque(maxlen=2)
+        self._given: deque[dict[str, list[str]]] = deque(maxlen=2)
         self._has_asked, self._unknown = asyncio.Event(), "it was never asked"
 
     async def find_problem(self) -> str:
-        """Return why it is not known which GPUs pods have; "": it was known, or no kubelet runs."""
+        """Return why it is not known which GPUs pods have; "": it is, or no kubelet runs."""
         await self._has_asked.wait()
         return self._unknown
 
     def find_conflict(self, uuids: Collection[str]) -> str:
         """Return a sentence about one of these GPUs that others offer, or have given, or ""."""
-        for resource, ids in sorted(self._offered.items()):
+        for resource, ids in _list_items(self._offered):
             uuid = _find_uuid(uuids, ids)
             if uuid and resource != COUNT:
                 return f"GPU {uuid} is also offered as {resource}: stop the plugin that does it"
             if resource.startswith(OTHERS_GPU) and any(map(_is_opaque, ids)):
                 return f"GPUs of this node are also offered as {resource}: stop that plugin"
         # A plugin offers no device that is unhealthy, nor any while it restarts; its pods go on.
-        for resource, ids in sorted(self._given.items()):
+        for resource, ids in _list_items(self._given):
             uuid = _find_uuid(uuids, ids)
             if uuid and resource != COUNT:
                 return f"a pod has GPU {uuid} as {resource}: it is not offered until that pod ends"
@@ -82,7 +85,8 @@ class PodResources:
         # One channel is enough: it reconnects to a kubelet that is back.
         async with Channel(path=str(self._socket), codec=BytesCodec()) as channel:
             while True:
-                problem = await self._learn_given(channel) or await self._learn_offered(channel)
+                problems = await self._learn_given(channel), await self._learn_offered(channel)
+                problem = next(filter(None, problems), "")
                 if not problem or not self._socket.exists():
                     self._unknown = ""
                 elif self._unknown:
@@ -94,7 +98,7 @@ class PodResources:
         """Return what prevented it; "": nothing did."""
         try:
             answer = await self._call_kubelet(channel, LIST)
-            self._given = read_given(answer)
+            self._given.append(read_given(answer))
             if self._state is not None:
                 exclusive.write(self._state, read_exclusive(answer))
             self._failure = ""
@@ -106,7 +110,7 @@ class PodResources:
     async def _learn_offered(self, channel: Channel) -> str:
         """Return what prevented it, as in an older kubelet, which lacks the method."""
         try:
-            self._offered = read_offered(await self._call_kubelet(channel, ALLOCATABLE))
+            self._offered.append(read_offered(await self._call_kubelet(channel, ALLOCATABLE)))
         except (CgpuError, OSError) as error:
             return str(error)
         return ""
@@ -119,8 +123,13 @@ class PodResources:
     def _report_failure(self, reason: str) -> None:
         if reason != self._failure:
             self._failure = reason
-            sentence = f"which pods have whole GPUs is not known, and not in the metrics: {reason}"
-            self._report("failed", {"error": sentence})
+            what = "which pods have whole GPUs is not known"
+            what += ", and not in the metrics" if self._state is not None else ""
+            self._report("failed", {"error": f"{what}: {reason}"})
+
+
+def _list_items(looks: Iterable[dict[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    return [item for each in looks for item in sorted(each.items())]
 
 
 def _find_uuid(uuids: Collection[str], ids: Collection[str]) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     FindSpots = Callable[[Sequence[Member], set[str], float], dict[str, Spot] | str]
 
 HOLD_SECONDS = 120.0
+_FREE = "what was reserved for the pod's group is free again"
 
 
 class Groups:
@@ -85,7 +86,7 @@ class Groups:
     def remove_pod(self, uid: str) -> None:
         """Remove a pod. If no pod of its group is bound, the group loses its reservations.
 
-        If its binding waits, nor are those sent that wait with it.
+        If its binding waits, the bindings that wait with it are not sent either.
         """
         key = self._keys.pop(uid, None)
         if key is None:
@@ -140,15 +141,16 @@ class Groups:
     def bar_pod(self, uid: str, why: str, now: float) -> None:
         """Let a pod ask in vain for HOLD_SECONDS, because what is reserved cannot be written to it.
 
-        If no pod of its group is bound, the group loses its reservations.
+        If no pod of its group is bound, or the group needs this one, all reservations end.
         """
         if uid not in self._keys:
             return
         group = self._groups[self._keys[uid]]
         group.barred[uid] = now + HOLD_SECONDS, why
         group.asked.pop(uid, None)
-        if not group.list_bound():
-            self._release_group(group)
+        missing = group.explain_missing()
+        if missing or not group.list_bound():
+            self._release_group(group, missing or why)
         else:
             self._release_spot(group, uid)
         self._queue_group(group)
@@ -295,13 +297,16 @@ class Groups:
             self._reserve(uid, spot)
         self._queue_group(group)
 
-    def _release_group(self, group: PodGroup) -> None:
+    def _release_group(self, group: PodGroup, why: str = _FREE) -> None:
+        """Release what is reserved for a group; ``why`` is the answer to bindings that wait."""
         if group.rendezvous.came:
-            group.rendezvous.end("what was reserved for the pod's group is free again")
+            group.rendezvous.end(why)
         for uid in list(group.spots):
             self._release_spot(group, uid)
 
     def _release_spot(self, group: PodGroup, uid: str) -> None:
+        if uid in group.rendezvous.came:
+            group.rendezvous.end(_FREE)
         if group.spots.pop(uid, None):
             self.unwritten.discard(uid)
             self._release(uid)

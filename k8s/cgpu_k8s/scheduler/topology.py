@@ -122,7 +122,8 @@ def take_shares(
 ) -> list[tuple[int, ...]]:
     """Take GPUs for up to ``limit`` equal shares from ``left``, and return those of each.
 
-    A share of one GPU gets the fullest GPU with room. A share of several gets the emptiest ones.
+    A share of one GPU gets the fullest GPU with room. A share of several gets the GPUs with room
+    for most shares, so that as many as possible have room.
     """
     found: list[tuple[int, ...]] = []
     if gpus == 1:
@@ -134,14 +135,15 @@ def take_shares(
             if len(found) == limit:
                 break
         return found
-    ahead = sorted((-each[0], gpu) for gpu, each in left.items() if _count_parts(part, each))
+    fits = ((_count_parts(part, each), each[0], gpu) for gpu, each in left.items())
+    ahead = sorted((-count, -units, gpu) for count, units, gpu in fits if count)
     while len(found) < limit and len(ahead) >= gpus:
-        taken = [heappop(ahead)[1] for _ in range(gpus)]
-        found.append(tuple(sorted(taken)))
-        for gpu in taken:
+        taken = [heappop(ahead) for _ in range(gpus)]
+        found.append(tuple(sorted(gpu for *_, gpu in taken)))
+        for count, _, gpu in taken:
             left[gpu] = tuple(map(sub, left[gpu], part))
-            if _count_parts(part, left[gpu]):
-                heappush(ahead, (-left[gpu][0], gpu))
+            if count < -1:
+                heappush(ahead, (count + 1, -left[gpu][0], gpu))
     return found
 
 

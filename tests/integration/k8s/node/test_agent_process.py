@@ -264,7 +264,7 @@ def test_a_node_whose_gpus_another_plugin_offers_by_any_name_offers_nothing(lab:
         why = f"GPU {uuid} is also offered as nvidia.com/v100: stop the plugin that does it"
         assert why in dict(lab.events())["GpusNotOffered"]
         lab.kubelet.allocatable = allocatable(ours)
-        wait_until(lambda: lab.offers("core_mem"), "and offers them again without it")
+        wait_until(lambda: lab.offers("core_mem"), "and offers them again without it", 120)
 
 
 @pytest.mark.parametrize("what", ["a misspelt label", "no label", "NVIDIA's plugin"])

@@ -10,6 +10,7 @@ import pytest
 from cgpu_k8s.apiserver.errors import ApiError, ForbiddenError, InvalidError
 from cgpu_k8s.scheduler.gangs import Spot
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS
+from lab.cluster.gpu_nodes import Nodes, group, known
 from lab.worlds.grouped import (
     NODES,
     asked,
@@ -86,3 +87,40 @@ def test_a_failed_write_stops_no_other_one_and_no_other_group() -> None:
         assert await asyncio.gather(*map(world.bind, away, nodes)) == [""] * 17
 
     world.run(work)
+
+
+def test_who_waits_for_a_pod_that_cannot_be_written_learns_it_at_once() -> None:
+    """Of a group of which some pods are bound, and whose rest can only come together."""
+    nodes = Nodes("a")
+    pods = group("job", 4)
+    known(nodes, *pods)
+    for each in [*pods, *pods]:
+        nodes.ask(each)
+    for each in pods:
+        nodes.come(each)
+    assert len(nodes.bound) == 4
+    anew = [each._replace(uid=f"{each.uid}-anew") for each in pods[2:]]
+    for each in pods[2:]:
+        nodes.delete(each)
+    known(nodes, *anew)
+    for each in [*anew, *anew]:
+        nodes.ask(each)
+    waiting = nodes.groups.arrive(anew[0].uid)
+    nodes.groups.bar_pod(anew[1].uid, "cannot be written", 0.0)
+    assert waiting.answer == (
+        "group job: 4 of its 4 pods are there, 3 of them ask for a node: all or none are placed;"
+        " cannot be written"
+    )
+    assert nodes.count() == 4
+
+
+def test_no_binding_goes_on_for_one_that_has_lost_its_room() -> None:
+    nodes = Nodes("a")
+    pods = group("job", 2)
+    known(nodes, *pods)
+    for each in [*pods, *pods]:
+        nodes.ask(each)
+    waiting = nodes.groups.arrive(pods[0].uid)
+    nodes.groups.expire(HOLD_SECONDS + 1)
+    assert waiting.answer == "what was reserved for the pod's group is free again"
+    assert nodes.count() == 0

@@ -121,7 +121,19 @@ def test_who_else_offers_or_has_a_gpu(
     offered: dict[str, list[str]], given_: dict[str, list[str]], says: str
 ) -> None:
     asking = PodResources(Path("/none"), lambda *_: None, None)
-    asking._offered, asking._given = offered, given_  # noqa: SLF001
+    asking._offered.append(offered)  # noqa: SLF001
+    asking._given.append(given_)  # noqa: SLF001
     found = asking.find_conflict(["GPU-b", "GPU-a"])
     assert bool(found) == bool(says)
     assert found.startswith(says)
+
+
+def test_what_one_look_does_not_show_still_counts() -> None:
+    """A kubelet that has just started may not know yet what plugins offer and pods have."""
+    asking = PodResources(Path("/none"), lambda *_: None, None)
+    for looks in (asking._offered, asking._given):  # noqa: SLF001
+        found = []
+        for look in ({"example.com/v100": ["GPU-a"]}, {}, {}):
+            looks.append(look)
+            found.append(bool(asking.find_conflict(["GPU-a"])))
+        assert found == [True, True, False]

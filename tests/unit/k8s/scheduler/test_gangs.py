@@ -331,3 +331,12 @@ def test_equal_pods_have_room_wherever_any_way_has(
     else:
         exists = tried(group, {each.node: each for each in rooms}) is not None
         assert isinstance(found, dict) == exists
+
+
+def test_equal_shares_of_several_gpus_fill_those_with_room_for_most() -> None:
+    """By whatever is short: units, cores or slots."""
+    free = ((8, 50, 20), (8, 50, 20), (4, 100, 20))
+    room_ = Room("a", free, (), score_links(3, [GpuLink("s")] * 3))
+    found = place_members(members(2, 2, part=(1, 50, 1)), [room_])
+    assert isinstance(found, dict)
+    assert {spot.gpus for spot in found.values()} == {(0, 2), (1, 2)}

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "kubectl-inspect-cgpu"
 # What the scheduler's cache imports.
-SCHEDULING = ("__init__", "allocation", "cache", "gangs", "groups", "topology", "units")
+SCHEDULING = ("__init__", "allocation", "cache", "gangs", "group", "groups", "topology", "units")
 POLICIES = (
     "__init__",
     "group_units",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
-from collections.abc import Callable, Iterable
-from types import FrameType
+from collections.abc import Iterable
 from unittest import mock
 
 import pytest
@@ -17,6 +15,7 @@ from cgpu_k8s.objects.links import GpuLink
 from cgpu_k8s.scheduler import gangs
 from cgpu_k8s.scheduler.gangs import Ask, Member, Room, Spot, place_members
 from cgpu_k8s.scheduler.topology import score_links, sum_within
+from lab.runs.profiled import count_calls
 
 pytestmark = pytest.mark.unit
 
@@ -198,20 +197,6 @@ def test_a_group_of_too_many_different_requests_gets_a_sentence() -> None:
     assert isinstance(place_members(shares(*range(1, 17)), [roomy]), dict)
     found = place_members(shares(*range(1, 18)), [roomy])
     assert found == "its 17 pods have 17 different requests: expected at most 16"
-
-
-def count_calls(act: Callable[[], object]) -> int:
-    """How many functions of the product are called, or call others, meanwhile."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event in {"call", "c_call"} and "cgpu_k8s" in frame.f_code.co_filename
-
-    sys.setprofile(count)
-    act()
-    sys.setprofile(None)
-    return calls
 
 
 def filled(number: int) -> Room:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -16,6 +13,7 @@ from cgpu_k8s.scheduler.gangs import Spot
 from cgpu_k8s.scheduler.group import GroupPod
 from cgpu_k8s.scheduler.groups import HOLD_SECONDS, Groups
 from lab.cluster.gpu_nodes import Nodes, group, known
+from lab.runs.profiled import count_calls
 
 pytestmark = pytest.mark.unit
 
@@ -112,20 +110,6 @@ def test_a_group_waits_where_its_first_pod_does_also_if_that_comes_later() -> No
         nodes.ask(pod)
     known(nodes, pods[4]._replace(uid="late", created="000001"))
     check_queues(nodes.groups)
-
-
-def count_calls(act: Callable[[], object]) -> int:
-    """How many functions of the product are called, or call others, meanwhile."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event in {"call", "c_call"} and "cgpu_k8s" in frame.f_code.co_filename
-
-    sys.setprofile(count)
-    act()
-    sys.setprofile(None)
-    return calls
 
 
 def count_work(others: int) -> int:
